@@ -11,12 +11,16 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ps_cluster.data.augmentation_config import Augmentation
 from ps_cluster.errors import UserError
+from ps_cluster.training.straggler_config import parse_stragglers
 
 CONFIG_FOLDER = Path(__file__).resolve().parents[1] / "configs"
+MODES = ("async", "bounded", "sync-ps", "elastic", "sync", "single")
+PARAMETER_SERVER_MODES = ("async", "bounded", "sync-ps", "elastic")
+STALENESS_METHODS = ("none", "inverse", "dc_constant", "dc_adaptive", "gap_aware", "momentum")
 MODEL_NAMES = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -34,7 +38,14 @@ class Cluster(_Section):
     intra_op_threads: int = Field(ge=1, le=256)
     wire: Literal["auto", "bfloat16", "float32"]
     steps_per_dispatch: int = Field(ge=1, le=1000)
+    straggler: str
     isolation: Literal["auto", "require", "off"]
+
+    @field_validator("straggler")
+    @classmethod
+    def _stragglers_are_known(cls, text: str) -> str:
+        parse_stragglers(text)
+        return text
 
     @field_validator("isolation", mode="before")
     @classmethod
@@ -54,18 +65,26 @@ class Model(_Section):
 
 
 class Training(_Section):
-    mode: Literal["async"]
+    mode: Literal[MODES]
     seed: int = Field(ge=0, lt=2**31)
     batch_size_per_worker: int = Field(ge=1, le=10_000)
     epochs: float = Field(gt=0, le=100_000)
     steps: int | None = Field(ge=1, le=10_000_000)
     label_smoothing: Fraction
+    max_staleness: int = Field(ge=0, le=1000)
+    backup_workers: int = Field(ge=0, le=7)
+    simulate_workers: int | None = Field(ge=1, le=1000)
+    staleness_method: Literal[STALENESS_METHODS]
 
-    def total_steps(self, train_examples: int) -> int:
-        """Updates of the whole run: `steps` where it is set, else as many as `epochs` passes over the images take."""
-        if self.steps is not None:
-            return self.steps
-        return max(1, round(self.epochs * train_examples / self.batch_size_per_worker))
+
+class DelayCompensation(_Section):
+    strength: float = Field(ge=0)
+    decay: Fraction
+
+
+class Elastic(_Section):
+    local_steps: int = Field(ge=1, le=1000)
+    moving_rate: float = Field(gt=0, le=1)
 
 
 class LearningRateFactor(_Section):
@@ -110,9 +129,83 @@ class RunConfig(_Section):
     data: Data
     model: Model
     training: Training
+    delay_compensation: DelayCompensation
+    elastic: Elastic
     optimizer: Optimizer
     schedule: Schedule
     checkpoints: Checkpoints
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        mode, cluster, training = self.training.mode, self.cluster, self.training
+        if mode in ("bounded", "sync-ps") and cluster.parameter_servers > 1:
+            # Who may go on, and whose gradient came too late, is decided in one place.
+            raise ValueError(f"cluster.parameter_servers: got {cluster.parameter_servers}: mode {mode} works with 1")
+        if training.backup_workers and (mode != "sync-ps" or training.backup_workers >= cluster.workers):
+            raise ValueError(
+                f"training.backup_workers: got {training.backup_workers}: it needs mode sync-ps and more workers than that"
+            )
+        if training.simulate_workers is not None and (mode != "async" or training.simulate_workers < cluster.workers):
+            raise ValueError(
+                f"training.simulate_workers: got {training.simulate_workers}: it needs mode async and "
+                f"at least cluster.workers, {cluster.workers}"
+            )
+        if training.staleness_method != "none" and mode != "async":
+            raise ValueError(f"training.staleness_method: got '{training.staleness_method}': it needs mode async")
+        named = [slow.worker for slow in parse_stragglers(cluster.straggler).slow]
+        if named and max(named) >= self.training_workers:
+            raise ValueError(
+                f"cluster.straggler: got '{cluster.straggler}': mode {mode} has workers 0 to {self.training_workers - 1}"
+            )
+        if mode == "elastic" and self.optimizer.rule != "sgd":
+            raise ValueError(f"optimizer.rule: got '{self.optimizer.rule}': mode elastic needs sgd")
+        return self
+
+    @property
+    def on_parameter_servers(self) -> bool:
+        """Whether chief, parameter servers and workers are processes of their own."""
+        return self.training.mode in PARAMETER_SERVER_MODES
+
+    @property
+    def slices(self) -> int:
+        """Into how many slices the parameters are cut."""
+        return self.cluster.parameter_servers if self.on_parameter_servers else 1
+
+    @property
+    def training_workers(self) -> int:
+        """Processes that compute gradients."""
+        return 1 if self.training.mode == "single" else self.cluster.workers
+
+    @property
+    def steps_per_update(self) -> int:
+        """Step ids that are spent on one update: more than one where workers' gradients are averaged."""
+        return self.cluster.workers if self.training.mode in ("sync", "sync-ps") else 1
+
+    @property
+    def gradients_per_update(self) -> int:
+        """Gradients that one update averages; those of backup workers come late and are dropped."""
+        return self.steps_per_update - self.training.backup_workers
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches behind one step id: more than one where a worker takes local steps."""
+        return self.elastic.local_steps if self.training.mode == "elastic" else 1
+
+    @property
+    def examples_per_step(self) -> int:
+        """Images behind one step id."""
+        return self.training.batch_size_per_worker * self.batches_per_step
+
+    def total_updates(self, train_examples: int) -> int:
+        """Updates of the whole run: `training.steps` where it is set, else those of `epochs` passes over the images."""
+        if self.training.steps is not None:
+            return self.training.steps
+        examples_per_update = self.examples_per_step * self.gradients_per_update
+        return max(1, round(self.training.epochs * train_examples / examples_per_update))
+
+    def total_steps(self, train_examples: int) -> int:
+        """Step ids of the whole run."""
+        return self.total_updates(train_examples) * self.steps_per_update
 
     def to_yaml(self) -> str:
         return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
@@ -202,10 +295,11 @@ def _validated(tree: Layer, origin: str) -> RunConfig:
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise UserError(_one_line(error, origin)) from error
+        raise UserError(first_error(error, origin)) from error
 
 
-def _one_line(error: ValidationError, origin: str) -> str:
+def first_error(error: ValidationError, origin: str) -> str:
+    """What is wrong with the input, on one line that names the field and the value."""
     first = error.errors()[0]
     field = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
@@ -214,4 +308,6 @@ def _one_line(error: ValidationError, origin: str) -> str:
     if first["type"] == "missing":
         return f"{origin}: '{field}' is missing{more}"
     reason = first["msg"].removeprefix("Value error, ")
+    if not field:  # settings that don't fit together, each named in the reason
+        return f"{origin}: {reason}"
     return f"{origin}: {field}: got {first['input']!r}: {reason}{more}"

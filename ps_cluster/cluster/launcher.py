@@ -17,7 +17,7 @@ from rich.console import Console
 
 from ps_cluster.cluster.isolation import network_for
 from ps_cluster.cluster.local_cluster import TASK_ARGV, LocalCluster
-from ps_cluster.cluster.policy import Limits
+from ps_cluster.cluster.policy import Limits, on_death
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import Supervisor
 from ps_cluster.cluster.watch import Ending, Watch
@@ -62,10 +62,12 @@ def run_local(
         packed = {"name": dataset.name, "kind": dataset.kind, "directory": str(dataset.directory)}
         write_json(run_dir.dataset, packed)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
-        cluster = LocalCluster(config.cluster, run_dir, Supervisor(), network, resume=resume, task_argv=task_argv)
+        cluster = LocalCluster(config, run_dir, Supervisor(), network, resume=resume, task_argv=task_argv)
         view.start(config, run_dir, dataset)
         try:
-            ending = Watch(cluster, run_dir, view, stop_requests, limits).until_the_end()
+            ending = Watch(
+                cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode)
+            ).until_the_end()
         finally:
             left = cluster.stop_all(limits.grace_s)
             view.tasks(cluster.states())
@@ -76,6 +78,7 @@ def run_local(
             wall_seconds=time.monotonic() - started,
             startup_seconds=_startup_seconds(run_dir, started_time),
             restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+            usage=cluster.usage.report(),
         )
     summary.print_closing_table(written, run_dir, Console())
     return _exit_code(ending, left)

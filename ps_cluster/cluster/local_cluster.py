@@ -12,21 +12,21 @@ from ps_cluster.cluster import environment
 from ps_cluster.cluster.isolation import Network
 from ps_cluster.cluster.lifeline import LAUNCHER_PID
 from ps_cluster.cluster.supervisor import Supervisor, TaskExit, TaskSpec
-from ps_cluster.cluster.topology import CHIEF, PS, WORKER, ClusterTopology, Task
-from ps_cluster.config import Cluster
+from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, ClusterTopology, Task
+from ps_cluster.cluster.usage import Usage
+from ps_cluster.config import RunConfig
 from ps_cluster.run_dir import RunDir, write_json
 
 PROJECT = Path(__file__).resolve().parents[2]
-TRAINING_TYPES = (CHIEF, PS, WORKER)
 TASK_ARGV = (sys.executable, "-m", "ps_cluster.cluster.task")
 
 
 class LocalCluster:
-    """All tasks of a run; `restarts` counts how often each was started again."""
+    """All tasks of a run; `restarts` counts how often each was started again, `usage` what all processes took."""
 
     def __init__(
         self,
-        config: Cluster,
+        config: RunConfig,
         run_dir: RunDir,
         supervisor: Supervisor,
         network: Network,
@@ -35,7 +35,7 @@ class LocalCluster:
         task_argv: tuple[str, ...],
     ):
         self._config = config
-        self._workers = config.workers
+        self._workers = config.cluster.workers
         self._run_dir = run_dir
         self._supervisor = supervisor
         self._network = network
@@ -44,6 +44,7 @@ class LocalCluster:
         self._ended: dict[Task, str] = {}
         self.topology = ClusterTopology({})
         self.restarts: Counter[Task] = Counter()
+        self.usage = Usage()
 
     def start(self) -> None:
         """Picks free ports and starts every task, all at once."""
@@ -57,7 +58,7 @@ class LocalCluster:
         self._start([task])
 
     def restart_training(self, *, resume: bool) -> None:
-        """Starts chief, parameter servers and workers again, on ports that no process of before knows.
+        """Starts all training tasks again, on ports that no process of before knows.
 
         Args:
           resume: from the newest checkpoint or snapshot, else from the beginning.
@@ -75,8 +76,9 @@ class LocalCluster:
         self._workers -= 1
 
     def _pick_ports(self) -> None:
+        cluster, mode = self._config.cluster, self._config.training.mode
         self.topology = ClusterTopology.local(
-            self._workers, self._config.parameter_servers, evaluator=self._config.evaluator
+            mode, self._workers, cluster.parameter_servers, evaluator=cluster.evaluator
         )
 
     def _start(self, tasks: Iterable[Task]) -> None:
@@ -94,6 +96,7 @@ class LocalCluster:
         return self._supervisor.frozen()
 
     def poll(self) -> list[TaskExit]:
+        self._measure()  # before the ends are looked at: until then the system keeps what an ended process took
         exits = self._supervisor.poll()
         self._ended.update({task_exit.task: task_exit.how for task_exit in exits})
         return exits
@@ -103,12 +106,14 @@ class LocalCluster:
 
     def stop(self, types: tuple[str, ...], grace_s: float) -> None:
         """Stops the tasks of these types."""
+        self._measure()
         tasks = self.tasks(types)
         self._supervisor.stop(tasks, grace_s)
         self._ended.update({task: "stopped" for task in tasks if task not in self._ended})
 
     def stop_all(self, grace_s: float) -> list[str]:
         """Stops everything; names what is left, as a rule nothing."""
+        self._measure()
         left = self._supervisor.stop_all(grace_s)
         for process in self._supervisor.processes:
             self._ended.setdefault(process.task, "stopped")
@@ -125,6 +130,9 @@ class LocalCluster:
             }
             for process in self._supervisor.processes
         ]
+
+    def _measure(self) -> None:
+        self.usage.look({process.pid: process.task for process in self._supervisor.processes if process.owns_pid})
 
     def _write_down(self) -> None:
         tasks = [

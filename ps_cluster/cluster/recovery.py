@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Hashable
 
-from ps_cluster.cluster.policy import ON_DEATH, Limits
+from ps_cluster.cluster.policy import Limits, OnDeaths
 from ps_cluster.cluster.supervisor import TaskExit
 
 CLUSTER = "the cluster"
@@ -14,8 +14,9 @@ CLUSTER = "the cluster"
 class Recovery:
     """Deaths in a row of each task, and of those together that take the whole cluster with them (`CLUSTER`)."""
 
-    def __init__(self, limits: Limits, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, limits: Limits, on_death: OnDeaths, clock: Callable[[], float] = time.monotonic):
         self._limits = limits
+        self._on_death = on_death
         self._clock = clock
         self._deaths: dict[Hashable, int] = {}
         self._first: dict[Hashable, TaskExit] = {}
@@ -34,7 +35,7 @@ class Recovery:
             self._deaths[key], self._first[key] = 0, task_exit
         self._deaths[key] += 1
         self._updates[key] = updates
-        if self._deaths[key] > ON_DEATH[task_exit.task.type].restarts:
+        if self._deaths[key] > self._on_death[task_exit.task.type].restarts:
             return None
         delay_s = self._backoff_s(self._deaths[key])
         self._last_start[key] = self._clock() + delay_s

@@ -12,7 +12,7 @@ from ps_cluster.cluster import isolation
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.processor import fastest_precision
 from ps_cluster.cluster.task import end_with, run_task
-from ps_cluster.cluster.topology import CHIEF, PS, WORKER, from_tf_config
+from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, WORKER, ClusterTopology, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
@@ -45,14 +45,14 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
     """One task of a cluster on several machines; ends the process. Raises UserError for bad input.
 
     Args:
-      config: `cluster.workers` and `cluster.parameter_servers` are replaced by what TF_CONFIG says.
-      root: the run directory. The chief and the evaluator must share it; the others may have their own.
+      config: `cluster.workers` and `cluster.parameter_servers` are replaced by what TF_CONFIG says of them.
+      root: the run directory. The leader and the evaluator must share it, and all workers of mode sync when they
+        resume; the others may have their own.
     """
     topology, task = from_tf_config(tf_config)
-    workers, parameter_servers = len(topology.cluster[WORKER]), len(topology.cluster[PS])
-    config = config.with_values({"cluster.workers": workers, "cluster.parameter_servers": parameter_servers})
+    config = _with_size_of(topology, config)
     run_dir = RunDir(root.resolve())
-    if task.type == CHIEF and not resume and checkpoints.steps(run_dir.checkpoints):
+    if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
     dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
     config = complete_config(config, dataset)
@@ -80,6 +80,18 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
             "model.precision": fastest_precision() if precision == "auto" else precision,
         }
     )
+
+
+def _with_size_of(topology: ClusterTopology, config: RunConfig) -> RunConfig:
+    """`config` with as many workers and parameter servers; raises UserError where its mode has another kind of cluster."""
+    mode, types = config.training.mode, topology.types
+    if types != TYPES_OF_MODE[mode]:
+        raise UserError(
+            f"training.mode: got '{mode}', whose cluster has {', '.join(TYPES_OF_MODE[mode])}, "
+            f"but that of TF_CONFIG has {', '.join(types)}"
+        )
+    keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
+    return config.with_values({key: len(topology.cluster[kind]) for kind, key in keys.items() if kind in types})
 
 
 @contextmanager

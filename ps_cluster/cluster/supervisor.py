@@ -59,6 +59,11 @@ class TaskProcess:
     def running(self) -> bool:
         return self.popen.poll() is None
 
+    @property
+    def owns_pid(self) -> bool:
+        """Whether nobody else can have its pid: so it is until its end was looked at."""
+        return self.popen.returncode is None
+
 
 @dataclass(frozen=True)
 class TaskExit:

@@ -74,22 +74,27 @@ def end_with(body: Callable[[], None], run_dir: RunDir, task: Task) -> NoReturn:
 def run_task(
     config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task, *, resume: bool
 ) -> None:
-    """Does what `task` is there for; returns when it is done, which a parameter server or worker never is."""
-    os.environ.update(environment.for_tensorflow(os.environ))
-    drain = _drain_on_signal() if task.type == CHIEF else None
+    """Does what `task` is there for; returns when it is done, which only the leader and the evaluator ever are."""
+    # The evaluator is left out of a TF_CONFIG that came from outside: who reads it would wait for its answer.
+    os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
+    drain = _drain_on_signal() if task == topology.leader else None
     if drain is None:
         # Python would only note a Ctrl-C and wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    workspace.enter(run_dir, task, dataset)
-    if task.type == CHIEF:
-        from ps_cluster.training.async_trainer import train
-
-        train(config, run_dir, dataset, topology.cluster, resume=resume, drain=drain)
-    elif task.type == EVALUATOR:
+    workspace.enter(run_dir, task, dataset, computes_gradients=topology.computes_gradients(task))
+    if task.type == EVALUATOR:
         from ps_cluster.evaluation.evaluator import evaluate
 
         # The launcher bounds the waiting.
         evaluate(run_dir.checkpoints, patience_s=math.inf, notify=print, nice=True)
+    elif config.training.mode == "sync":
+        from ps_cluster.training import sync_trainer
+
+        sync_trainer.train(config, run_dir, dataset, task.index, resume=resume, drain=drain)
+    elif task.type == CHIEF:
+        from ps_cluster.training import async_trainer
+
+        async_trainer.train(config, run_dir, dataset, topology.cluster, resume=resume, drain=drain)
     else:
         from ps_cluster.cluster.server import serve
 

@@ -9,10 +9,13 @@ from dataclasses import dataclass
 
 import portpicker
 
+from ps_cluster.config import PARAMETER_SERVER_MODES
 from ps_cluster.errors import UserError
 
 CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
-CLUSTER_TYPES = (CHIEF, PS, WORKER)
+TRAINING_TYPES = (CHIEF, PS, WORKER)
+# training.mode → the types of tasks in its cluster, none of which may be missing
+TYPES_OF_MODE = {**dict.fromkeys(PARAMETER_SERVER_MODES, TRAINING_TYPES), "sync": (WORKER,), "single": (CHIEF,)}
 
 _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):(\d{1,5})")
 
@@ -35,26 +38,41 @@ class ClusterTopology:
     TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169).
     """
 
-    cluster: dict[str, list[str]]  # "chief" | "ps" | "worker" → "host:port" by index
+    cluster: dict[str, list[str]]  # those of "chief" | "ps" | "worker" that there are → "host:port" by index
     evaluator: bool = False
 
     @classmethod
     def local(
         cls,
+        mode: str,
         workers: int,
         parameter_servers: int,
         *,
         evaluator: bool,
         pick_port: Callable[[], int] = portpicker.pick_unused_port,
     ) -> ClusterTopology:
-        """A cluster on 127.0.0.1 with ports that were free a moment ago."""
+        """A cluster on 127.0.0.1 with ports that were free a moment ago, of the tasks that `mode` has."""
         counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers}
-        return cls({kind: [f"127.0.0.1:{pick_port()}" for _ in range(n)] for kind, n in counts.items()}, evaluator)
+        cluster = {kind: [f"127.0.0.1:{pick_port()}" for _ in range(counts[kind])] for kind in TYPES_OF_MODE[mode]}
+        return cls(cluster, evaluator)
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        return tuple(self.cluster)
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        members = [Task(kind, index) for kind in CLUSTER_TYPES for index in range(len(self.cluster[kind]))]
+        members = [Task(kind, index) for kind, addresses in self.cluster.items() for index in range(len(addresses))]
         return (*members, Task(EVALUATOR, 0)) if self.evaluator else tuple(members)
+
+    @property
+    def leader(self) -> Task:
+        """Who writes checkpoints, rows and the result, and ends when training is over: the chief, else worker 0."""
+        return Task(CHIEF if CHIEF in self.cluster else WORKER, 0)
+
+    def computes_gradients(self, task: Task) -> bool:
+        """Whether `task` needs the training images: a worker does, and a chief without workers."""
+        return task.type == (WORKER if WORKER in self.cluster else CHIEF)
 
     def address(self, task: Task) -> str | None:
         addresses = self.cluster.get(task.type, [])
@@ -90,21 +108,24 @@ def _dictionary(content: object, name: str) -> dict:
 
 
 def _cluster(given: dict) -> dict[str, list[str]]:
-    cluster = {kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
-    if unknown := sorted(set(cluster) - set(CLUSTER_TYPES)):
-        raise UserError(f"TF_CONFIG: cluster: got {unknown[0]!r}; it has {', '.join(CLUSTER_TYPES)} and nothing else")
-    for kind in CLUSTER_TYPES:
-        addresses = cluster.get(kind)
+    members = {kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
+    cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
+    if tuple(cluster) not in TYPES_OF_MODE.values() or len(cluster) < len(members):
+        raise UserError(
+            f"TF_CONFIG: cluster: got {', '.join(members) or 'nothing'}; it has either chief, ps and worker, "
+            "or only worker, or only chief"
+        )
+    for kind, addresses in cluster.items():
         if not isinstance(addresses, list) or not addresses:
             raise UserError(f"TF_CONFIG: cluster.{kind} must be a list of host:port, got {addresses!r}")
         for address in addresses:
             _check_address(kind, address)
-    if len(cluster[CHIEF]) != 1:
+    if len(cluster.get(CHIEF, [""])) != 1:
         raise UserError(f"TF_CONFIG: cluster.chief must be one address, got {cluster[CHIEF]!r}")
-    everywhere = [address for kind in CLUSTER_TYPES for address in cluster[kind]]
+    everywhere = [address for addresses in cluster.values() for address in addresses]
     if twice := [address for address in everywhere if everywhere.count(address) > 1]:
         raise UserError(f"TF_CONFIG: cluster: {twice[0]!r} is there twice")
-    return {kind: cluster[kind] for kind in CLUSTER_TYPES}
+    return cluster
 
 
 def _check_address(kind: str, address: object) -> None:

@@ -8,18 +8,18 @@ import signal
 import time
 from dataclasses import dataclass
 
-from ps_cluster.cluster.local_cluster import TRAINING_TYPES, LocalCluster
-from ps_cluster.cluster.policy import ON_DEATH, Limits
+from ps_cluster.cluster.local_cluster import LocalCluster
+from ps_cluster.cluster.policy import Limits, OnDeaths
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.task import PORT_TAKEN
-from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, WORKER, Task
+from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run_dir import RowTail, RunDir
 from ps_cluster.training import checkpoints
 
-_CHIEF = Task(CHIEF, 0)
+_IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
 @dataclass(frozen=True)
@@ -35,12 +35,19 @@ class Ending:
 class Watch:
     """Looks at the tasks and at what they write, and decides; each look ends in None or in how the run ended.
 
-    A run goes through stages, each with a bound: starting → training (→ draining) → scoring. When a parameter server or
-    the chief dies, it is starting again.
+    A run goes through stages, each with a bound: starting → training (→ draining) → scoring. When a task dies that
+    takes the whole cluster with it, it is starting again. Training is over when the leader ends: the chief, or worker 0
+    where there is none.
     """
 
     def __init__(
-        self, cluster: LocalCluster, run_dir: RunDir, view: ProgressView, requests: StopRequests, limits: Limits
+        self,
+        cluster: LocalCluster,
+        run_dir: RunDir,
+        view: ProgressView,
+        requests: StopRequests,
+        limits: Limits,
+        on_death: OnDeaths,
     ):
         self._cluster = cluster
         self._run_dir = run_dir
@@ -49,7 +56,8 @@ class Watch:
         self._limits = limits
         self._progress = RowTail(run_dir.progress)
         self._evaluation = RowTail(run_dir.evaluation)
-        self._recovery = Recovery(limits)
+        self._on_death = on_death
+        self._recovery = Recovery(limits, on_death)
         self._plans = Plans()
         self._frozen_since: dict[Task, float] = {}
         self._starts = 0
@@ -57,7 +65,7 @@ class Watch:
         self._trained = False
         self._draining = False
         self._applied = self._most_applied = -1
-        self._outcome = "failed"  # what the chief says in the end
+        self._outcome = "failed"  # what the leader says in the end
         self._scored = False
         self._evaluator_lost: str | None = None
         self._enter("starting")
@@ -93,7 +101,7 @@ class Watch:
     def _look(self) -> Ending | None:
         self._read_rows()
         # The end of the training first: what ends with it is no news then.
-        exits = sorted(self._cluster.poll(), key=lambda task_exit: not _is_done(task_exit))
+        exits = sorted(self._cluster.poll(), key=lambda task_exit: not self._is_done(task_exit))
         if not self._trained and any(task_exit.exit_code == PORT_TAKEN for task_exit in exits):
             return self._start_elsewhere(exits)
         for task_exit in exits:
@@ -137,30 +145,36 @@ class Watch:
     def _on_exit(self, task_exit: TaskExit) -> Ending | None:
         if task_exit.user_error and task_exit.task.type != EVALUATOR:
             return Ending("failed", 2, task_exit.last_line, user_error=True)
-        if _is_done(task_exit):
+        if self._is_done(task_exit):
             return self._training_over()
         over = checkpoints.ended(self._run_dir.checkpoints)
         if task_exit.task.type == EVALUATOR and task_exit.exit_code == 0 and over:
             self._scored = True
             return Ending(self._outcome) if self._stage == "scoring" else None
-        return self._on_death(task_exit)
+        return self._recover(task_exit)
+
+    def _is_done(self, task_exit: TaskExit) -> bool:
+        """The leader ended as it should, so training is over."""
+        return task_exit.task == self._cluster.topology.leader and task_exit.exit_code == 0
 
     def _training_over(self) -> Ending | None:
-        self._outcome = _chief_outcome(self._run_dir)
+        self._outcome = _training_outcome(self._run_dir)
         if self._outcome == "failed":
-            return Ending("failed", 1, f"{_CHIEF} ended without a result (log: {self._run_dir.log(CHIEF, 0)})")
+            leader = self._cluster.topology.leader
+            log = self._run_dir.log(leader.type, leader.index)
+            return Ending("failed", 1, f"{leader} ended without a result (log: {log})")
         self._plans.drop(*self._cluster.tasks(TRAINING_TYPES))
-        self._cluster.stop((PS, WORKER), self._limits.grace_s)
+        self._cluster.stop(TRAINING_TYPES, self._limits.grace_s)
         self._view.tasks(self._cluster.states())
         self._enter("scoring")
         if self._evaluator_lost:
             return self._unscored(f"the evaluator was given up: {self._evaluator_lost}")
         return Ending(self._outcome) if self._scored or not self._cluster.topology.evaluator else None
 
-    def _on_death(self, task_exit: TaskExit) -> Ending | None:
+    def _recover(self, task_exit: TaskExit) -> Ending | None:
         task = task_exit.task
         # With its port gone a worker can only come back at another address, which the others learn by starting again.
-        whole_cluster = ON_DEATH[task.type].whole_cluster or task_exit.exit_code == PORT_TAKEN
+        whole_cluster = self._on_death[task.type].whole_cluster or task_exit.exit_code == PORT_TAKEN
         key = CLUSTER if whole_cluster else task
         delay_s = self._recovery.next_delay_s(key, task_exit, self._most_applied)
         if delay_s is None:
@@ -173,12 +187,12 @@ class Watch:
         return None
 
     def _recover_cluster(self, cause: str, delay_s: float) -> None:
-        """What a parameter server held, and what the chief knew, is gone: all go back to the newest snapshot."""
+        """What a parameter server held, or what the leader knew, is gone: all go back to the newest snapshot."""
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
-        self._read_rows()  # the last ones of the chief of before
+        self._read_rows()  # the last ones of the leader of before
         resume = checkpoints.load_newest_good(self._run_dir.states, self._notice) is not None
         where = "the newest snapshot" if resume else "the beginning"
-        self._notice(f"{cause}; starting chief, ps and workers again{_in(delay_s)} from {where}")
+        self._notice(f"{cause}; starting {_all_of(self._cluster.topology.types)} again{_in(delay_s)} from {where}")
         self._plans.drop(*self._cluster.tasks(TRAINING_TYPES), CLUSTER)
         self._plans.add(CLUSTER, delay_s, lambda: self._cluster.restart_training(resume=resume))
         self._enter("starting")
@@ -196,13 +210,18 @@ class Watch:
 
     def _give_up(self, task_exit: TaskExit, cause: str) -> Ending | None:
         task_type = task_exit.task.type
-        if task_type == WORKER and len(self._cluster.tasks((WORKER,))) > 1:
-            # TensorFlow takes no restarted worker back while it waits for any other: so it must not know of this one.
-            self._cluster.remove_worker()
-            self._recover_cluster(f"{cause}; training goes on with a worker less", delay_s=0)
-            return None
-        if task_type != EVALUATOR:
+        if not self._on_death[task_type].dispensable:
             return Ending("failed", 1, cause)
+        if task_type == EVALUATOR:
+            return self._go_on_without_evaluator(cause)
+        if len(self._cluster.tasks((task_type,))) == 1:
+            return Ending("failed", 1, cause)
+        # TensorFlow takes no restarted worker back while it waits for any other: so it must not know of this one.
+        self._cluster.remove_worker()
+        self._recover_cluster(f"{cause}; training goes on with a worker less", delay_s=0)
+        return None
+
+    def _go_on_without_evaluator(self, cause: str) -> Ending | None:
         if self._stage == "scoring":
             return self._unscored(f"the evaluator was given up: {cause}")
         self._evaluator_lost = cause
@@ -231,15 +250,15 @@ class Watch:
         return None
 
     def _drain(self) -> None:
-        self._cluster.signal(_CHIEF, signal.SIGTERM)
+        self._cluster.signal(self._cluster.topology.leader, signal.SIGTERM)
         self._enter("draining")
 
     def _on_timeout(self) -> Ending | None:
-        limits = self._limits
+        limits, leader = self._limits, self._cluster.topology.leader
         limit_s, what = {
             "starting": (limits.startup_s, "training did not begin"),
             "training": (limits.standstill_s, "training stands still: no update"),
-            "draining": (limits.drain_s, "the chief did not end"),
+            "draining": (limits.drain_s, f"{leader} did not end"),
             "scoring": (limits.scoring_s, "the evaluator scored nothing"),
         }[self._stage]
         if time.monotonic() - self._moved_at <= limit_s:
@@ -253,12 +272,13 @@ class Watch:
         return self._on_standstill(message)
 
     def _on_standstill(self, message: str) -> Ending | None:
-        """Every process writes its Python stacks into its log; then it is as if the chief had died."""
+        """Every process writes its Python stacks into its log; then it is as if the leader had died."""
         for task in self._cluster.topology.tasks:
             self._cluster.signal(task, signal.SIGUSR1)
         time.sleep(self._limits.look_every_s)  # for the stacks
-        self._cluster.signal(_CHIEF, signal.SIGKILL)
-        self._notice(f"{message}; stacks are in the logs; ending the chief")
+        leader = self._cluster.topology.leader
+        self._cluster.signal(leader, signal.SIGKILL)
+        self._notice(f"{message}; stacks are in the logs; ending {leader}")
         self._moved()
         return None
 
@@ -267,16 +287,17 @@ class Watch:
         return Ending(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
 
 
-def _chief_outcome(run_dir: RunDir) -> str:
+def _training_outcome(run_dir: RunDir) -> str:
     try:
         return "completed" if json.loads(run_dir.training_result.read_text())["completed"] else "stopped"
     except (OSError, ValueError, KeyError):
         return "failed"
 
 
-def _is_done(task_exit: TaskExit) -> bool:
-    """The chief ended as it should, so training is over."""
-    return task_exit.task == _CHIEF and task_exit.exit_code == 0
+def _all_of(types: tuple[str, ...]) -> str:
+    """`chief, ps and workers`, or what there is of them."""
+    *others, last = (_IN_WORDS[kind] for kind in types)
+    return f"{', '.join(others)} and {last}" if others else last
 
 
 def _in(delay_s: float) -> str:

@@ -6,20 +6,20 @@ import os
 import struct
 from pathlib import Path
 
-from ps_cluster.cluster.topology import WORKER, Task
+from ps_cluster.cluster.topology import Task
 from ps_cluster.data.packed import TRAIN_IMAGES, TRAIN_LABELS, PackedDataset
 from ps_cluster.run_dir import IDENTITY, RunDir, write_whole
 
 
-def enter(run_dir: RunDir, task: Task, dataset: PackedDataset) -> None:
+def enter(run_dir: RunDir, task: Task, dataset: PackedDataset, *, computes_gradients: bool) -> None:
     """Makes the task's working directory and goes there.
 
-    A worker finds in it `train_images.u8` and `train_labels.u8`, links into the packed data set of this machine, and
-    `identity`, int64 [2]: its index and its pid.
+    A task that computes gradients finds in it `train_images.u8` and `train_labels.u8`, links into the packed data set of
+    this machine, and `identity`, int64 [2]: its index and its pid.
     """
     directory = run_dir.workspace(task.type, task.index)
     directory.mkdir(parents=True, exist_ok=True)
-    if task.type == WORKER:
+    if computes_gradients:
         for name in (TRAIN_IMAGES, TRAIN_LABELS):
             _link(directory / name, dataset.directory / name)
         write_whole(directory / IDENTITY, struct.pack("<2q", task.index, os.getpid()))

@@ -41,11 +41,15 @@ def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> Non
 
 def evidence(summary: Json) -> str:
     """`3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
-    count = summary["worker_processes"]
+    count, workers = summary["worker_processes"], len(summary["workers"])
     restarts = sum(worker["restarts"] for worker in summary["workers"])
     again = f", {restarts} started again" if restarts else ""
-    processes = "worker process" if count == 1 else "worker processes"
-    return f"{count} distinct {processes} did the work ({len(summary['workers'])} workers{again})"
+    kind, crew = ("", "no cluster") if summary["mode"] == "single" else ("worker ", _plural(workers, "worker"))
+    return f"{_plural(count, f'distinct {kind}process', 'es')} did the work ({crew}{again})"
+
+
+def _plural(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count} {noun}{ending if count != 1 else ''}"
 
 
 def histogram_bars(histogram: Mapping[str, int]) -> str:
@@ -85,7 +89,10 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
         ),
     )
     yield "updates", _ledger(updates)
-    yield "staleness", _staleness(summary["staleness"])
+    if summary["gradients"]["dropped"]:
+        yield "gradients", _gradients(summary["gradients"])
+    if summary["parameter_servers"]:  # without any, all gradients are of the newest parameters
+        yield "staleness", _staleness(summary["staleness"])
 
 
 def _data(summary: Json) -> Text:
@@ -114,6 +121,11 @@ def _ledger(updates: Json) -> Text:
     return text
 
 
+def _gradients(gradients: Json) -> str:
+    counts = (f"{number(gradients[name])} {name}" for name in ("scheduled", "applied", "dropped"))
+    return f"{' · '.join(counts)} (late; {number(gradients['per_update'])} to an update)"
+
+
 def _staleness(staleness: Json) -> str:
     if staleness["mean"] is None:
         return "–"
@@ -133,7 +145,8 @@ def _tasks(summary: Json, *, addresses: bool) -> Table:
     for worker in summary["workers"]:
         counts = (number(worker[name]) for name in ("updates", "examples", "restarts"))
         address = [worker["address"] or "–"] if addresses else []
-        table.add_row(f"worker {worker['index']}", str(worker["pid"]), *counts, *address)
+        name = "chief" if summary["mode"] == "single" else f"worker {worker['index']}"
+        table.add_row(name, str(worker["pid"]), *counts, *address)
     for server in summary["parameter_servers"]:
         holds = f"{server['address'] or '–'}, holds {number(server['parameters'])} parameters"
         pid = str(server["pid"] or "–")

@@ -41,7 +41,7 @@ class RunState:
 
     @property
     def total(self) -> int:
-        return self.row.get("total") or self.config.training.total_steps(self.dataset.train_examples)
+        return self.row.get("total") or self.config.total_updates(self.dataset.train_examples)
 
     @property
     def applied(self) -> int:
@@ -53,7 +53,8 @@ class RunState:
         speed = self.row.get("examples_per_second")
         if not speed:
             return None
-        return (self.total - self.applied) * self.config.training.batch_size_per_worker / speed
+        examples_per_update = self.config.examples_per_step * self.config.gradients_per_update
+        return (self.total - self.applied) * examples_per_update / speed
 
     def score(self, row: Row) -> None:
         if row["test_accuracy"] > self.best_score.get("test_accuracy", -1):
@@ -62,10 +63,14 @@ class RunState:
 
 
 def headline(state: RunState) -> str:
-    config, cluster = state.config, state.config.cluster
+    config = state.config
     dataset = "synthetic data" if state.dataset.kind == "synthetic" else f"{state.dataset.name} (real)"
-    crew = f"{cluster.workers} worker{'s' * (cluster.workers > 1)} + {cluster.parameter_servers} ps"
-    return " · ".join((dataset, config.model.name, config.model.precision, config.training.mode, crew))
+    return " · ".join((dataset, config.model.name, config.model.precision, config.training.mode, _crew(config)))
+
+
+def trainer_type(mode: str) -> str:
+    """The type of the tasks that compute gradients."""
+    return "chief" if mode == "single" else "worker"
 
 
 def progress_line(state: RunState) -> str:
@@ -108,6 +113,13 @@ def clock(seconds: float) -> str:
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
 
 
+def _crew(config: RunConfig) -> str:
+    if config.training.mode == "single":
+        return "1 process"
+    workers = f"{config.cluster.workers} worker{'s' * (config.cluster.workers > 1)}"
+    return f"{workers} + {config.cluster.parameter_servers} ps" if config.on_parameter_servers else workers
+
+
 def _numbers(state: RunState) -> list[str]:
     """The measures there are, as `name value`."""
     formats = {
@@ -120,7 +132,11 @@ def _numbers(state: RunState) -> list[str]:
     }
     if not state.applied:
         return ["no update yet"]
-    return [text.format(state.row[name]) for name, text in formats.items() if state.row.get(name) is not None]
+    dropped = state.row.get("dropped")
+    return [
+        *(text.format(state.row[name]) for name, text in formats.items() if state.row.get(name) is not None),
+        *([f"{dropped:,} gradients dropped"] if dropped else []),
+    ]
 
 
 def _filled(measures: list[str], width: int) -> str:
@@ -153,10 +169,10 @@ def _task_table(state: RunState, width: int) -> Table:
     for heading in ("task", "pid", "state", "updates", "images"):
         table.add_column(heading, justify="left" if heading in ("task", "state") else "right", no_wrap=True)
     table.add_column("share of the updates" if roomy else "share", no_wrap=True)
-    work = _work(state)
+    work, trainer = _work(state), trainer_type(state.config.training.mode)
     all_updates = sum(row["updates"] for row in work.values())
-    for task in sorted(state.tasks, key=lambda task: (task["type"] != "worker", task["type"], task["index"])):
-        done = work.get(task["index"]) if task["type"] == "worker" else None
+    for task in sorted(state.tasks, key=lambda task: (task["type"] != trainer, task["type"], task["index"])):
+        done = work.get(task["index"]) if task["type"] == trainer else None
         counts = (f"{done['updates']:,}", f"{done['examples']:,}") if done else ("", "")
         share = _share(done["updates"] / all_updates, roomy) if done and all_updates else ""
         name = f"{task['type']} {task['index']}" if task["type"] in ("worker", "ps") else task["type"]

@@ -10,12 +10,14 @@ from typing import Any
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import KINDS
 from ps_cluster.reporting.closing_table import print_closing_table
+from ps_cluster.reporting.dashboard import trainer_type
 from ps_cluster.run_dir import RunDir, read_rows, write_json
 
 __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
 
 SCHEMA = 1
 UPDATES = ("scheduled", "applied", "duplicated", "lost", "rolled_back", "replays_refused")
+GRADIENTS = ("scheduled", "applied", "dropped", "per_update")
 STALENESS = ("mean", "p50", "p95", "max")
 
 Json = dict[str, Any]
@@ -24,26 +26,36 @@ Restarts = Mapping[tuple[str, int], int]
 
 
 def write_summary(
-    run_dir: RunDir, *, outcome: str, wall_seconds: float, startup_seconds: float | None, restarts: Restarts
+    run_dir: RunDir,
+    *,
+    outcome: str,
+    wall_seconds: float,
+    startup_seconds: float | None,
+    restarts: Restarts,
+    usage: Json,
 ) -> Json:
     """Writes summary.json and returns it.
 
-    Where the chief left no result, because it was killed, the counts are those of its last row of progress, and what that
+    Where the leader left no result, because it was killed, the counts are those of its last row of progress, and what that
     row can't tell is null.
 
     Args:
       outcome: "completed", "stopped" or "failed".
       wall_seconds: from the start of the launcher to now.
       startup_seconds: from the start of the launcher to the first applied update; None when there was none.
+      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
     """
     config = load_config(run_dir.config)
     training = _training(run_dir)
     addresses = _addresses(run_dir)
-    workers = _workers(training["workers"], addresses, restarts)
+    workers = _workers(training["workers"], trainer_type(config.training.mode), addresses, restarts)
     summary = {
         "schema": SCHEMA,
         "outcome": outcome,
         "mode": config.training.mode,
+        "staleness_method": config.training.staleness_method,
+        "simulate_workers": config.training.simulate_workers,
+        "straggler": config.cluster.straggler,
         "dataset": config.data.dataset,
         "dataset_kind": KINDS.get(config.data.dataset),
         "model": config.model.name,
@@ -54,12 +66,16 @@ def write_summary(
         "parameter_servers": _parameter_servers(training["parameter_servers"], addresses, restarts),
         "restarts": {f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
         "updates": {name: training["updates"].get(name) for name in UPDATES},
+        "gradients": {name: (training.get("gradients") or {}).get(name) for name in GRADIENTS},
         "staleness": {name: training["staleness"].get(name) for name in STALENESS}
         | {"histogram": training["staleness"].get("histogram", {})},
         "examples_per_second": training["examples_per_second"],
         "train_seconds": training["train_seconds"],
         "wall_seconds": wall_seconds,
         "startup_seconds": startup_seconds,
+        "cpu_seconds": usage["cpu_seconds"],
+        "peak_memory_bytes": usage["peak_memory_bytes"],
+        "processes": usage["processes"],
         "evaluation": _evaluation(run_dir),
     }
     write_json(run_dir.summary, summary)
@@ -75,12 +91,12 @@ def refresh_evaluation(run_dir: RunDir) -> Json:
 
 
 def _training(run_dir: RunDir) -> Json:
-    """The chief's result, unless rows of progress go on after it: then it is that of an earlier part of the run."""
+    """The leader's result, unless rows of progress go on after it: then it is that of an earlier part of the run."""
     rows = list(read_rows(run_dir.progress))
     last = rows[-1] if rows else {}
     result = _read_json(run_dir.training_result)
     training = result if result and last.get("applied", 0) <= result["updates"]["applied"] else _from_progress(last)
-    # A chief that starts again from a checkpoint can't know how far the one before it had come; the rows do.
+    # A leader that starts again from a checkpoint can't know how far the one before it had come; the rows do.
     updates = training["updates"]
     updates["rolled_back"] = _rolled_back(rows)
     return training
@@ -99,20 +115,22 @@ def _from_progress(row: Json) -> Json:
 
 
 def _rolled_back(rows: list[Json]) -> int:
-    """Updates that rows reported as applied and that a later start of the chief did not have any more."""
+    """Updates that rows reported as applied and that a later start of the leader did not have any more."""
     applied = [row["applied"] for row in rows]
     return sum(max(0, before - after) for before, after in zip(applied, applied[1:]))
 
 
-def _workers(rows: list[Json], addresses: dict[tuple[str, int], Json], restarts: Restarts) -> list[Json]:
+def _workers(
+    rows: list[Json], task_type: str, addresses: dict[tuple[str, int], Json], restarts: Restarts
+) -> list[Json]:
     """One row an index: the work of all processes that had it, and the newest process's pid."""
     merged = []
-    indices = {row["index"] for row in rows} | {index for task_type, index in addresses if task_type == "worker"}
+    indices = {row["index"] for row in rows} | {index for kind, index in addresses if kind == task_type}
     for index in sorted(indices):
         processes = [
             {name: row[name] for name in ("pid", "updates", "examples")} for row in rows if row["index"] == index
         ]
-        task = addresses.get(("worker", index), {})
+        task = addresses.get((task_type, index), {})
         merged.append(
             {
                 "index": index,
@@ -120,7 +138,7 @@ def _workers(rows: list[Json], addresses: dict[tuple[str, int], Json], restarts:
                 "address": task.get("address"),
                 "updates": sum(process["updates"] for process in processes),
                 "examples": sum(process["examples"] for process in processes),
-                "restarts": restarts.get(("worker", index), 0),
+                "restarts": restarts.get((task_type, index), 0),
                 "processes": processes,
             }
         )

@@ -1,10 +1,11 @@
-"""The chief of an asynchronous run: hands out step ids, watches the ledger, writes rows and checkpoints."""
+"""The chief: hands out step ids, watches the ledger, writes rows and checkpoints. Without a cluster it trains by itself."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
@@ -14,15 +15,17 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.models import flat, registry
 from ps_cluster.reporting.tensorboard import TrainingWriter
-from ps_cluster.run_dir import IDENTITY, RunDir, append_row, say, write_json
+from ps_cluster.run_dir import RunDir, append_row, say, write_json
 from ps_cluster.training import checkpoints
-from ps_cluster.training.ledger import WORKER_COLUMNS, write_csv
-from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.pause import Pause
+from ps_cluster.training.elastic import LocalSteps
+from ps_cluster.training.ledger import write_csv
+from ps_cluster.training.parameter_store import ParameterStore, Slice
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
 from ps_cluster.training.step import TrainStep
+from ps_cluster.training.worker import SLICE_KINDS, Compute, rounds_function, steps_function
 
+LOCAL_DEVICE = "/device:CPU:0"
 POLL_S = 0.1
 ROW_EVERY_S = 0.5
 DRAIN_TIMEOUT_S = 60.0
@@ -39,7 +42,7 @@ def train(
     resume: bool,
     drain: threading.Event,
 ) -> None:
-    """Trains until every step id is applied once, or until `drain` is set and the steps under way have ended.
+    """Trains until every update is applied, or until `drain` is set and the steps under way have ended.
 
     Leaves checkpoints with their ended mark, rows in metrics/ and TensorBoard's files.
 
@@ -47,21 +50,35 @@ def train(
       UserError: the checkpoint to resume from is missing or of another model.
       tf.errors.OpError: the cluster failed.
     """
+    progress, started = begin(config, run_dir, dataset, resume=resume)
+    checkpoints.clear_ended(run_dir.checkpoints)
+    reporter = Reporter(run_dir, progress)
+    reporter.row("connecting")
+    dispatcher = connect(cluster) if config.on_parameter_servers else LocalDispatcher()
+    reporter.row("building")
+    devices = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(len(cluster.get("ps", ())))]
+    chief = "/job:chief/task:0/device:CPU:0" if config.on_parameter_servers else LOCAL_DEVICE
+    store, compute = build(config, dataset, devices or [LOCAL_DEVICE], chief)
+    if started is not None:
+        store.restore(started.arrays)
+    _Chief(config, run_dir, dataset, dispatcher, store, compute, progress, reporter).run(drain)
+
+
+def begin(
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, *, resume: bool
+) -> tuple[RunProgress, checkpoints.Checkpoint | None]:
+    """Where a training starts: its progress so far, and the checkpoint to restore when it is resumed.
+
+    Raises:
+      UserError: there is no checkpoint to resume from.
+    """
     started = checkpoints.load_newest_good(run_dir.states, say) if resume else None
     if resume and started is None:
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from")
-    checkpoints.clear_ended(run_dir.checkpoints)
     progress = RunProgress(config, dataset.train_examples)
     if started is not None:
         progress.resume(started.arrays["ledger"], started.meta["train_seconds"])
-    reporter = _Reporter(run_dir, progress)
-    reporter.row("connecting")
-    coordinator = connect(cluster)
-    reporter.row("building")
-    store, step = _build(config, dataset, len(cluster["ps"]))
-    if started is not None:
-        store.restore(started.arrays)
-    _Chief(config, run_dir, dataset, coordinator, store, step, progress, reporter).run(drain)
+    return progress, started
 
 
 def connect(cluster: dict[str, list[str]]) -> tf.distribute.coordinator.ClusterCoordinator:
@@ -72,8 +89,30 @@ def connect(cluster: dict[str, list[str]]) -> tf.distribute.coordinator.ClusterC
     return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))
 
 
-def _build(config: RunConfig, dataset: PackedDataset, parameter_servers: int) -> tuple[ParameterStore, TrainStep]:
-    with tf.device("/job:chief/task:0/device:CPU:0"):
+class LocalDispatcher:
+    """Takes what a ClusterCoordinator takes and runs it in this process, one after the other."""
+
+    def __init__(self):
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
+        self._under_way: list[Future] = []
+
+    def schedule(self, function: Callable, args: tuple) -> None:
+        self.done()
+        self._under_way.append(self._pool.submit(function, *args))
+
+    def done(self) -> bool:
+        """Whether nothing is under way; raises what went wrong."""
+        for future in [future for future in self._under_way if future.done()]:
+            self._under_way.remove(future)
+            future.result()
+        return not self._under_way
+
+
+def build(
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
+) -> tuple[ParameterStore, Compute]:
+    """The store, a slice on each of `devices`, and what a worker computes from it."""
+    with tf.device(own_device):
         model = registry.build(
             config.model.name,
             len(dataset.classes),
@@ -83,68 +122,25 @@ def _build(config: RunConfig, dataset: PackedDataset, parameter_servers: int) ->
         )
         network = flat.FlatNetwork(model)
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
+    factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     store = ParameterStore(
-        [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(parameter_servers)],
+        devices,
         weights,
         statistics,
-        network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors),
-        optimizer=config.optimizer,
-        total_steps=config.training.total_steps(dataset.train_examples),
-        wire=tf.dtypes.as_dtype(config.wire),
+        factors,
+        config=config,
+        total_steps=config.total_steps(dataset.train_examples),
+        kind=SLICE_KINDS.get(config.training.mode, Slice),
     )
-    return store, TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
+    step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
+    return store, LocalSteps(step, config, factors) if config.training.mode == "elastic" else step
 
 
-def worker_function(store: ParameterStore, step: TrainStep, batch_size: int):
-    """The graph that a worker runs for one dispatch: int64 [k] step ids, each pulled, computed and pushed by itself."""
-
-    pause = Pause.from_environment()
-
-    def run_one(step_id: tf.Tensor, identity: tf.Tensor) -> tf.Tensor:
-        # The pull needs nothing of this iteration, so without the dependency it may run before the last push.
-        with tf.control_dependencies([step_id, pause("before_pull", step_id, identity)]):
-            pulled = store.pull()
-        with tf.control_dependencies([pulled.weights]):
-            pulled_time = tf.timestamp()
-        result = step(step_id, pulled.weights, pulled.statistics)
-        with tf.control_dependencies([result.gradient, pause("computed", step_id, identity)]):
-            pushed_time = tf.timestamp()
-        values = {
-            "worker": identity[0],
-            "pid": identity[1],
-            "examples": batch_size,
-            "correct": result.correct,
-            "loss": result.loss,
-            "learning_rate": result.learning_rate,
-            "pulled_time": pulled_time,
-            "pushed_time": pushed_time,
-        }
-        row = tf.stack([tf.cast(values[name], tf.float64) for name in WORKER_COLUMNS])
-        pushed = store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)
-        with tf.control_dependencies([pushed]):
-            applied = pause("applied", step_id, identity)
-        with tf.control_dependencies([applied]):
-            return tf.identity(pushed)
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
-    def run_steps(step_ids: tf.Tensor) -> tf.Tensor:
-        # Read where it runs: index and pid as the worker process itself wrote them into its working directory.
-        identity = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
-
-        def body(position: tf.Tensor) -> tf.Tensor:
-            with tf.control_dependencies([run_one(step_ids[position], identity)]):
-                return position + 1
-
-        return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
-
-    return run_steps
-
-
-class _Reporter:
+class Reporter:
     """Writes a row of progress where people and programs look: metrics/progress.jsonl and TensorBoard."""
 
     def __init__(self, run_dir: RunDir, progress: RunProgress):
-        self._run_dir = run_dir
+        self.run_dir = run_dir
         self._progress = progress
         self._tensorboard: TrainingWriter | None = None
         self._next_s = 0.0
@@ -152,18 +148,19 @@ class _Reporter:
     def row(self, phase: str) -> None:
         row = self._progress.row(phase)
         try:
-            append_row(self._run_dir.progress, row)
+            append_row(self.run_dir.progress, row)
             if phase in ("training", "ended"):
                 # Not before: making a writer needs TensorFlow's context, which connecting resets.
-                self._tensorboard = self._tensorboard or TrainingWriter(self._run_dir)
+                self._tensorboard = self._tensorboard or TrainingWriter(self.run_dir)
                 self._tensorboard.write(row)
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has all that is in a row.
             say(f"training goes on, but a row can't be written: {' '.join(str(error).split())[:200]}")
 
-    def end(self, result: dict) -> None:
-        """The last row, and the result where the launcher looks for it."""
-        write_json(self._run_dir.training_result, result)
+    def end(self, result: dict, ledgers: np.ndarray) -> None:
+        """The last row, the ledger, and the result where the launcher looks for it."""
+        write_csv(self.run_dir.updates, ledgers)
+        write_json(self.run_dir.training_result, result)
         self.row("ended")
         if self._tensorboard is not None:
             self._tensorboard.write_staleness(result["staleness"]["histogram"], self._progress.applied)
@@ -176,16 +173,17 @@ class _Reporter:
 
 
 class _Chief:
-    def __init__(self, config, run_dir, dataset, coordinator, store, step, progress, reporter):
+    def __init__(self, config, run_dir, dataset, dispatcher, store, compute, progress, reporter):
         self._config: RunConfig = config
-        self._run_dir: RunDir = run_dir
-        self._coordinator = coordinator
+        self._dispatcher = dispatcher
         self._store: ParameterStore = store
         self._progress: RunProgress = progress
-        self._reporter: _Reporter = reporter
+        self._reporter: Reporter = reporter
         self._saver = Saver(config, run_dir, dataset.kind, store, progress)
-        self._run_steps = worker_function(store, step, config.training.batch_size_per_worker)
-        self._dispatches = _dispatches(progress.missing_steps(), config.cluster.steps_per_dispatch)
+        if config.training.mode == "sync-ps":
+            self._plan = self._rounds(rounds_function(store, compute, config))
+        else:
+            self._plan = self._steps(steps_function(store, compute, config))
 
     def run(self, drain: threading.Event) -> None:
         self._progress.start()
@@ -197,14 +195,30 @@ class _Chief:
             self._reporter.row_when_due("training")
             self._saver.save_when_due()
         self._finish_steps_under_way()
-        self._end()
+        end(self._config, self._saver, self._store, self._progress, self._reporter)
 
     def _dispatch(self) -> None:
-        cluster = self._config.cluster
-        ahead = 2 * cluster.workers * cluster.steps_per_dispatch + AHEAD_S * self._progress.updates_per_second()
-        while self._progress.outstanding < ahead and (step_ids := next(self._dispatches, None)) is not None:
-            self._coordinator.schedule(self._run_steps, args=(tf.constant(step_ids, tf.int64),))
+        workers, at_once = self._config.training_workers, self._config.cluster.steps_per_dispatch
+        ahead = 2 * workers * at_once / self._config.steps_per_update + AHEAD_S * self._progress.updates_per_second()
+        while self._progress.outstanding < ahead and next(self._plan, None):
+            pass
+
+    def _steps(self, run_steps: Callable) -> Iterator[bool]:
+        """Schedules the steps that are missing, a dispatch with each turn."""
+        missing, size = self._progress.missing_steps(), self._config.cluster.steps_per_dispatch
+        for step_ids in np.split(missing, range(size, len(missing), size)) if len(missing) else ():
+            self._dispatcher.schedule(run_steps, args=(tf.constant(step_ids, tf.int64),))
             self._progress.scheduled_steps(step_ids)
+            yield True
+
+    def _rounds(self, run_rounds: Callable) -> Iterator[bool]:
+        """Schedules rounds: a dispatch for every worker with each turn. One that takes a second one finds it done."""
+        size, first, total = self._config.cluster.steps_per_dispatch, self._progress.applied, self._progress.total
+        for round_end in (*range(first + size, total, size), total) if first < total else ():
+            for _ in range(self._config.training_workers):
+                self._dispatcher.schedule(run_rounds, args=(tf.constant(round_end, tf.int64),))
+            self._progress.scheduled_updates(round_end)
+            yield True
 
     def _poll(self) -> None:
         first, end = self._progress.open_range
@@ -215,20 +229,18 @@ class _Chief:
         while self._progress.outstanding:
             if time.monotonic() > deadline:
                 raise TimeoutError(
-                    f"{self._progress.outstanding} steps under way did not end within {DRAIN_TIMEOUT_S:.0f} s"
+                    f"{self._progress.outstanding} updates under way did not end within {DRAIN_TIMEOUT_S:.0f} s"
                 )
-            self._coordinator.done()  # raises what went wrong on a worker
+            self._dispatcher.done()  # raises what went wrong on a worker
             time.sleep(POLL_S)
             self._poll()
             self._reporter.row_when_due("draining")
 
-    def _end(self) -> None:
-        self._saver.save_last()
-        outcome = "completed" if self._progress.completed else "stopped"
-        write_csv(self._run_dir.updates, self._progress.ledgers)
-        self._reporter.end(self._progress.result([part.length for part in self._store.slices]))
-        checkpoints.mark_ended(self._run_dir.checkpoints, last_step=self._progress.applied, outcome=outcome)
 
-
-def _dispatches(step_ids: np.ndarray, size: int) -> Iterator[np.ndarray]:
-    return iter(np.split(step_ids, range(size, len(step_ids), size))) if len(step_ids) else iter(())
+def end(config: RunConfig, saver: Saver, store: ParameterStore, progress: RunProgress, reporter: Reporter) -> None:
+    """The last checkpoint, the ledger, the result, and the mark that no checkpoint comes after."""
+    saver.save_last()
+    outcome = "completed" if progress.completed else "stopped"
+    lengths = [part.length for part in store.slices] if config.on_parameter_servers else []
+    reporter.end(progress.result(lengths), progress.ledgers)
+    checkpoints.mark_ended(reporter.run_dir.checkpoints, last_step=progress.applied, outcome=outcome)

@@ -12,7 +12,12 @@ import numpy as np
 
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
 STORE_COLUMNS = ("version", "staleness", "applied_time")
-WORKER_COLUMNS = ("worker", "pid", "examples", "correct", "loss", "learning_rate", "pulled_time", "pushed_time")
+# A step's way: it asks for parameters, may have to wait until it is admitted, has pulled them, has computed, and pushes
+# (later than computed where the worker is slow on purpose); the update is applied after that.
+WORKER_COLUMNS = (
+    "worker", "pid", "examples", "correct", "loss", "learning_rate",
+    "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
+)  # fmt: skip
 COLUMNS = STORE_COLUMNS + WORKER_COLUMNS
 _INDEX = {name: index for index, name in enumerate(COLUMNS)}
 

@@ -17,11 +17,16 @@ from dataclasses import dataclass
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config import Optimizer
+from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.training import staleness
+from ps_cluster.training.history import History
 from ps_cluster.training.ledger import COLUMNS, WORKER_COLUMNS
 from ps_cluster.training.update_rules import UpdateRule
 from ps_cluster.training.wire import Message
+
+# What becomes of a push.
+REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 
 
 @dataclass(frozen=True)
@@ -33,6 +38,24 @@ class Pulled:
     versions: tf.Tensor  # int64 [ps]
 
 
+@dataclass(frozen=True)
+class Push:
+    """What a worker sends after a step."""
+
+    step: tf.Tensor  # int64 [], the step id
+    version: tf.Tensor  # int64 [], the version that was pulled
+    gradient: tf.Tensor  # [n]
+    delta: tf.Tensor  # float32 [m], change of the statistics
+    row: tf.Tensor  # float64 [len(WORKER_COLUMNS)]
+
+    def value(self, column: str) -> tf.Tensor:
+        return self.row[WORKER_COLUMNS.index(column)]
+
+    @property
+    def worker(self) -> tf.Tensor:
+        return tf.cast(self.value("worker"), tf.int64)
+
+
 class Slice:
     """What one parameter server holds: a contiguous slice of the weights and of the statistics, slots, version, ledger."""
 
@@ -42,116 +65,175 @@ class Slice:
         weights: np.ndarray,
         statistics: np.ndarray,
         factors: np.ndarray,
-        optimizer: Optimizer,
+        config: RunConfig,
         total_steps: int,
-        wire: tf.DType,
     ):
         self._device = device
-        self._wire = wire
+        self._wire = tf.dtypes.as_dtype(config.wire)
+        training = config.training
+        workers = training.simulate_workers or config.training_workers
+        optimizer = config.optimizer
+        if training.staleness_method == "momentum":
+            momentum = staleness.corrected_momentum(optimizer.momentum, workers)
+            optimizer = optimizer.model_copy(update={"momentum": momentum})
         with tf.device(device):
             self._weights = tf.Variable(weights)
             self._statistics = tf.Variable(statistics)
             self._rule = UpdateRule(optimizer, self._weights, factors)
+            self._method = staleness.make_method(
+                training.staleness_method, config.delay_compensation, self._weights, config.training_workers
+            )
+            self._history = History(self._weights, (training.simulate_workers or 0) - config.training_workers)
             self._version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
+            self._dropped = tf.Variable(0, dtype=tf.int64)
+            self._accepted = tf.Variable(0, dtype=tf.int64)
             self._ledger = tf.Variable(tf.zeros([total_steps, len(COLUMNS)], tf.float64))
             # Without a name of its own it shares its lock with every other one made eagerly on the device.
             self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
         self.length = len(weights)
-        vectors = ((wire, len(weights)), (tf.float32, len(statistics)))
+        vectors = ((self._wire, len(weights)), (tf.float32, len(statistics)))
         self._pull_message = Message((*vectors, (tf.int64, 1)))
         self._push_message = Message((*vectors, (tf.int64, 2), (tf.float64, len(WORKER_COLUMNS))))
+        self._local = not device.startswith("/job:ps")  # of this process: nothing to send, so nothing to pack
 
-    def pull(self) -> list[tf.Tensor]:
+    def pull(self, worker: tf.Tensor) -> list[tf.Tensor]:
         """[weights in wire dtype, statistics, version [1]]: read together on the ps, one transfer to the caller."""
 
         def read():
-            weights = tf.cast(self._weights.read_value(), self._wire)
-            version = tf.reshape(self._version.read_value(), [1])
-            return self._pull_message.pack([weights, self._statistics.read_value(), version])
+            weights, version = self._given_to(worker)
+            with tf.control_dependencies(self._method.on_pull(worker, weights)):
+                weights = tf.cast(tf.identity(weights), self._wire)  # a cast to the same dtype is no operation
+            vectors = [weights, self._statistics.read_value(), tf.reshape(version, [1])]
+            return vectors if self._local else self._pull_message.pack(vectors)
 
         with tf.device(self._device):
             message = self._section.execute(read)
-        return self._pull_message.unpack(message)
+        return message if self._local else self._pull_message.unpack(message)
+
+    def _given_to(self, worker: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """(weights float32 [n], version []) that a worker is given."""
+        return self._history.read(self._version.read_value())
 
     def push(self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, delta: tf.Tensor, row: tf.Tensor):
-        """One transfer to the ps, and the update there. Returns bool []: whether it was applied (not refused)."""
-        message = self._push_message.pack([gradient, delta, tf.stack([step, version]), row])
+        """One transfer to the ps, and the update there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
+        vectors = [gradient, delta, tf.stack([step, version]), row]
+        message = vectors if self._local else self._push_message.pack(vectors)
         with tf.device(self._device):
-            gradient, delta, ids, row = self._push_message.unpack(message)
-            gradient, step, version = tf.cast(gradient, tf.float32), ids[0], ids[1]
+            gradient, delta, ids, row = message if self._local else self._push_message.unpack(message)
+            push = Push(ids[0], ids[1], tf.cast(gradient, tf.float32), delta, row)
+            return self._take(push)
 
-            def apply_once():
-                seen = self._ledger.sparse_read(step)[0] > 0
-                return tf.cond(seen, self._refuse, lambda: self._apply(step, version, gradient, delta, row))
+    def _take(self, push: Push) -> tf.Tensor:
+        return self._section.execute(lambda: self._receive(push))
 
-            return self._section.execute(apply_once)
+    def _receive(self, push: Push) -> tf.Tensor:
+        """In the critical section: what becomes of a push."""
+        return tf.cond(self._has(push.step), self._refuse, lambda: self._apply(push))
+
+    def _has(self, step: tf.Tensor) -> tf.Tensor:
+        return self._ledger.sparse_read(step)[0] > 0
 
     def _refuse(self) -> tf.Tensor:
-        with tf.control_dependencies([self._refused.assign_add(1, read_value=False)]):
-            return tf.constant(False)
+        return _after([self._refused.assign_add(1, read_value=False)], REFUSED)
 
-    def _apply(self, step, version_pulled, gradient, delta, row) -> tf.Tensor:
+    def _drop(self) -> tf.Tensor:
+        return _after([self._dropped.assign_add(1, read_value=False)], DROPPED)
+
+    def _apply(self, push: Push) -> tf.Tensor:
+        stale = self._version.read_value() - push.version
+        rate = tf.cast(push.value("learning_rate"), tf.float32)
+        gradient, rate = self._method.correct(push.gradient, rate, push.worker, stale)
+        version = self.update(gradient, rate, push.delta)
+        return _after([self._record(push, version, stale)], APPLIED)
+
+    def update(self, gradient: tf.Tensor, learning_rate: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
+        """One update of the parameters; returns the version it made."""
         before = self._version.read_value()
-        learning_rate = tf.cast(row[WORKER_COLUMNS.index("learning_rate")], tf.float32)
-        applied = self._rule.apply(gradient, learning_rate, before)
+        weights_before = self._weights.read_value() if self._method.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
+        with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
+            applied = self._rule.apply(gradient, learning_rate, before)
         with tf.control_dependencies([applied, self._statistics.assign_add(delta, read_value=False)]):
+            seen = self._method.after_update(weights_before) if self._method.needs_step else []
             version = self._version.assign_add(1)
-        staleness = version - 1 - version_pulled
-        own = tf.stack([tf.cast(version, tf.float64), tf.cast(staleness, tf.float64), tf.timestamp()])
-        update = tf.IndexedSlices(tf.concat([own, row], axis=0)[None], step[None])
+        return _after([*seen, *self._history.write(version)], version)
+
+    def _record(self, push: Push, version: tf.Tensor, stale: tf.Tensor) -> tf.Operation:
+        own = tf.stack([tf.cast(version, tf.float64), tf.cast(stale, tf.float64), _now_after(version)])
+        update = tf.IndexedSlices(tf.concat([own, push.row], axis=0)[None], push.step[None])
         with tf.control_dependencies([self._ledger.scatter_update(update)]):
-            return tf.constant(True)
+            return self._accepted.assign_add(1, read_value=False)
+
+    def write_rows(self, rows: tf.Tensor) -> tf.Operation:
+        """Takes in whole updates: float64 [updates, workers, columns], a gradient of each worker in each."""
+        workers = rows.shape[1]
+        steps = (tf.cast(rows[:, :, 0], tf.int64) - 1) * workers + tf.range(workers, dtype=tf.int64)
+        table = tf.IndexedSlices(tf.reshape(rows, [-1, len(COLUMNS)]), tf.reshape(steps, [-1]))
+        with tf.control_dependencies([self._ledger.scatter_update(table)]):
+            return self._accepted.assign_add(tf.size(steps, tf.int64), read_value=False)
 
     @tf.function(autograph=False)
     def read_ledger(self, first: tf.Tensor, end: tf.Tensor):
-        """(rows [end - first, columns], version, refused), read together."""
+        """(rows [end - first, columns], counts [4]: version, refused, dropped, accepted), read together."""
 
         def read():
-            rows = self._ledger.sparse_read(tf.range(first, end))
-            return rows, self._version.read_value(), self._refused.read_value()
+            return self._ledger.sparse_read(tf.range(first, end)), self._counts()
 
         with tf.device(self._device):
             return self._section.execute(read)
 
+    def _counts(self) -> tf.Tensor:
+        return tf.stack([count.read_value() for count in self._counters])
+
+    @property
+    def _counters(self) -> tuple[tf.Variable, ...]:
+        return self._version, self._refused, self._dropped, self._accepted
+
+    @property
+    def _slots(self) -> dict[str, tf.Variable]:
+        """Vectors [..., n] beside the weights."""
+        return self._rule.slots | self._method.slots
+
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        return {
-            "weights": self._weights,
-            "statistics": self._statistics,
-            **{f"slot_{n}": v for n, v in self._rule.slots.items()},
-        }
+        slots = {f"slot_{name}": variable for name, variable in self._slots.items()}
+        return {"weights": self._weights, "statistics": self._statistics, **slots}
 
     @tf.function(autograph=False)
     def _read_all(self, steps: tf.Tensor):
         def read():
             vectors = {name: variable.read_value() for name, variable in self._state.items()}
-            return (
-                vectors,
-                self._ledger.sparse_read(tf.range(steps)),
-                self._version.read_value(),
-                self._refused.read_value(),
-            )
+            return vectors, self._ledger.sparse_read(tf.range(steps)), self._counts()
 
         with tf.device(self._device):
             return self._section.execute(read)
 
     def snapshot(self, steps: int) -> dict[str, np.ndarray]:
         """Everything, at one version, with the ledger of the steps below `steps`; no worker waits while it is copied."""
-        vectors, ledger, version, refused = self._read_all(tf.constant(steps, tf.int64))
-        counts = np.array([version.numpy(), refused.numpy()])
-        return {**{name: value.numpy() for name, value in vectors.items()}, "ledger": ledger.numpy(), "counts": counts}
+        vectors, ledger, counts = self._read_all(tf.constant(steps, tf.int64))
+        return {**{name: v.numpy() for name, v in vectors.items()}, "ledger": ledger.numpy(), "counts": counts.numpy()}
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Puts a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
             variable.assign(state[name])
-        self._version.assign(state["counts"][0])
-        self._refused.assign(state["counts"][1])
+        for counter, count in zip(self._counters, state["counts"], strict=True):
+            counter.assign(count)
+        self._history.restart(self._version)
         rows = state["ledger"]
         if len(rows):
             self._ledger.scatter_update(tf.IndexedSlices(rows, np.arange(len(rows))))
+
+
+def _after(operations: Sequence, value) -> tf.Tensor:
+    with tf.control_dependencies(operations):
+        return tf.identity(value)
+
+
+def _now_after(tensor: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([tensor]):
+        return tf.timestamp()
 
 
 class ParameterStore:
@@ -164,26 +246,25 @@ class ParameterStore:
         statistics: np.ndarray,
         factors: np.ndarray,
         *,
-        optimizer: Optimizer,
+        config: RunConfig,
         total_steps: int,
-        wire: tf.DType,
+        kind: type[Slice] = Slice,
     ):
         """Creates the variables on `devices`, a slice each.
 
         Args:
           weights: float32 [n], the initial weights. statistics: float32 [m]. factors: float32 [n], learning-rate factors.
           total_steps: step ids are 0 .. total_steps - 1; the ledger has a row for each.
-          wire: float32 or bfloat16, the dtype of weights and gradients between the processes.
+          kind: what a slice does with pulls and pushes.
         """
         parts = [np.array_split(vector, len(devices)) for vector in (weights, statistics, factors)]
-        self.slices = [
-            Slice(device, *vectors, optimizer, total_steps, wire) for device, *vectors in zip(devices, *parts)
-        ]
+        self.slices = [kind(device, *vectors, config, total_steps) for device, *vectors in zip(devices, *parts)]
         self._weight_lengths = [len(part) for part in parts[0]]
         self._statistic_lengths = [len(part) for part in parts[1]]
 
-    def pull(self) -> Pulled:
-        weights, statistics, versions = zip(*(part.pull() for part in self.slices))
+    def pull(self, worker: tf.Tensor) -> Pulled:
+        """What `worker` (int64 []) is given."""
+        weights, statistics, versions = zip(*(part.pull(worker) for part in self.slices))
         return Pulled(tf.concat(weights, 0), tf.concat(statistics, 0), tf.concat(versions, 0))
 
     def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, delta: tf.Tensor, row: tf.Tensor):
@@ -194,7 +275,7 @@ class ParameterStore:
           gradient: wire dtype [n]. delta: float32 [m], change of the statistics.
           row: float64 [len(WORKER_COLUMNS)].
         Returns:
-          bool [ps]: False where the slice had this step already and refused it.
+          int32 [ps]: APPLIED, REFUSED where the slice had this step already, or DROPPED where it came too late.
         """
         gradients = tf.split(gradient, self._weight_lengths)
         deltas = tf.split(delta, self._statistic_lengths)
@@ -204,8 +285,8 @@ class ParameterStore:
         ]
         return tf.stack(pushed)
 
-    def read_ledgers(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """(rows float64 [ps, end - first, columns], versions int64 [ps], refused int64 [ps])."""
+    def read_ledgers(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
+        """(rows float64 [ps, end - first, columns], counts int64 [ps, 4]: version, refused, dropped, accepted)."""
         bounds = tf.constant(first, tf.int64), tf.constant(end, tf.int64)
         answers = [part.read_ledger(*bounds) for part in self.slices]
         return tuple(np.stack([tensor.numpy() for tensor in kind]) for kind in zip(*answers))
@@ -213,14 +294,14 @@ class ParameterStore:
     def snapshot(self, steps: int) -> dict[str, np.ndarray]:
         """Arrays for a checkpoint: each slice at one version of its own (no barrier between them).
 
-        "weights" [n], "statistics" [m] and the slots "slot_…" [n] whole; "ledger" [ps, steps, columns];
-        "counts" int64 [ps, 2]: version and refused replays of each slice.
+        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] whole; "ledger" [ps, steps, columns];
+        "counts" int64 [ps, 4]: version, refused replays, late gradients dropped, and gradients accepted of each slice.
         """
         states = [part.snapshot(steps) for part in self.slices]
         return {
             name: np.stack([s[name] for s in states])
             if name in ("ledger", "counts")
-            else np.concatenate([s[name] for s in states])
+            else np.concatenate([s[name] for s in states], axis=-1)
             for name in states[0]
         }
 
@@ -228,10 +309,10 @@ class ParameterStore:
         """The reverse of `snapshot`.
 
         Raises:
-          UserError: it is of another network, optimizer or number of parameter servers.
+          UserError: it is of another network, optimizer, mode or number of parameter servers.
         """
-        expected = {name: array.shape[0] for name, array in self.snapshot(0).items()}
-        given = {name: array.shape[0] for name, array in arrays.items()}
+        expected = {name: _size(name, array) for name, array in self.snapshot(0).items()}
+        given = {name: _size(name, array) for name, array in arrays.items()}
         if given != expected:
             raise UserError(
                 f"the checkpoint does not fit this configuration: it holds {given}, expected are {expected}"
@@ -241,7 +322,12 @@ class ParameterStore:
                 {
                     name: array[index]
                     if name in ("ledger", "counts")
-                    else np.array_split(array, len(self.slices))[index]
+                    else np.array_split(array, len(self.slices), axis=-1)[index]
                     for name, array in arrays.items()
                 }
             )
+
+
+def _size(name: str, array: np.ndarray) -> int | tuple[int, ...]:
+    """What must be equal for a checkpoint to fit; of the ledger that is the number of slices."""
+    return array.shape[0] if name in ("ledger", "counts") or array.ndim == 1 else array.shape

@@ -22,21 +22,22 @@ class RunProgress:
 
     def __init__(self, config: RunConfig, train_examples: int):
         self._train_examples = train_examples
-        self._total = config.training.total_steps(train_examples)
-        self.ledgers = np.zeros([config.cluster.parameter_servers, self._total, len(ledger.COLUMNS)])
-        self._versions = np.zeros([config.cluster.parameter_servers], np.int64)
-        self._refused = self._versions.copy()
+        self._config = config
+        self._total = config.total_updates(train_examples)
+        self._steps_per_update = config.steps_per_update
+        self.ledgers = np.zeros([config.slices, config.total_steps(train_examples), len(ledger.COLUMNS)])
+        self._counts = dict.fromkeys(("version", "refused", "dropped", "accepted"), 0)
         self._scheduled = 0
         self._first_open = 0
         self.high_water = 0
-        self._applied_before = np.zeros([self._total], bool)
+        self._applied_before = np.zeros([self.ledgers.shape[1]], bool)
         self._train_seconds_before = 0.0
         self._started: float | None = None
-        self._applied = 0
+        self._gradients = 0
         self._examples = 0
         self._workers: Counter[tuple[int, int, str]] = Counter()
         self._unreported: list[np.ndarray] = []
-        self._counts: deque[tuple[float, int, int]] = deque()
+        self._points: deque[tuple[float, int, int]] = deque()
 
     def resume(self, ledgers: np.ndarray, train_seconds: float) -> None:
         """Goes on from a checkpoint. `ledgers`: float64 [ps, steps, columns]."""
@@ -44,7 +45,7 @@ class RunProgress:
         self.ledgers[:, : self.high_water] = ledgers
         self._applied_before = ledger.applied(self.ledgers)
         self._count(ledger.merged_rows(ledgers))
-        self._scheduled = self._applied
+        self._scheduled = self.applied
         self._train_seconds_before = train_seconds
 
     def start(self) -> None:
@@ -59,11 +60,16 @@ class RunProgress:
         self._scheduled += len(step_ids)
         self.high_water = max(self.high_water, int(step_ids[-1]) + 1)
 
+    def scheduled_updates(self, end: int) -> None:
+        """All steps of the updates below `end` are scheduled."""
+        self._scheduled = max(self._scheduled, end)
+        self.high_water = self._scheduled * self._steps_per_update
+
     @property
     def open_range(self) -> tuple[int, int]:
         return self._first_open, self.high_water
 
-    def update(self, rows: np.ndarray, versions: np.ndarray, refused: np.ndarray, *, first: int) -> None:
+    def update(self, rows: np.ndarray, counts: np.ndarray, *, first: int) -> None:
         """Takes in what `ParameterStore.read_ledgers` returned for the steps from `first` on."""
         span = slice(first, first + rows.shape[1])
         known = ledger.applied(self.ledgers[:, span])
@@ -72,15 +78,18 @@ class RunProgress:
         fresh = ledger.merged_rows(rows[:, applied & ~known])
         self._count(fresh)
         self._unreported.append(fresh)
-        self._versions, self._refused = versions, refused
-        self._first_open = first + int(np.argmin(np.append(applied, False)))
+        self._counts = dict(zip(self._counts, counts.max(axis=0).tolist()))
+        if self._steps_per_update == 1:
+            self._first_open = first + int(np.argmin(np.append(applied, False)))
+        else:  # a step of a backup worker stays open, but not beyond its round
+            self._first_open = self.applied * self._steps_per_update
         now = time.time()
-        self._counts.append((now, self.applied, self.examples))
-        while now - self._counts[0][0] > RATE_WINDOW_S:
-            self._counts.popleft()
+        self._points.append((now, self.applied, self.examples))
+        while now - self._points[0][0] > RATE_WINDOW_S:
+            self._points.popleft()
 
     def _count(self, rows: np.ndarray) -> None:
-        self._applied += len(rows)
+        self._gradients += len(rows)
         for worker in ledger.per_worker(rows):
             for what in ("updates", "examples"):
                 self._workers[worker["index"], worker["pid"], what] += worker[what]
@@ -88,7 +97,13 @@ class RunProgress:
 
     @property
     def applied(self) -> int:
-        return self._applied
+        """Updates of the parameters."""
+        return self._gradients // self._config.gradients_per_update
+
+    @property
+    def total(self) -> int:
+        """Updates of the whole run."""
+        return self._total
 
     @property
     def completed(self) -> bool:
@@ -96,6 +111,7 @@ class RunProgress:
 
     @property
     def outstanding(self) -> int:
+        """Updates scheduled and not yet applied."""
         return self._scheduled - self.applied
 
     @property
@@ -111,9 +127,9 @@ class RunProgress:
         return self._rate(1)
 
     def _rate(self, field: int) -> float:
-        if len(self._counts) < 2 or self._counts[-1][0] == self._counts[0][0]:
+        if len(self._points) < 2 or self._points[-1][0] == self._points[0][0]:
             return 0.0
-        oldest, newest = self._counts[0], self._counts[-1]
+        oldest, newest = self._points[0], self._points[-1]
         return (newest[field] - oldest[field]) / (newest[0] - oldest[0])
 
     def row(self, phase: str) -> dict:
@@ -162,9 +178,15 @@ class RunProgress:
             "updates": {
                 "scheduled": self._scheduled,
                 "applied": self.applied,
-                "duplicated": int(max(self._versions) - self.applied),
+                "duplicated": self._counts["accepted"] - self._gradients,
                 "lost": self._scheduled - self.applied,
-                "replays_refused": int(self._refused.max()),
+                "replays_refused": self._counts["refused"],
+            },
+            "gradients": {
+                "scheduled": self._scheduled * self._steps_per_update,
+                "applied": self._gradients,
+                "dropped": self._counts["dropped"],
+                "per_update": self._config.gradients_per_update,
             },
             "staleness": ledger.staleness_summary(rows),
             "workers": self._per_worker(),

@@ -32,7 +32,7 @@ class TrainStep:
         self._network = network
         self._examples = train_examples
         self._classes = classes
-        self._total_steps = config.training.total_steps(train_examples)
+        self._total_steps = config.total_steps(train_examples) * config.batches_per_step
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
         """`step`: int64 []; `weights`: [n]; `statistics`: float32 [m]."""
@@ -62,6 +62,8 @@ class TrainStep:
         return augment.augment(images, ids, epochs, step, seed=training.seed, settings=augmentation), labels
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
+        """float32 []: that of the step's update; the steps of one update share it."""
+        step -= step % self._config.steps_per_update
         return self._config.optimizer.learning_rate * schedule_factor(self._config.schedule, step, self._total_steps)
 
     def _loss(self, labels: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:

@@ -67,8 +67,11 @@ def launch(tmp_path, capfd):
     """launch(view, chief="completes", …) → exit code; afterwards no process is left, whatever happened."""
     launch_root = tmp_path / "run"
 
-    def call(view=None, *, limits=LIMITS, workers=2, evaluator="scores", resume=False, **behaviours) -> int:
+    def call(
+        view=None, *, limits=LIMITS, workers=2, evaluator="scores", resume=False, mode="async", **behaviours
+    ) -> int:
         settings = {"cluster.workers": workers, "cluster.evaluator": bool(evaluator), "data.dataset": "synthetic"}
+        settings["training.mode"] = mode
         config = build_config(None, settings | {"model.precision": "float32"})
         call.run_dir = RunDir.open(launch_root) if resume else RunDir.create(launch_root)
         dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
@@ -146,7 +149,7 @@ def test_interrupt_before_training_stops_at_once(launch):
 
 def test_drain_that_does_not_end_is_given_up(launch):
     assert launch(FakeView(interrupt), limits=replace(LIMITS, drain_s=0.3), chief="ignores_sigterm") == 1
-    assert launch.summary["outcome"] == "failed" and "the chief did not end for 0 s" in launch.errors[0]
+    assert launch.summary["outcome"] == "failed" and "chief-0 did not end for 0 s" in launch.errors[0]
 
 
 @pytest.mark.parametrize(
@@ -251,6 +254,75 @@ def test_training_that_stands_still_is_started_again_and_given_up_in_the_end(lau
 def test_evaluator_that_never_ends_is_given_up(launch):
     assert launch(limits=replace(LIMITS, scoring_s=0.3), evaluator="serves") == 1
     assert launch.summary["outcome"] == "completed" and "not scored" in launch.errors[0]
+
+
+def test_synchronous_run_has_workers_alone_and_ends_with_the_first_of_them(launch):
+    assert launch(mode="sync", worker="led_by_the_first") == 0
+    assert launch.summary["outcome"] == "completed" and launch.summary["restarts"] == {}
+    tasks = json.loads(launch.run_dir.cluster.read_text())["tasks"]
+    assert [(task["type"], task["index"]) for task in tasks] == [("worker", 0), ("worker", 1), ("evaluator", 0)]
+    assert [worker["pid"] for worker in launch.summary["workers"]] == [task["pid"] for task in tasks[:2]]
+    assert launch.summary["parameter_servers"] == [] and launch.summary["mode"] == "sync"
+
+
+def test_interrupt_of_a_synchronous_run_is_told_to_the_first_worker_alone(launch):
+    assert launch(FakeView(interrupt), mode="sync", worker="led_until_drained") == 0
+    assert launch.summary["outcome"] == "stopped" and len(launch.view.scores) == 1
+    assert not (launch.run_dir.root / "worker-1-told-too-early").exists()
+
+
+def test_a_synchronous_worker_that_dies_takes_all_others_back_to_the_newest_snapshot(launch):
+    assert launch(mode="sync", worker="led_and_the_second_killed_once") == 0
+    assert launch.summary["outcome"] == "completed"
+    assert launch.summary["restarts"] == {"worker-0": 1, "worker-1": 1}
+    (notice,) = launch.view.notices
+    assert notice.startswith("worker-1") and notice.endswith("starting workers again from the newest snapshot")
+
+
+@pytest.mark.parametrize(
+    ("behaviour", "how"),
+    [
+        ("led_and_the_second_never_works", "exit code 1: RuntimeError: out of luck"),
+        ("led_and_the_second_ends_by_itself", "exit code 0: no output"),
+    ],
+)
+def test_a_synchronous_worker_that_is_given_up_fails_the_run_with_its_first_cause(launch, behaviour, how):
+    assert launch(mode="sync", worker=behaviour) == 1
+    (line,) = launch.errors
+    assert line.startswith("Error: worker-1 (pid ") and line.endswith("(given up after 5 restarts)") and how in line
+    assert launch.summary["outcome"] == "failed" and launch.summary["restarts"] == {"worker-0": 5, "worker-1": 5}
+
+
+def test_first_synchronous_worker_that_ends_without_a_result_fails_the_run(launch):
+    assert launch(mode="sync", worker="ends_without_result") == 1
+    assert "worker-0 ended without a result" in launch.errors[0] and "worker-0.log" in launch.errors[0]
+
+
+def test_single_process_trains_beside_its_evaluator(launch):
+    assert launch(mode="single") == 0
+    tasks = json.loads(launch.run_dir.cluster.read_text())["tasks"]
+    assert [(task["type"], task["index"]) for task in tasks] == [("chief", 0), ("evaluator", 0)]
+    (worker,) = launch.summary["workers"]
+    assert (worker["index"], worker["pid"]) == (0, tasks[0]["pid"]) and launch.summary["parameter_servers"] == []
+
+
+def test_single_process_that_dies_goes_on_from_the_newest_snapshot(launch):
+    assert launch(mode="single", chief="leaves_a_snapshot_and_dies_once") == 0
+    assert launch.summary["restarts"] == {"chief-0": 1} and launch.summary["workers"][0]["restarts"] == 1
+    assert launch.view.notices[0].endswith("starting chief again from the newest snapshot")
+
+
+def test_summary_counts_what_every_process_took(launch):
+    assert launch(worker="killed_once", chief="completes_after_restart_of_a_worker", workers=1) == 0
+    rows = launch.summary["processes"]
+    assert sorted((row["type"], row["index"]) for row in rows) == [
+        ("chief", 0), ("evaluator", 0), ("ps", 0), ("worker", 0), ("worker", 0)
+    ]  # fmt: skip
+    assert len({row["pid"] for row in rows}) == 5 and all(row["cpu_seconds"] > 0 for row in rows)
+    training = [row["cpu_seconds"] for row in rows if row["type"] != "evaluator"]
+    assert launch.summary["cpu_seconds"] == pytest.approx(sum(training))
+    peaks = [row["peak_pss_bytes"] or 0 for row in rows]
+    assert max(peaks) <= launch.summary["peak_memory_bytes"] <= sum(peaks)
 
 
 def test_resume_passes_over_what_the_run_wrote_before(launch):

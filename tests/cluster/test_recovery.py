@@ -1,6 +1,6 @@
 from pathlib import Path
 
-from ps_cluster.cluster.policy import Limits
+from ps_cluster.cluster.policy import ON_DEATH, Limits, on_death
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
 from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.topology import Task
@@ -27,25 +27,25 @@ def delays(recovery, clock, deaths, every_s, updates=0):
 
 def test_the_first_restart_is_at_once_and_the_next_ones_back_off_until_it_is_given_up():
     clock = Clock()
-    recovery = Recovery(Limits(stable_s=20), clock)
+    recovery = Recovery(Limits(stable_s=20), ON_DEATH, clock)
     assert delays(recovery, clock, [death_of("worker")] * 6, every_s=1) == [0.0, 0.5, 1.0, 2.0, 4.0, None]
 
 
 def test_the_backoff_has_an_upper_bound():
     clock = Clock()
-    recovery = Recovery(Limits(backoff_s=4, longest_backoff_s=10), clock)
+    recovery = Recovery(Limits(backoff_s=4, longest_backoff_s=10), ON_DEATH, clock)
     assert delays(recovery, clock, [death_of("worker")] * 5, every_s=1) == [0.0, 4.0, 8.0, 10.0, 10.0]
 
 
 def test_a_worker_that_lived_long_enough_did_not_die_in_a_row():
     clock = Clock()
-    recovery = Recovery(Limits(stable_s=20), clock)
+    recovery = Recovery(Limits(stable_s=20), ON_DEATH, clock)
     assert delays(recovery, clock, [death_of("worker")] * 10, every_s=21) == [0.0] * 10
 
 
 def test_a_cluster_that_gets_no_further_is_given_up_however_long_it_lives():
     clock = Clock()
-    recovery = Recovery(Limits(stable_s=20), clock)
+    recovery = Recovery(Limits(stable_s=20), ON_DEATH, clock)
     answers = []
     for _ in range(6):
         answers.append(recovery.next_delay_s(CLUSTER, death_of("chief"), 100))
@@ -54,21 +54,28 @@ def test_a_cluster_that_gets_no_further_is_given_up_however_long_it_lives():
 
 
 def test_a_cluster_that_gets_further_each_time_is_never_given_up():
-    recovery = Recovery(Limits(), Clock())
+    recovery = Recovery(Limits(), ON_DEATH, Clock())
     assert [recovery.next_delay_s(CLUSTER, death_of("ps"), updates) for updates in range(10)] == [0.0] * 10
 
 
 def test_workers_are_counted_each_by_itself():
-    recovery, clock = Recovery(Limits(), Clock()), Clock()
+    recovery, clock = Recovery(Limits(), ON_DEATH, Clock()), Clock()
     assert delays(recovery, clock, [death_of("worker", 0), death_of("worker", 1)], every_s=1) == [0.0, 0.0]
 
 
 def test_what_is_reported_in_the_end_is_the_first_cause():
-    recovery = Recovery(Limits(), Clock())
+    recovery = Recovery(Limits(), ON_DEATH, Clock())
     for death in [death_of("ps", line="first"), *[death_of("chief", line="later")] * 5]:
         delay_s = recovery.next_delay_s(CLUSTER, death, 0)
     cause = recovery.first_cause(CLUSTER)
     assert delay_s is None and "ps-0" in cause and "first" in cause and cause.endswith("(given up after 5 restarts)")
+
+
+def test_only_where_all_workers_wait_for_each_other_a_worker_takes_the_cluster_with_it():
+    assert on_death("sync")["worker"].whole_cluster and not on_death("sync")["worker"].dispensable
+    for mode in ("async", "bounded", "sync-ps", "elastic", "single"):
+        assert not on_death(mode)["worker"].whole_cluster and on_death(mode)["worker"].dispensable
+    assert not any(on_death(mode)["evaluator"].whole_cluster for mode in ("async", "sync", "single"))
 
 
 def test_plans_are_carried_out_when_they_are_due_and_not_when_dropped():

@@ -123,7 +123,7 @@ def test_taken_port_is_exit_code_98_for_ps_worker_and_chief(run_dir, tmp_path):
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             return listener.getsockname()[1]
 
-        topology = ClusterTopology.local(1, 1, evaluator=False, pick_port=taken_port)
+        topology = ClusterTopology.local("async", 1, 1, evaluator=False, pick_port=taken_port)
         started = [_start(run_dir, topology, task) for task in topology.tasks]
         assert [process.wait(timeout=60) for process in started] == [98, 98, 98]
     for task in topology.tasks:
@@ -137,3 +137,58 @@ def _start(run_dir: RunDir, topology: ClusterTopology, task: Task) -> subprocess
             [*argv, "--type", task.type, "--index", str(task.index)],
             cwd=PROJECT, env=os.environ | {"TF_CONFIG": topology.tf_config(task)}, stdout=log, stderr=log,
         )  # fmt: skip
+
+
+# The real `run_task`, with training and serving replaced by a line that says what they would have found.
+DISPATCHED = """
+import json, os, signal, struct, sys, types
+from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.config import build_config
+from ps_cluster.data.packed import PackedDataset
+def stand_in(module, function):
+    def told(config, *arguments, drain=None, **_):
+        found = {{
+            "by": module.rpartition(".")[2],
+            "given": [argument for argument in arguments if isinstance(argument, (int, str))],
+            "drains": drain is not None,
+            "dies_of_sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
+            "files": sorted(os.listdir()),
+            "cluster": list(json.loads(os.environ["TF_CONFIG"])["cluster"]),
+        }}
+        if os.path.exists("identity"):
+            index, pid = struct.unpack("<2q", open("identity", "rb").read())
+            found["identity"] = index if pid == os.getpid() else "of another process"
+        print(json.dumps(found))
+    sys.modules[module] = types.ModuleType(module)
+    setattr(sys.modules[module], function, told)
+stand_in("ps_cluster.training.async_trainer", "train")
+stand_in("ps_cluster.training.sync_trainer", "train")
+stand_in("ps_cluster.cluster.server", "serve")
+topology = ClusterTopology.local({mode!r}, 2, 1, evaluator=True)
+config = build_config(None, {{"training.mode": {mode!r}, "model.precision": "float32"}})
+dataset = PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
+task.run_task(config, RunDir(Path(sys.argv[1])), dataset, topology, Task({kind!r}, {index}), resume=False)"""
+
+DATA = ["identity", "train_images.u8", "train_labels.u8"]
+
+
+@pytest.mark.parametrize(
+    ("mode", "kind", "index", "by", "given", "leads", "identity"),
+    [
+        ("async", "chief", 0, "async_trainer", [], True, None),
+        ("async", "ps", 0, "server", ["ps", 0], False, None),
+        ("async", "worker", 1, "server", ["worker", 1], False, 1),
+        ("sync", "worker", 0, "sync_trainer", [0], True, 0),
+        ("sync", "worker", 1, "sync_trainer", [1], False, 1),
+        ("single", "chief", 0, "async_trainer", [], True, 0),
+    ],
+)
+def test_a_task_does_what_it_is_there_for_in_its_mode(framed, mode, kind, index, by, given, leads, identity):
+    process = framed(DISPATCHED.format(mode=mode, kind=kind, index=index))
+    output, _ = process.communicate(timeout=30)
+    assert process.returncode == 0, output
+    found = json.loads(output)
+    assert (found["by"], found["given"]) == (by, given)
+    assert found["drains"] is leads and found["dies_of_sigterm"] is not leads, "only the leader is asked to drain"
+    assert found["files"] == ([] if identity is None else DATA) and found.get("identity") == identity
+    assert found["cluster"] == {"sync": ["worker"], "single": ["chief"]}.get(mode, ["chief", "ps", "worker"])

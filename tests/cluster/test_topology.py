@@ -3,7 +3,8 @@ import json
 
 import pytest
 
-from ps_cluster.cluster.topology import ClusterTopology, Task, from_tf_config
+from ps_cluster.cluster.topology import TYPES_OF_MODE, ClusterTopology, Task, from_tf_config
+from ps_cluster.config import MODES
 from ps_cluster.errors import UserError
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
@@ -15,7 +16,7 @@ def tf_config(cluster=CLUSTER, kind="worker", index=1) -> str:
 
 def test_local_cluster_gives_each_member_a_port_of_its_own_on_the_loopback():
     ports = itertools.count(4000)
-    topology = ClusterTopology.local(2, 1, evaluator=True, pick_port=lambda: next(ports))
+    topology = ClusterTopology.local("async", 2, 1, evaluator=True, pick_port=lambda: next(ports))
     assert topology.cluster == {
         "chief": ["127.0.0.1:4000"], "ps": ["127.0.0.1:4001"], "worker": ["127.0.0.1:4002", "127.0.0.1:4003"]
     }  # fmt: skip
@@ -23,12 +24,12 @@ def test_local_cluster_gives_each_member_a_port_of_its_own_on_the_loopback():
 
 
 def test_real_ports_differ():
-    topology = ClusterTopology.local(8, 4, evaluator=False)
+    topology = ClusterTopology.local("elastic", 8, 4, evaluator=False)
     assert len({topology.address(task) for task in topology.tasks}) == 13
 
 
 def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
-    topology = ClusterTopology.local(1, 1, evaluator=True)
+    topology = ClusterTopology.local("async", 1, 1, evaluator=True)
     assert topology.address(Task("evaluator", 0)) is None
     written = json.loads(topology.tf_config(Task("evaluator", 0)))
     assert set(written["cluster"]) == {"chief", "ps", "worker"}
@@ -36,8 +37,36 @@ def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
 
 
 def test_what_is_written_to_tf_config_is_read_back():
-    topology = ClusterTopology.local(2, 2, evaluator=False)
+    topology = ClusterTopology.local("async", 2, 2, evaluator=False)
     assert from_tf_config(topology.tf_config(Task("ps", 1))) == (topology, Task("ps", 1))
+
+
+@pytest.mark.parametrize(
+    ("mode", "tasks", "leader", "computing"),
+    [
+        ("async", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
+        ("bounded", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
+        ("sync-ps", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
+        ("elastic", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
+        ("sync", ["worker-0", "worker-1"], "worker-0", ["worker-0", "worker-1"]),
+        ("single", ["chief-0"], "chief-0", ["chief-0"]),
+    ],
+)
+def test_each_mode_has_its_tasks_its_leader_and_those_that_compute(mode, tasks, leader, computing):
+    topology = ClusterTopology.local(mode, 2, 1, evaluator=True)
+    assert [str(task) for task in topology.tasks] == [*tasks, "evaluator-0"]
+    assert str(topology.leader) == leader
+    assert [str(task) for task in topology.tasks if topology.computes_gradients(task)] == computing
+    assert from_tf_config(topology.tf_config(topology.leader))[0].cluster == topology.cluster
+
+
+def test_every_mode_of_the_configuration_has_a_cluster():
+    assert set(TYPES_OF_MODE) == set(MODES)
+
+
+def test_members_are_in_one_order_whatever_that_of_tf_config():
+    topology, _ = from_tf_config(tf_config(dict(reversed(CLUSTER.items()))))
+    assert topology.types == ("chief", "ps", "worker")
 
 
 def test_evaluator_found_in_the_cluster_of_tf_config_is_dropped():
@@ -57,7 +86,14 @@ def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
         ("", "not set"),
         ("{", "not JSON"),
         ("[]", "'cluster' must be an object"),
-        ('{"cluster": {}}', "cluster.chief must be a list"),
+        ('{"cluster": {}}', "cluster: got nothing; it has either chief, ps and worker, or only worker, or only chief"),
+        (tf_config({"chief": ["a:1"], "worker": ["c:3"]}), "cluster: got chief, worker; it has either"),
+        (tf_config({"ps": ["b:2"], "worker": ["c:3"]}), "cluster: got ps, worker; it has either"),
+        (tf_config({"ps": ["b:2"], "evaluator": ["e:5"]}), "cluster: got ps; it has either"),
+        (tf_config({"chief": ["a:1", "e:5"]}, "chief", 0), "cluster.chief must be one address"),
+        (tf_config({"worker": []}), "cluster.worker must be a list of host:port, got []"),
+        (tf_config({"worker": ["c:3"]}), "task.index: got 1; the cluster has 1 of type worker"),
+        (tf_config({"worker": ["c:3"]}, "chief", 0), "task.type: got 'chief'; it is one of worker, evaluator"),
         (tf_config(CLUSTER | {"chief": []}), "cluster.chief must be a list of host:port, got []"),
         (tf_config(CLUSTER | {"chief": ["a:1", "e:5"]}), "cluster.chief must be one address"),
         (tf_config(CLUSTER | {"worker": {"0": "c:3"}}), "cluster.worker must be a list"),
@@ -65,7 +101,7 @@ def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
         (tf_config(CLUSTER | {"worker": ["c:3", "d"]}), "'d' is not host:port"),
         (tf_config(CLUSTER | {"ps": ["b:70000"]}), "'b:70000' is not host:port"),
         (tf_config(CLUSTER | {"ps": ["a:1"]}), "'a:1' is there twice"),
-        (tf_config(CLUSTER | {"master": ["m:1"]}), "got 'master'"),
+        (tf_config(CLUSTER | {"master": ["m:1"]}), "got chief, ps, worker, master"),
         (json.dumps({"cluster": CLUSTER}), "'task' must be an object"),
         (tf_config(kind="wroker"), "task.type: got 'wroker'"),
         (tf_config(kind=["ps"]), "task.type: got ['ps']"),

@@ -24,7 +24,7 @@ def launch(root: str, data_dir: str, setting: str) -> None:
     from ps_cluster.run_dir import RunDir
 
     run_dir = RunDir(Path(root))
-    config = build_config(None, {"cluster.workers": 2}).cluster
+    config = build_config(None, {"cluster.workers": 2})
     task_argv = (sys.executable, __file__, "task")
     with network_for(setting, run_dir.root, Path(data_dir), lambda line: print(line, file=sys.stderr)) as network:
         cluster = LocalCluster(config, run_dir, Supervisor(), network, resume=False, task_argv=task_argv)

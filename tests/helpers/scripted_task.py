@@ -109,6 +109,44 @@ def dies_once_then_trains_until_drained(run, task):
     trains_until_drained(run, task)
 
 
+def led_by_the_first(run, task):
+    (completes if task.index == 0 else serves_until_the_end)(run, task)
+
+
+def led_until_drained(run, task):
+    (trains_until_drained if task.index == 0 else serves_until_the_end)(run, task)
+
+
+def serves_until_the_end(run, task):
+    signal.signal(signal.SIGTERM, lambda *_: run.end_as_told(task))
+    serves(run, task)
+
+
+def led_and_the_second_killed_once(run, task):
+    if task.index == 1 and run.first_time(task):
+        run.wait_for(checkpoints.path_of(run.root / "snapshots", 1))
+        os.kill(os.getpid(), signal.SIGKILL)
+    if task.index != 0:
+        serves(run, task)
+    if run.first_time(task):
+        run.row("training", 1)
+        checkpoints.save(run.root / "snapshots", checkpoints.Checkpoint(1, {}, {}), keep=1)
+        ignores_sigterm(run, task)
+    if not task.resume:
+        sys.exit("RuntimeError: was not told to resume")
+    completes(run, task)
+
+
+def led_and_the_second_never_works(run, task):
+    (ignores_sigterm if task.index == 0 else fails_while_training)(run, task)
+
+
+def led_and_the_second_ends_by_itself(run, task):
+    if task.index == 0:
+        ignores_sigterm(run, task)
+    run.wait_for(run.root / "metrics/progress.jsonl")
+
+
 def ends_without_result(run, task):
     pass
 
@@ -184,6 +222,11 @@ class Run:
         mark = self.root / "checkpoints/ended.json"
         mark.with_suffix(".tmp").write_text('{"last_step": 3, "outcome": "completed"}')
         mark.with_suffix(".tmp").rename(mark)
+
+    def end_as_told(self, task):
+        if not (self.root / "checkpoints/ended.json").exists():
+            (self.root / f"{task.type}-{task.index}-told-too-early").touch()
+        sys.exit()
 
     def wait_for(self, path):
         while not path.exists():

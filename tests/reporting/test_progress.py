@@ -38,8 +38,8 @@ class Clock:
         return self.seconds
 
 
-def config():
-    return build_config(None, {"model.precision": "bfloat16", "training.steps": 1000})
+def config(**changes):
+    return build_config(None, {"model.precision": "bfloat16", "training.steps": 1000} | changes)
 
 
 def row(applied: int, phase: str = "training", **changes) -> dict:
@@ -161,6 +161,62 @@ def test_best_score_stays_beside_the_last():
     for step, accuracy in ((10, 0.5), (20, 0.7), (30, 0.6)):
         run.score(score(step, accuracy, True))
     assert "test accuracy 60.00% at step 30 · best 70.00% at step 20" in drawn(run, 100)
+
+
+def in_mode(mode, tasks=TASKS, **changes) -> RunState:
+    settings = {"training.mode": mode, "optimizer.rule": "sgd", **changes}
+    return RunState(config(**settings), RUN_DIR, REAL, tasks=tasks)
+
+
+@pytest.mark.parametrize(
+    ("mode", "crew"),
+    [
+        ("async", "3 workers + 1 ps"), ("bounded", "3 workers + 1 ps"), ("sync-ps", "3 workers + 1 ps"),
+        ("elastic", "3 workers + 1 ps"), ("sync", "3 workers"), ("single", "1 process"),
+    ],
+)  # fmt: skip
+def test_headline_names_the_mode_and_the_processes_that_it_has(mode, crew):
+    assert dashboard.headline(in_mode(mode)).split(" · ")[-2:] == [mode, crew]
+
+
+def test_live_view_shows_the_work_of_a_single_process_at_its_chief():
+    run = in_mode("single", tasks=[TASKS[0], TASKS[-1]])
+    run.row = row(100, workers=[{"index": 0, "pid": 10, "updates": 100, "examples": 12800}])
+    lines = [line.split() for line in drawn(run, 100).splitlines()]
+    assert [line[1:6] for line in lines if line[:1] == ["chief"]] == [["10", "running", "100", "12,800", "100%"]]
+
+
+def test_live_view_of_a_cluster_shows_no_work_at_its_chief():
+    lines = [line.split() for line in drawn(state(row=row(400)), 100).splitlines()]
+    assert [line for line in lines if line[:1] == ["chief"]] == [["chief", "10", "running"]]
+
+
+def test_live_view_of_a_synchronous_run_has_rows_of_workers_and_evaluator_alone():
+    run = in_mode("sync", tasks=[*TASKS[2:5], TASKS[-1]])
+    run.row = row(400)
+    lines = drawn(run, 100).splitlines()
+    table = lines[next(number for number, line in enumerate(lines) if line.startswith("task")) + 1 :]
+    assert [line.split()[0] for line in table] == ["worker", "worker", "worker", "evaluator"]
+
+
+def test_gradients_that_came_too_late_are_shown_only_where_there_are_any():
+    assert "200 gradients dropped" in dashboard.progress_line(state(row=row(400, dropped=200)))
+    for nothing in (row(400, dropped=0), row(400)):
+        assert "dropped" not in dashboard.progress_line(state(row=nothing))
+
+
+@pytest.mark.parametrize(
+    ("mode", "images_per_update"), [("async", 128), ("sync", 3 * 128), ("single", 128), ("elastic", 4 * 128)]
+)
+def test_time_left_counts_the_images_of_an_update_in_its_mode(mode, images_per_update):
+    run = in_mode(mode, **{"elastic.local_steps": 4})
+    run.row = row(400, examples_per_second=600 * 128.0)
+    assert run.seconds_left == pytest.approx(images_per_update / 128)
+
+
+def test_total_is_that_of_the_configuration_until_a_row_tells_it():
+    run = RunState(config(**{"training.steps": None, "training.epochs": 1, "training.mode": "sync"}), RUN_DIR, REAL)
+    assert run.total == round(50_000 / (3 * 128))
 
 
 @pytest.mark.parametrize("seconds, text", [(0, "0:00"), (59.6, "1:00"), (3599, "59:59"), (3600, "1:00:00")])

@@ -20,6 +20,7 @@ RESULT = {
     "updates": {
         "scheduled": 391, "applied": 391, "duplicated": 0, "lost": 0, "rolled_back": 0, "replays_refused": 1
     },
+    "gradients": {"scheduled": 391, "applied": 391, "dropped": 0, "per_update": 1},
     "staleness": {"mean": 1.98, "p50": 2, "p95": 3, "max": 5, "histogram": {"0": 3, "2": 380, "5": 8}},
     "workers": [
         {"index": 0, "pid": 100, "updates": 130, "examples": 16640},
@@ -29,6 +30,13 @@ RESULT = {
     ],
     "parameter_servers": [{"index": 0, "parameters": 122570}],
 }  # fmt: skip
+
+
+USAGE = {
+    "cpu_seconds": 61.5,
+    "peak_memory_bytes": 3_000_000_000,
+    "processes": [{"type": "chief", "index": 0, "pid": 99, "cpu_seconds": 5.5, "peak_pss_bytes": 700_000_000}],
+}
 
 
 @pytest.fixture
@@ -48,6 +56,19 @@ def run_dir(tmp_path):
     return run_dir
 
 
+def reshape(run_dir: RunDir, mode: str, members: dict[str, list[int]], **result) -> None:
+    """Makes it a run in another mode, of the pids `members`, with another result."""
+    overrides = {"data.dataset": "cifar10", "model.precision": "bfloat16", "training.mode": mode}
+    write_whole(run_dir.config, build_config(None, overrides).to_yaml())
+    tasks = [
+        {"type": kind, "index": index, "pid": pid, "address": f"127.0.0.1:{40000 + pid}"}
+        for kind, pids in members.items()
+        for index, pid in enumerate(pids)
+    ]
+    write_json(run_dir.cluster, {"launcher": {"pid": 1}, "tasks": tasks})
+    write_json(run_dir.training_result, RESULT | {"parameter_servers": [], "staleness": {}} | result)
+
+
 def progress_row(applied: int) -> dict:
     return {
         "phase": "training", "applied": applied, "scheduled": applied + 8, "examples": applied * 128,
@@ -62,6 +83,7 @@ def score(run_dir: RunDir, step: int, accuracy: float) -> None:
 
 def write(run_dir: RunDir, **changes) -> dict:
     told = {"outcome": "completed", "wall_seconds": 27.0, "startup_seconds": 7.2, "restarts": {("worker", 1): 1}}
+    told["usage"] = USAGE
     return write_summary(run_dir, **(told | changes))
 
 
@@ -79,9 +101,10 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
     assert (summary["schema"], summary["outcome"], summary["mode"], summary["seed"]) == (1, "completed", "async", 0)
     assert (summary["dataset"], summary["dataset_kind"]) == ("cifar10", "real")
     assert (summary["model"], summary["precision"]) == ("tutorial_cnn", "bfloat16")
-    assert {name: summary[name] for name in ("updates", "staleness")} == {
-        n: RESULT[n] for n in ("updates", "staleness")
-    }
+    passed_on = ("updates", "gradients", "staleness")
+    assert {name: summary[name] for name in passed_on} == {name: RESULT[name] for name in passed_on}
+    assert {name: summary[name] for name in USAGE} == USAGE
+    assert (summary["straggler"], summary["staleness_method"], summary["simulate_workers"]) == ("none", "none", None)
     assert [summary[f"{name}_seconds"] for name in ("train", "wall", "startup")] == [16.1, 27.0, 7.2]
     assert summary["examples_per_second"] == 3100.0
     assert summary["parameter_servers"] == [
@@ -121,6 +144,7 @@ def test_killed_run_is_summed_up_from_its_progress(run_dir):
     assert summary["updates"] == {
         "scheduled": 108, "applied": 100, "duplicated": None, "lost": None, "rolled_back": 0, "replays_refused": None
     }  # fmt: skip
+    assert summary["gradients"] == dict.fromkeys(("scheduled", "applied", "dropped", "per_update"))
     assert summary["staleness"] == {"mean": None, "p50": None, "p95": None, "max": None, "histogram": {}}
     assert (summary["train_seconds"], summary["examples_per_second"]) == (5.0, 2560.0)
     assert summary["workers"][0]["updates"] == 100
@@ -181,6 +205,61 @@ def test_closing_table_says_that_data_are_synthetic(run_dir):
 def test_closing_table_fits_a_narrow_terminal_but_for_the_paths(run_dir):
     table = closing_table(write(run_dir), run_dir, width=60).split(" run directory")[0]
     assert max(len(line) for line in table.splitlines()) <= 60
+
+
+def test_summary_says_how_the_run_was_disturbed_and_what_was_done_about_it(run_dir):
+    overrides = {
+        "cluster.straggler": "1:5x", "training.simulate_workers": 16, "training.staleness_method": "gap_aware",
+        "data.dataset": "cifar10", "model.precision": "float32",
+    }  # fmt: skip
+    write_whole(run_dir.config, build_config(None, overrides).to_yaml())
+    summary = write(run_dir)
+    assert (summary["straggler"], summary["simulate_workers"], summary["staleness_method"]) == ("1:5x", 16, "gap_aware")
+
+
+def test_synchronous_run_has_workers_and_no_parameter_servers(run_dir):
+    workers = [{"index": i, "pid": 200 + i, "updates": 130, "examples": 16640} for i in range(2)]
+    reshape(run_dir, "sync", {"worker": [200, 201], "evaluator": [202]}, workers=workers)
+    summary = write(run_dir, restarts={})
+    assert [(worker["index"], worker["pid"], worker["updates"]) for worker in summary["workers"]] == [
+        (0, 200, 130), (1, 201, 130)
+    ]  # fmt: skip
+    assert summary["parameter_servers"] == [] and summary["mode"] == "sync"
+    text = closing_table(summary, run_dir)
+    assert " sync " in text and "2 distinct worker processes did the work (2 workers)" in text
+    assert "ps 0" not in text and "staleness" not in text and "chief" not in text
+
+
+def test_single_process_is_the_one_worker_of_its_summary(run_dir):
+    workers = [{"index": 0, "pid": pid, "updates": 195, "examples": 24960} for pid in (300, 301)]
+    reshape(run_dir, "single", {"chief": [301], "evaluator": [302]}, workers=workers)
+    summary = write(run_dir, restarts={("chief", 0): 1})
+    (worker,) = summary["workers"]
+    assert {name: worker[name] for name in ("index", "pid", "updates", "restarts", "address")} == {
+        "index": 0, "pid": 301, "updates": 390, "restarts": 1, "address": "127.0.0.1:40301"
+    }  # fmt: skip
+    text = closing_table(summary, run_dir)
+    assert "2 distinct processes did the work (no cluster, 1 started again)" in text
+    assert [line.split()[:3] for line in text.splitlines() if "40301" in line] == [["chief", "301", "390"]]
+    assert "worker 0" not in text and "ps 0" not in text
+
+
+def test_chief_of_a_cluster_is_no_worker(run_dir):
+    assert {worker["pid"] for worker in write(run_dir)["workers"]} == {100, 102, 103}
+
+
+def test_gradients_that_came_too_late_are_shown_only_where_there_are_any(run_dir):
+    assert "dropped" not in closing_table(write(run_dir), run_dir)
+    gradients = {"scheduled": 1200, "applied": 800, "dropped": 400, "per_update": 2}
+    write_json(run_dir.training_result, RESULT | {"gradients": gradients})
+    text = closing_table(write(run_dir), run_dir)
+    assert "1,200 scheduled · 800 applied · 400 dropped (late; 2 to an update)" in text
+
+
+def test_closing_table_counts_one_worker_as_one(run_dir):
+    reshape(run_dir, "sync", {"worker": [100]}, workers=RESULT["workers"][:1])
+    text = closing_table(write(run_dir, restarts={}), run_dir)
+    assert "1 distinct worker process did the work (1 worker)" in text
 
 
 @pytest.mark.parametrize(

@@ -25,8 +25,8 @@ def make_progress(steps=4, ps=1):
 def look(progress, *ledgers, refused=0):
     first, end = progress.open_range
     rows = np.stack(ledgers)[:, first:end]
-    versions = np.array([int((ledger.column(own, "version") > 0).sum()) for own in ledgers])
-    progress.update(rows, versions, np.full(len(ledgers), refused), first=first)
+    accepted = [int((ledger.column(own, "version") > 0).sum()) for own in ledgers]
+    progress.update(rows, np.array([[n, refused, 0, n] for n in accepted]), first=first)
 
 
 def test_an_update_counts_when_its_last_slice_is_applied_and_is_as_stale_as_its_stalest():
@@ -71,7 +71,7 @@ def test_the_result_tells_lost_duplicated_and_refused_apart():
     progress = make_progress()
     progress.scheduled_steps(np.arange(4))
     table = rows_of((1, 0, 0, 7, 1.0), (2, 0, 0, 7, 2.0), (3, 0, 0, 7, 3.0), None)
-    progress.update(table[None], np.array([5]), np.array([2]), first=0)
+    progress.update(table[None], np.array([[5, 2, 0, 5]]), first=0)
     assert progress.result([1])["updates"] == {
         "scheduled": 4,
         "applied": 3,
@@ -79,6 +79,20 @@ def test_the_result_tells_lost_duplicated_and_refused_apart():
         "lost": 1,
         "replays_refused": 2,
     }
+
+
+def test_updates_of_rounds_count_when_their_last_gradient_is_there_and_late_ones_stay_open():
+    config = build_config(overrides={"training.mode": "sync-ps", "training.backup_workers": 1, "training.steps": 2})
+    progress = RunProgress(config, train_examples=100)
+    progress.scheduled_updates(2)
+    late = None  # of three gradients the first two count
+    look(progress, rows_of((1, 0, 0, 7, 1.0), late, (1, 0, 2, 9, 2.0), (2, 0, 0, 7, 3.0), None, None))
+    assert (progress.applied, progress.outstanding, progress.open_range) == (1, 1, (3, 6))
+    look(progress, rows_of((1, 0, 0, 7, 1.0), late, (1, 0, 2, 9, 2.0), (2, 0, 0, 7, 3.0), (2, 0, 1, 8, 4.0), late))
+    assert progress.completed
+    result = progress.result([1])
+    assert (result["updates"]["scheduled"], result["updates"]["applied"], result["updates"]["lost"]) == (2, 2, 0)
+    assert result["gradients"] == {"scheduled": 6, "applied": 4, "dropped": 0, "per_update": 2}
 
 
 def test_a_resumed_run_schedules_just_the_steps_that_are_missing():

@@ -1,0 +1,98 @@
+"""What the processes of a run take of this machine: CPU seconds and memory, read out of procfs. Only looks."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ps_cluster.cluster.topology import TRAINING_TYPES, Task
+
+MEMORY_EVERY_S = 2.0  # the kernel walks all pages of a process to tell its share, which takes milliseconds
+
+_PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
+
+
+def cpu_seconds(pid: int) -> float | None:
+    """User and system time of a process so far; None where it is gone."""
+    try:
+        times = psutil.Process(pid).cpu_times()
+    except psutil.Error:
+        return None
+    return times.user + times.system
+
+
+def pss_bytes(pid: int) -> int | None:
+    """Proportional set size: its own pages, and of those it shares with others its share. None where it can't be read."""
+    try:
+        found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
+    except OSError:
+        return None
+    return int(found[1]) * 1024 if found else None
+
+
+class Usage:
+    """The last CPU time seen and the highest memory of every process there ever was, those started again included."""
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        read_cpu: Callable[[int], float | None] = cpu_seconds,
+        read_pss: Callable[[int], int | None] = pss_bytes,
+    ):
+        self._clock = clock
+        self._read_cpu = read_cpu
+        self._read_pss = read_pss
+        self._tasks: dict[int, Task] = {}
+        self._cpu: dict[int, float] = {}
+        self._peak_pss: dict[int, int] = {}
+        self._peak_sum: int | None = None
+        self._next_memory_s = 0.0
+
+    def look(self, processes: Mapping[int, Task]) -> None:
+        """Reads what the processes that are there now have taken.
+
+        Args:
+          processes: pid → its task. A pid stands for the same process in all calls.
+        """
+        self._tasks.update(processes)
+        for pid in processes:
+            if (seconds := self._read_cpu(pid)) is not None:
+                self._cpu[pid] = seconds
+        if processes and self._clock() >= self._next_memory_s:
+            self._next_memory_s = self._clock() + MEMORY_EVERY_S
+            self._look_at_memory(processes)
+
+    def _look_at_memory(self, processes: Mapping[int, Task]) -> None:
+        sizes = {pid: size for pid in processes if (size := self._read_pss(pid)) is not None}
+        for pid, size in sizes.items():
+            self._peak_pss[pid] = max(size, self._peak_pss.get(pid, 0))
+        if sizes:
+            self._peak_sum = max(sum(sizes.values()), self._peak_sum or 0)
+
+    def report(self) -> dict[str, Any]:
+        """What summary.json says.
+
+        `cpu_seconds` is that of the training tasks alone; the evaluator, which has the time that is left over, stands
+        among the processes. `peak_memory_bytes` is the highest sum over all tasks at one time, the evaluator included.
+        """
+        training = (pid for pid, task in self._tasks.items() if task.type in TRAINING_TYPES)
+        return {
+            "cpu_seconds": sum(self._cpu.get(pid, 0.0) for pid in training),
+            "peak_memory_bytes": self._peak_sum,
+            "processes": [
+                {
+                    "type": task.type,
+                    "index": task.index,
+                    "pid": pid,
+                    "cpu_seconds": self._cpu.get(pid),
+                    "peak_pss_bytes": self._peak_pss.get(pid),
+                }
+                for pid, task in self._tasks.items()
+            ],
+        }

@@ -1,0 +1,70 @@
+"""Whether runs may be held against each other at all."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from ps_cluster.comparison.groups import Group
+from ps_cluster.comparison.records import Record
+from ps_cluster.errors import UserError
+
+EXAMPLES_TOLERANCE = 0.02
+_FIELDS = ("dataset", "dataset_kind", "model", "precision")
+
+
+def check(records: Sequence[Record], groups: Sequence[Group], force: bool) -> list[str]:
+    """What is unequal among the runs, a sentence each; to be said on top of everything that is made of them.
+
+    Raises:
+      UserError: something is unequal and `force` is not set; nothing forces a comparison of no runs or of one run twice.
+    """
+    if not records:
+        raise UserError("nothing to compare: give run directories of finished runs")
+    roots = [record.root for record in records]
+    twice = next((root for root in roots if roots.count(root) > 1), None)
+    if twice is not None:
+        raise UserError(f"run directory '{twice}' is given twice: it would count as two runs")
+    unequal = [*_unequal_fields(records), *_unequal_seeds(groups), *_unequal_examples(records)]
+    if unequal and not force:
+        raise UserError(f"these runs can't be compared: {'; '.join(unequal)}; --force compares them nevertheless")
+    return [f"Not a fair comparison (--force): {text}." for text in unequal]
+
+
+def _unequal_fields(records: Sequence[Record]) -> Iterator[str]:
+    for name in _FIELDS:
+        values = list(dict.fromkeys(str(getattr(record, name)) for record in records))
+        if len(values) > 1:
+            yield f"they differ in {name}: {', '.join(values)}"
+
+
+def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for group in groups:
+        by_seeds.setdefault(group.seeds, []).append(_place(group))
+    if len(by_seeds) > 1:
+        described = (f"{_list(seeds)} ({_some(places)})" for seeds, places in by_seeds.items())
+        yield f"they differ in seeds: {' against '.join(described)}"
+    repeated = next((group for group in groups if len(set(group.seeds)) < len(group.seeds)), None)
+    if repeated:
+        yield f"a seed comes more than once in one group: {_list(repeated.seeds)} ({_place(repeated)})"
+
+
+def _unequal_examples(records: Sequence[Record]) -> Iterator[str]:
+    least, most = (choose(records, key=lambda record: record.examples) for choose in (min, max))
+    if most.examples > least.examples * (1 + EXAMPLES_TOLERANCE):
+        yield (
+            f"they differ in examples trained on by more than {EXAMPLES_TOLERANCE:.0%}: {least.examples:,} "
+            f"('{least.root.name}') to {most.examples:,} ('{most.root.name}')"
+        )
+
+
+def _place(group: Group) -> str:
+    return f"{group.arm}, batch {group.batch_per_worker} per worker, straggler {group.straggler}"
+
+
+def _some(places: Sequence[str]) -> str:
+    return places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more"
+
+
+def _list(seeds: Sequence[int]) -> str:
+    return ",".join(map(str, seeds))

@@ -1,0 +1,169 @@
+"""Which runs are one group (the same but for the seed), and which groups may be held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.statistics import Sample
+from ps_cluster.config import RunConfig
+
+BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 is the same batch
+NO_STRAGGLER = "none"
+_SHORT = {
+    "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "cluster.workers": "workers",
+    "cluster.parameter_servers": "ps", "elastic.moving_rate": "rate", "delay_compensation.strength": "lambda",
+}  # fmt: skip
+# What doesn't make a different method: the seed, what the group and its label say already, and where and how often
+# something is read or written.
+_NOT_IN_LABELS = {
+    "training.seed", "training.mode", "training.batch_size_per_worker", "training.epochs", "training.steps",
+    "training.max_staleness", "training.backup_workers", "training.simulate_workers", "training.staleness_method",
+    "elastic.local_steps", "cluster.straggler", "cluster.isolation", "cluster.evaluator", "data.dataset", "data.data_dir",
+    "model.name", "model.precision", "checkpoints.every_seconds", "checkpoints.snapshot_every_seconds",
+    "checkpoints.keep",
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Group:
+    """Runs that differ in nothing but the seed, in the order of seeds."""
+
+    arm: str
+    batch_per_worker: int
+    straggler: str
+    records: tuple[Record, ...]
+
+    @property
+    def first(self) -> Record:
+        return self.records[0]
+
+    @property
+    def batch(self) -> int:
+        """Images behind one update."""
+        return self.first.batch
+
+    @property
+    def seeds(self) -> tuple[int, ...]:
+        return tuple(record.seed for record in self.records)
+
+    @property
+    def key(self) -> tuple[str, int, str]:
+        return self.arm, self.batch_per_worker, self.straggler
+
+    def values(self, of: Callable[[Record], float | None]) -> list[float]:
+        """The numbers of the runs that have one."""
+        return [value for record in self.records if (value := of(record)) is not None]
+
+    def sample(self, of: Callable[[Record], float | None]) -> Sample | None:
+        """A number of every run; None when one of them has none."""
+        values = self.values(of)
+        return Sample(self.seeds, tuple(values)) if len(values) == len(self.records) else None
+
+
+@dataclass(frozen=True)
+class View:
+    """Groups that are looked at together: the same straggler, and batches that are equal in one of two senses."""
+
+    straggler: str
+    batch: str  # in words, e.g. "same batch per update: 128 images"
+    groups: tuple[Group, ...]
+    baseline: Group | None  # one of `groups`; None where there is nothing fair to hold them against
+
+    @property
+    def others(self) -> tuple[Group, ...]:
+        return tuple(group for group in self.groups if group is not self.baseline)
+
+
+def make_groups(records: Sequence[Record]) -> list[Group]:
+    """The runs by (arm, batch per worker, straggler), in the order in which the first of each was given.
+
+    Arms that differ in a setting which their label doesn't say get it into their label, e.g. "async lr=0.1".
+    """
+    by_key: dict[tuple[str, int, str], list[Record]] = {}
+    for record in _told_apart(records):
+        by_key.setdefault((record.arm, record.batch_per_worker, record.straggler), []).append(record)
+    return [Group(*key, tuple(sorted(runs, key=lambda run: run.seed))) for key, runs in by_key.items()]
+
+
+def arms(groups: Sequence[Group]) -> list[str]:
+    return list(dict.fromkeys(group.arm for group in groups))
+
+
+def stragglers(groups: Sequence[Group]) -> list[str]:
+    """None first, then as they were given."""
+    return sorted(dict.fromkeys(group.straggler for group in groups), key=lambda text: text != NO_STRAGGLER)
+
+
+def make_views(groups: Sequence[Group]) -> list[View]:
+    """For each straggler: the groups with the baseline's batch per update, and those with its batch per worker.
+
+    The baseline is the arm "sync" where there is one, else the first. Groups that share neither batch with it come last,
+    without a baseline.
+    """
+    names = arms(groups)
+    baseline_arm = "sync" if "sync" in names else names[0]
+    return [view for straggler in stragglers(groups) for view in _views_of(groups, straggler, baseline_arm)]
+
+
+def flat_settings(config: RunConfig) -> dict[str, Any]:
+    """Dotted key → value of the whole configuration."""
+    sections = config.model_dump(mode="json")
+    return {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
+
+
+def _told_apart(records: Sequence[Record]) -> list[Record]:
+    labelled = []
+    for record in records:
+        mine = flat_settings(record.config)
+        alike = [flat_settings(other.config) for other in records if _same_place(record, other)]
+        differing = [
+            key for key in mine if key not in _NOT_IN_LABELS and any(other[key] != mine[key] for other in alike)
+        ]
+        words = [f"{_SHORT.get(key, key)}={mine[key]}" for key in differing]
+        labelled.append(replace(record, arm=" ".join((record.arm, *words))))
+    return labelled
+
+
+def _same_place(record: Record, other: Record) -> bool:
+    """The batch may bring its own learning rate with it, without that being another arm."""
+    return (record.arm, record.batch_per_worker) == (other.arm, other.batch_per_worker)
+
+
+def _views_of(groups: Sequence[Group], straggler: str, baseline_arm: str) -> Iterator[View]:
+    here = [group for group in groups if group.straggler == straggler]
+    seen: set[tuple[str, int, str]] = set()
+    for baseline in (group for group in here if group.arm == baseline_arm):
+        per_update = [group for group in here if group is baseline or _comparable(group, baseline, _same_update)]
+        per_worker = [group for group in here if group is baseline or _comparable(group, baseline, _same_worker)]
+        for batch, chosen in _named(baseline, per_update, per_worker):
+            seen.update(group.key for group in chosen)
+            yield View(straggler, batch, tuple(chosen), baseline)
+    left = tuple(group for group in here if group.key not in seen)
+    if left:
+        yield View(straggler, "other batches", left, None)
+
+
+def _comparable(group: Group, baseline: Group, same: Callable[[Group, Group], bool]) -> bool:
+    return group.arm != baseline.arm and same(group, baseline)
+
+
+def _same_update(group: Group, other: Group) -> bool:
+    return abs(group.batch - other.batch) <= BATCH_TOLERANCE * other.batch
+
+
+def _same_worker(group: Group, other: Group) -> bool:
+    return group.batch_per_worker == other.batch_per_worker
+
+
+def _named(baseline: Group, per_update: list[Group], per_worker: list[Group]) -> Iterator[tuple[str, list[Group]]]:
+    if per_update == per_worker:
+        if len(per_update) > 1:
+            yield f"same batch: {baseline.batch_per_worker} images per worker, {baseline.batch} per update", per_update
+        return
+    if len(per_update) > 1:
+        yield f"same batch per update: {baseline.batch} images", per_update
+    if len(per_worker) > 1:
+        yield f"same batch per worker: {baseline.batch_per_worker} images", per_worker

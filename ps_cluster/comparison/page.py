@@ -1,0 +1,80 @@
+"""The page: one HTML file that needs nothing besides itself."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from importlib import resources
+from typing import Any
+
+from jinja2 import Environment, StrictUndefined
+
+from ps_cluster.comparison import origin
+from ps_cluster.comparison.groups import Group, arms, stragglers
+from ps_cluster.comparison.plots import Plot
+from ps_cluster.comparison.table import Row, cells, headings
+from ps_cluster.comparison.words import Findings
+
+_IDENTITY = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
+
+
+def render_page(
+    *,
+    groups: Sequence[Group],
+    rows: Sequence[Row],
+    target: float | None,
+    findings: Sequence[Findings],
+    plots: Sequence[Plot],
+    warnings: Sequence[str],
+) -> str:
+    """The page's HTML, from what the other modules have made of the runs."""
+    template = resources.files(__package__).joinpath("templates/report.html").read_text(encoding="utf-8")
+    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
+    return environment.from_string(template).render(
+        overview=_overview(groups),
+        synthetic=any(record.dataset_kind == "synthetic" for group in groups for record in group.records),
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        warnings=warnings,
+        findings=findings,
+        target=target,
+        headings=_IDENTITY | headings(target),
+        rows=[_identity(row) | cells(row) for row in rows],
+        plots=[(plot, _data_uri(plot)) for plot in plots],
+        **_origins(groups),
+    )
+
+
+def _overview(groups: Sequence[Group]) -> dict[str, str]:
+    records = [record for group in groups for record in group.records]
+    examples = [record.examples for record in records]
+    work = f"{min(examples):,}" if min(examples) == max(examples) else f"{min(examples):,} to {max(examples):,}"
+    return {
+        "arms": ", ".join(arms(groups)),
+        "stragglers": ", ".join(stragglers(groups)),
+        "seeds": ", ".join(str(seed) for seed in sorted({record.seed for record in records})),
+        "runs": str(len(records)),
+        "images trained on, each run": work,
+        "data set": ", ".join(dict.fromkeys(f"{record.dataset} ({record.dataset_kind})" for record in records)),
+        "model": ", ".join(dict.fromkeys(record.model for record in records)),
+        "precision": ", ".join(dict.fromkeys(record.precision for record in records)),
+    }
+
+
+def _identity(row: Row) -> dict[str, str]:
+    batch = f"{row['batch_per_worker']} / {row['batch_per_update']}"
+    return {"arm": row["arm"], "batch": batch, "straggler": row["straggler"]}
+
+
+def _origins(groups: Sequence[Group]) -> dict[str, Any]:
+    common = origin.common_settings(groups)
+    return {
+        "common": common,
+        "groups": [(group, origin.group_settings(group, common)) for group in groups],
+        "commands": [(record, origin.command(record)) for group in groups for record in group.records],
+        "machines": origin.machines(groups),
+    }
+
+
+def _data_uri(plot: Plot) -> str:
+    return f"data:image/svg+xml;base64,{base64.b64encode(plot.svg()).decode()}"

@@ -1,0 +1,115 @@
+"""Which runs a comparison consists of: every mode on the same work, for every seed, straggler and batch arm."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ps_cluster.config import MODES, RunConfig, build_config, first_error, read_yaml
+from ps_cluster.errors import UserError
+from ps_cluster.training.straggler_config import parse_stragglers
+
+BATCHES = ("same_per_update", "same_per_worker")
+
+
+class Arm(BaseModel):
+    """A mode, and what is set otherwise than for all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    mode: Literal[MODES]
+    set: dict[str, Any] = {}
+
+
+class Comparison(BaseModel):
+    """What is compared. `settings` holds the sections of a run's configuration that all runs share.
+
+    `batches`: "same_per_update" gives every update the same number of images, workers x batch size, whoever computes
+    them; "same_per_worker" gives every worker the same batch size. `learning_rate`: "linear" multiplies it by the images
+    of an update over the batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1); "same" does not.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+    arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
+    seeds: int = Field(default=3, ge=1, le=100)
+    stragglers: tuple[str, ...] = ("none",)
+    batches: Annotated[tuple[Literal[BATCHES], ...], Field(min_length=1)] = ("same_per_update",)
+    learning_rate: Literal["linear", "same"] = "linear"
+    target_accuracy: float | None = Field(default=None, gt=0, lt=1)
+    settings: dict[str, Any] = {}
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training of a comparison; `name` is the folder of its run directory."""
+
+    name: str
+    config: RunConfig
+
+
+def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Comparison:
+    """The comparison from a file and what the command line changes in it.
+
+    Args:
+      changes: fields of `Comparison` from the command line, without those that were not given.
+      overrides: dotted key → value, settings for all runs.
+    Raises:
+      UserError: a file that can't be read, an unknown key, or a value that no comparison can have.
+    """
+    content = {"arms": [{"mode": mode} for mode in MODES if mode != "elastic"], **(read_yaml(file) if file else {})}
+    settings = dict(content.get("settings") or {}) | overrides
+    try:
+        return Comparison.model_validate(content | changes | {"settings": settings})
+    except ValidationError as error:
+        raise UserError(first_error(error, str(file) if file else "compare")) from error
+
+
+def planned_runs(comparison: Comparison) -> list[PlannedRun]:
+    """All runs, in an order that spreads what the machine does meanwhile over all modes: seeds outermost.
+
+    A straggler that a mode has no such worker for (a single process has only worker 0) is left out.
+
+    Raises:
+      UserError: the settings don't fit one of the modes.
+    """
+    runs: dict[str, PlannedRun] = {}
+    for seed in range(comparison.seeds):
+        for straggler in comparison.stragglers:
+            for batch in comparison.batches:
+                for arm in comparison.arms:
+                    for run in _run(comparison, arm, batch, straggler, seed):
+                        runs.setdefault(run.name, run)
+    return list(runs.values())
+
+
+def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:
+    values = {**comparison.settings, **arm.set, "training.mode": arm.mode, "training.seed": seed}
+    config = build_config(None, deepcopy(values))
+    try:
+        named = [slow.worker for slow in parse_stragglers(straggler).slow]
+    except ValueError as error:
+        raise UserError(f"--straggler: {error}") from error
+    if named and max(named) >= config.training_workers:
+        return
+    size = config.training.batch_size_per_worker
+    if batch == "same_per_update":
+        per_step, left = divmod(size * config.cluster.workers, config.gradients_per_update * config.batches_per_step)
+        if left:
+            raise UserError(
+                f"training.batch_size_per_worker: got {size}: {config.cluster.workers} times that can't be split into "
+                f"the {config.gradients_per_update} gradients of mode {arm.mode}"
+            )
+        values["training.batch_size_per_worker"] = per_step
+    values["cluster.straggler"] = straggler
+    config = build_config(None, deepcopy(values))
+    if comparison.learning_rate == "linear":
+        times = config.training.batch_size_per_worker * config.gradients_per_update / size
+        config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})
+    labels = [arm.mode, *(f"{key.rpartition('.')[2]}={value}" for key, value in arm.set.items()), batch, straggler]
+    name = "-".join(re.sub(r"[^\w.=+]+", "_", label) for label in labels)
+    yield PlannedRun(f"{name}-seed{seed}", config)

@@ -1,0 +1,253 @@
+"""One finished run, read out of its directory: every number that the comparison is made of."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config import RunConfig, load_config
+from ps_cluster.errors import UserError
+from ps_cluster.run_dir import RunDir
+from ps_cluster.training.straggler_config import parse_stragglers
+
+PHASE_COLUMNS = ("asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "applied_time")
+_LEDGER_COLUMNS = ("worker", "staleness", "pulled_time", "pushed_time", "applied_time")
+
+Json = Mapping[str, Any]
+Columns = Mapping[str, np.ndarray]
+Histogram = Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class Score:
+    """One checkpoint, scored on the test images. `test_accuracy` in 0..1."""
+
+    test_accuracy: float
+    train_seconds: float
+    examples: int
+
+
+@dataclass(frozen=True)
+class Staleness:
+    """Versions that the applied updates were behind; mean, p95 and max are None where nobody counted."""
+
+    mean: float | None
+    p95: int | None
+    max: int | None
+    histogram: Histogram
+
+
+@dataclass(frozen=True)
+class Reached:
+    """A run's way to a target accuracy; an upper limit where its first score was above the target already."""
+
+    seconds: float
+    examples: float
+    at_first_score: bool
+
+
+@dataclass(frozen=True)
+class Record:
+    """A finished run. Shares and accuracies in 0..1; what an older or simpler run did not write down is None or empty."""
+
+    root: Path
+    config: RunConfig
+    arm: str
+    dataset: str
+    dataset_kind: str
+    model: str
+    precision: str
+    scores: tuple[Score, ...]
+    best_accuracy: float
+    train_seconds: float
+    examples: int
+    staleness: Staleness
+    staleness_per_worker: Mapping[int, Histogram]
+    idle_shares: Mapping[int, float]
+    updates_applied: int
+    gradients_dropped: int
+    replays_refused: int | None
+    cpu_seconds: float | None
+    peak_memory_bytes: int | None
+    machine: Json
+    ledger: Columns = field(repr=False)
+
+    @property
+    def seed(self) -> int:
+        return self.config.training.seed
+
+    @property
+    def straggler(self) -> str:
+        return self.config.cluster.straggler
+
+    @property
+    def batch_per_worker(self) -> int:
+        """Images of one step of one worker."""
+        return self.config.training.batch_size_per_worker
+
+    @property
+    def batch(self) -> int:
+        """Images behind one update."""
+        return self.config.examples_per_step * self.config.gradients_per_update
+
+    @property
+    def accuracy(self) -> float:
+        return self.scores[-1].test_accuracy
+
+    @property
+    def examples_per_second(self) -> float:
+        return self.examples / self.train_seconds
+
+    def reached(self, target: float) -> Reached | None:
+        """When the test accuracy first came to `target`, on straight lines between scores; None where it never did."""
+        before = None
+        for score in self.scores:
+            if score.test_accuracy >= target:
+                if before is None:
+                    return Reached(score.train_seconds, float(score.examples), at_first_score=True)
+                part = (target - before.test_accuracy) / (score.test_accuracy - before.test_accuracy)
+                return Reached(
+                    before.train_seconds + part * (score.train_seconds - before.train_seconds),
+                    before.examples + part * (score.examples - before.examples),
+                    at_first_score=False,
+                )
+            before = score
+        return None
+
+
+def read_record(run_root: Path) -> Record:
+    """The record of a finished run.
+
+    Raises:
+      UserError: the directory is no run, the run is not finished or was never scored, or a file of it can't be read.
+    """
+    run_dir = RunDir.open(run_root)
+    config = load_config(run_dir.config)
+    summary = _summary(run_root, run_dir)
+    try:
+        return _record(run_dir, config, summary, _ledger(run_dir.updates))
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        what = f"{type(error).__name__}: {error}"
+        raise UserError(f"run directory '{run_root}' can't be compared: its records are not whole ({what})") from error
+
+
+def straggler_factor(text: str) -> float | None:
+    """How much slower the slowest worker is: 1 for none, 5 for "2:5x"; None for what is no plain factor."""
+    stragglers = parse_stragglers(text)
+    if stragglers.gamma or any(slow.extra_s for slow in stragglers.slow):
+        return None
+    return max((slow.factor for slow in stragglers.slow), default=1.0)
+
+
+def _summary(run_root: Path, run_dir: RunDir) -> Json:
+    try:
+        summary = json.loads(run_dir.summary.read_text(encoding="utf-8"))
+        outcome = summary["outcome"]
+        history = summary["evaluation"]["history"]
+    except FileNotFoundError as error:
+        raise UserError(f"run directory '{run_root}' holds no finished run: it has no summary.json") from error
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"run directory '{run_root}': its summary.json can't be read ({error})") from error
+    if outcome != "completed":
+        raise UserError(f"run directory '{run_root}' holds no finished run: its outcome is '{outcome}'")
+    if not history:
+        raise UserError(f"run directory '{run_root}' has no test accuracy: none of its checkpoints was scored")
+    return summary
+
+
+def _ledger(path: Path) -> dict[str, np.ndarray]:
+    """Column → float64 [applied steps]; empty where the run kept no ledger or an empty one."""
+    if not path.is_file():
+        return {}
+    with path.open(encoding="utf-8") as file:
+        names = file.readline().strip().split(",")
+        lines = file.readlines()
+    if not lines:
+        return {}
+    table = np.loadtxt(lines, delimiter=",", ndmin=2)
+    if table.shape[1] != len(names) or not set(_LEDGER_COLUMNS) <= set(names):
+        raise ValueError(f"{path.name} has other columns: {','.join(names)}")
+    return dict(zip(names, table.T))
+
+
+def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: Columns) -> Record:
+    scores = tuple(
+        Score(float(row["test_accuracy"]), float(row["train_seconds"]), int(row["examples"]))
+        for row in summary["evaluation"]["history"]
+    )
+    seconds = float(summary["train_seconds"])
+    examples = sum(worker["examples"] for worker in summary["workers"]) or scores[-1].examples
+    if seconds <= 0 or examples <= 0:
+        raise ValueError(f"{examples} examples in {seconds} seconds")
+    return Record(
+        root=run_dir.root,
+        config=config,
+        arm=arm_label(config),
+        dataset=summary["dataset"],
+        dataset_kind=summary["dataset_kind"],
+        model=summary["model"],
+        precision=summary["precision"],
+        scores=scores,
+        best_accuracy=max(score.test_accuracy for score in scores),
+        train_seconds=seconds,
+        examples=examples,
+        staleness=_staleness(summary["staleness"]),
+        staleness_per_worker=_staleness_per_worker(ledger),
+        idle_shares=_idle_shares(ledger),
+        updates_applied=summary["updates"]["applied"],
+        gradients_dropped=summary.get("gradients", {}).get("dropped") or 0,
+        replays_refused=summary["updates"].get("replays_refused"),
+        cpu_seconds=summary.get("cpu_seconds"),
+        peak_memory_bytes=summary.get("peak_memory_bytes"),
+        machine=summary.get("machine") or {},
+        ledger=ledger,
+    )
+
+
+def arm_label(config: RunConfig) -> str:
+    """How the workers' updates come together, e.g. "async", "bounded s=3", "sync-ps b=1", "async k=30 inverse"."""
+    training = config.training
+    words = [training.mode]
+    if training.mode == "bounded":
+        words.append(f"s={training.max_staleness}")
+    if training.backup_workers:
+        words.append(f"b={training.backup_workers}")
+    if training.mode == "elastic":
+        words.append(f"k={config.elastic.local_steps}")
+    if training.simulate_workers is not None:
+        words.append(f"k={training.simulate_workers}")
+    if training.staleness_method != "none":
+        words.append(training.staleness_method)
+    return " ".join(words)
+
+
+def _staleness(summary: Json) -> Staleness:
+    histogram = {int(value): int(count) for value, count in (summary.get("histogram") or {}).items()}
+    return Staleness(summary.get("mean"), summary.get("p95"), summary.get("max"), histogram)
+
+
+def _staleness_per_worker(ledger: Columns) -> dict[int, Histogram]:
+    if not ledger:
+        return {}
+    histograms = {}
+    for worker in np.unique(ledger["worker"]):
+        values, counts = np.unique(ledger["staleness"][ledger["worker"] == worker], return_counts=True)
+        histograms[int(worker)] = {int(value): int(count) for value, count in zip(values, counts)}
+    return histograms
+
+
+def _idle_shares(ledger: Columns) -> dict[int, float]:
+    """Share of the training in which a worker was neither computing nor slow on purpose: 1 - sum(pushed - pulled) / span."""
+    if not ledger:
+        return {}
+    times = [ledger[name] for name in PHASE_COLUMNS if name in ledger]
+    span = max(map(np.max, times)) - min(map(np.min, times))
+    if span <= 0:
+        return {}
+    busy = ledger["pushed_time"] - ledger["pulled_time"]
+    return {int(worker): 1 - busy[ledger["worker"] == worker].sum() / span for worker in np.unique(ledger["worker"])}

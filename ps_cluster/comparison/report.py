@@ -1,0 +1,106 @@
+"""The comparison as files: the page, its plots, and the numbers as CSV and JSON."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from ps_cluster.comparison import table, words
+from ps_cluster.comparison.compatibility import check
+from ps_cluster.comparison.groups import make_groups, make_views
+from ps_cluster.comparison.page import render_page
+from ps_cluster.comparison.plots import Plot, make_plots
+from ps_cluster.comparison.records import Record, read_record
+from ps_cluster.comparison.table import Row
+from ps_cluster.comparison.words import Findings
+from ps_cluster.errors import UserError
+from ps_cluster.run_dir import write_whole
+
+SCHEMA = 1
+SYNTHETIC = "Generated images: no number here says anything about CIFAR-10."
+
+
+@dataclass(frozen=True)
+class Report:
+    """What was written, and what is to be printed of it."""
+
+    page: Path
+    warnings: tuple[str, ...]
+    target_accuracy: float | None
+    group_rows: tuple[Row, ...]
+    findings: tuple[Findings, ...]
+
+
+def write_report(
+    run_roots: Sequence[Path], output: Path, *, target_accuracy: float | None = None, force: bool = False
+) -> Report:
+    """Compares finished runs and writes report.html, plots/, rows.csv, groups.csv and report.json into `output`.
+
+    Args:
+      target_accuracy: in 0..1, for the time and the examples to it; None takes the highest round one that all runs reached.
+      force: compare runs that differ in what must be equal, and say so on top.
+    Raises:
+      UserError: a directory holds no finished run, or the runs may not be compared.
+    """
+    if target_accuracy is not None and not 0 < target_accuracy <= 1:
+        raise UserError(f"target accuracy: got {target_accuracy}: write a share of 1, e.g. 0.6 for 60 %")
+    records = [read_record(root) for root in run_roots]
+    groups = make_groups(records)
+    warnings = check(records, groups, force)
+    if any(record.dataset_kind == "synthetic" for record in records):
+        warnings.insert(0, SYNTHETIC)
+    target = target_accuracy if target_accuracy is not None else default_target(records)
+    views = make_views(groups)
+    found = words.findings(groups, views, target)
+    run_rows, group_rows = table.run_rows(groups, target), table.group_rows(groups, target)
+    plots = make_plots(groups, views)
+    page = render_page(groups=groups, rows=group_rows, target=target, findings=found, plots=plots, warnings=warnings)
+    content = {
+        "schema": SCHEMA,
+        "warnings": warnings,
+        "target_accuracy": target,
+        "findings": [asdict(section) for section in found],
+        "rows": run_rows,
+        "groups": group_rows,
+    }
+    _write_plots(output / "plots", plots)
+    write_whole(output / "rows.csv", table.to_csv(run_rows))
+    write_whole(output / "groups.csv", table.to_csv(group_rows))
+    write_whole(output / "report.json", json.dumps(content, indent=1) + "\n")
+    write_whole(output / "report.html", page)
+    return Report(output / "report.html", tuple(warnings), target, tuple(group_rows), tuple(found))
+
+
+def print_report(report: Report, console: Console) -> None:
+    """What has to be known first, the table, the findings, and where the page is."""
+    for line in report.warnings:
+        console.print(line, style="bold yellow", highlight=False, markup=False)
+    table.print_tables(report.group_rows, report.target_accuracy, console)
+    for section in report.findings:
+        console.print()
+        console.print(section.about, style="bold", highlight=False, markup=False)
+        for sentence in section.sentences:
+            console.print(f"- {sentence}", highlight=False, markup=False)
+    console.print()
+    console.print(f"report  {report.page}", soft_wrap=True, highlight=False, markup=False)
+
+
+def default_target(records: Sequence[Record]) -> float | None:
+    """The largest multiple of 5 % that every run reached, else of 1 %; None where one didn't even reach that."""
+    lowest = min(record.best_accuracy for record in records)
+    for per_unit in (20, 100):
+        multiple = math.floor(lowest * per_unit + 1e-9)
+        if multiple:
+            return multiple / per_unit
+    return None
+
+
+def _write_plots(folder: Path, plots: Sequence[Plot]) -> None:
+    for plot in plots:
+        write_whole(folder / f"{plot.name}.png", plot.png())
+        write_whole(folder / f"{plot.name}.svg", plot.svg())

@@ -1,0 +1,115 @@
+"""Means with intervals, and what may be said of the difference of two groups of runs."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+# Two-sided 95 % quantiles of Student's t (0.975), by degrees of freedom; between two rows the smaller one is taken, so an
+# interval is never too narrow.
+_DEGREES = (*range(1, 31), 40, 60, 120)
+_QUANTILES = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
+    2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086,
+    2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042,
+    2.021, 2.000, 1.980,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One number a run, with the seeds that the runs were made with."""
+
+    seeds: tuple[int, ...]
+    values: tuple[float, ...]
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """A mean with its spread. `sd` (ddof 1) and the 95 % interval `low`..`high` are None with fewer than two values."""
+
+    n: int
+    mean: float
+    sd: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Difference:
+    """What one group has more than another, with its 95 % interval; None where one of them has fewer than two runs."""
+
+    mean: float
+    low: float | None
+    high: float | None
+    n: int
+    paired: bool
+
+    @property
+    def has_interval(self) -> bool:
+        return self.low is not None
+
+    @property
+    def shown(self) -> bool:
+        """Whether there is an interval and it leaves 0 out."""
+        return self.low is not None and not self.low <= 0 <= self.high
+
+
+def t_quantile(degrees: float) -> float:
+    """Half the width of a 95 % interval, in standard errors, with so many degrees of freedom (at least 1)."""
+    return _QUANTILES[bisect.bisect_right(_DEGREES, max(degrees, 1.0)) - 1]
+
+
+def estimate(values: Sequence[float]) -> Estimate | None:
+    """Mean, standard deviation and 95 % t interval of the mean; None without any value."""
+    n = len(values)
+    if not n:
+        return None
+    mean = math.fsum(values) / n
+    if n == 1:
+        return Estimate(1, mean, None, None, None)
+    sd = math.sqrt(_variance(values))
+    half = t_quantile(n - 1) * sd / math.sqrt(n)
+    return Estimate(n, mean, sd, mean - half, mean + half)
+
+
+def difference(of: Sample, against: Sample) -> Difference:
+    """The mean of `of` minus the mean of `against`.
+
+    With the same seeds, each once, the interval is that of the differences seed by seed; otherwise Welch's. `n` is the
+    number of runs of the smaller group.
+    """
+    n = min(len(of.values), len(against.values))
+    mean = math.fsum(of.values) / len(of.values) - math.fsum(against.values) / len(against.values)
+    paired = sorted(of.seeds) == sorted(against.seeds) and len(set(of.seeds)) == len(of.seeds)
+    if n < 2:
+        return Difference(mean, None, None, n, paired)
+    if paired:
+        others = dict(zip(against.seeds, against.values))
+        pairs = estimate([value - others[seed] for seed, value in zip(of.seeds, of.values)])
+        return Difference(pairs.mean, pairs.low, pairs.high, n, True)
+    half = _welch_half_width(of.values, against.values)
+    return Difference(mean, mean - half, mean + half, n, False)
+
+
+def log_ratio(of: Sample, against: Sample) -> Difference:
+    """The difference of the logarithms: its exponential is a ratio of geometric means. All values must be above 0."""
+    logarithms = (Sample(sample.seeds, tuple(map(math.log, sample.values))) for sample in (of, against))
+    return difference(*logarithms)
+
+
+def _variance(values: Sequence[float]) -> float:
+    mean = math.fsum(values) / len(values)
+    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _welch_half_width(first: Sequence[float], second: Sequence[float]) -> float:
+    """Half the 95 % interval of a difference of means, with the degrees of freedom of Welch and Satterthwaite."""
+    shares = [_variance(values) / len(values) for values in (first, second)]
+    error = sum(shares)
+    if error == 0:
+        return 0.0
+    degrees = error**2 / sum(share**2 / (len(values) - 1) for share, values in zip(shares, (first, second)))
+    return t_quantile(degrees) * math.sqrt(error)

@@ -1,0 +1,197 @@
+"""The numbers as rows: one a run and one a group. The page, the printed table, the CSV and the JSON all come out of these."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ps_cluster.comparison.groups import Group
+from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.statistics import Estimate, estimate
+from ps_cluster.comparison.words import percent
+from ps_cluster.reporting.closing_table import number
+
+Row = dict[str, Any]
+Metrics = Mapping[str, Callable[[Record], float | None]]
+
+
+def metrics(target: float | None) -> Metrics:
+    """Name, with its unit → how to read it off a run. Accuracies and shares in 0..1."""
+
+    def reached(name: str) -> Callable[[Record], float | None]:
+        return lambda record: (
+            getattr(found, name) if target is not None and (found := record.reached(target)) is not None else None
+        )
+
+    return {
+        "test_accuracy": lambda record: record.accuracy,
+        "best_test_accuracy": lambda record: record.best_accuracy,
+        "train_seconds": lambda record: record.train_seconds,
+        "examples": lambda record: record.examples,
+        "examples_per_second": lambda record: record.examples_per_second,
+        "seconds_to_target": reached("seconds"),
+        "examples_to_target": reached("examples"),
+        "target_at_first_score": reached("at_first_score"),
+        "staleness_mean": lambda record: record.staleness.mean,
+        "staleness_p95": lambda record: record.staleness.p95,
+        "staleness_max": lambda record: record.staleness.max,
+        "updates_applied": lambda record: record.updates_applied,
+        "gradients_dropped": lambda record: record.gradients_dropped,
+        "replays_refused": lambda record: record.replays_refused,
+        "cpu_seconds": lambda record: record.cpu_seconds,
+        "peak_memory_bytes": lambda record: record.peak_memory_bytes,
+    }
+
+
+def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
+    """A row for each run, group by group."""
+    workers = _worker_indices(groups)
+    return [
+        {
+            **_identity(group),
+            "seed": record.seed,
+            "workers": record.config.training_workers,
+            "target_accuracy": target,
+            **{name: read(record) for name, read in metrics(target).items()},
+            **{f"idle_share_worker_{index}": record.idle_shares.get(index) for index in workers},
+            "run": str(record.root),
+        }
+        for group in groups
+        for record in group.records
+    ]
+
+
+def group_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
+    """A row for each group: of each number the mean and, where there are two seeds or more, sd and 95 % interval.
+
+    A number that some runs of the group don't have (a target that wasn't reached) has its own smaller n.
+    """
+    workers = _worker_indices(groups)
+    rows = []
+    for group in groups:
+        estimates = {name: estimate(group.values(read)) for name, read in metrics(target).items()}
+        for index in workers:
+            shares = [record.idle_shares[index] for record in group.records if index in record.idle_shares]
+            estimates[f"idle_share_worker_{index}"] = estimate(shares)
+        seeds = " ".join(map(str, group.seeds))
+        row = {**_identity(group), "n": len(group.records), "seeds": seeds, "target_accuracy": target}
+        for name, value in estimates.items():
+            row |= _estimate_columns(name, value)
+        rows.append(row)
+    return rows
+
+
+def to_csv(rows: Sequence[Row]) -> str:
+    text = io.StringIO()
+    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(rows)
+    return text.getvalue()
+
+
+def headings(target: float | None) -> dict[str, str]:
+    """Key of a column of `cells` → its heading."""
+    goal = percent(target) if target is not None else "target"
+    return {
+        "n": "seeds",
+        "accuracy": "test accuracy [%]",
+        "interval": "95 % interval [%]",
+        "speed": "images/s",
+        "seconds": f"s to {goal}",
+        "examples": f"images to {goal}",
+        "staleness": "staleness mean / p95 / max",
+        "updates": "updates applied / dropped / replayed",
+        "idle": "idle share of worker 0, 1, … [%]",
+        "cpu": "CPU [s]",
+        "memory": "peak memory [MiB]",
+    }
+
+
+def cells(row: Row) -> dict[str, str]:
+    """One group's row as a person reads it: mean ± standard deviation; "–" is for what is not known or was not reached."""
+    idle = [row[f"{name}_mean"] for name in _idle_names(row)]
+    interval = (row["test_accuracy_low"], row["test_accuracy_high"])
+    n_reached = row["seconds_to_target_n"]
+    some = f" ({n_reached} of {row['n']})" if 0 < n_reached < row["n"] else ""
+    limit = "≤ " if row["target_at_first_score_mean"] else ""
+    stale = (row["staleness_mean_mean"], row["staleness_p95_mean"], row["staleness_max_mean"])
+    counts = (row[f"{name}_mean"] for name in ("updates_applied", "gradients_dropped", "replays_refused"))
+    memory = row["peak_memory_bytes_mean"]
+    return {
+        "n": str(row["n"]),
+        "accuracy": _spread(row, "test_accuracy", 100, ".2f"),
+        "interval": "–" if None in interval else f"{interval[0] * 100:.2f} to {interval[1] * 100:.2f}",
+        "speed": _spread(row, "examples_per_second", 1, ",.0f"),
+        "seconds": limit + _spread(row, "seconds_to_target", 1, ",.1f") + some,
+        "examples": limit + number(row["examples_to_target_mean"], ",.0f"),
+        "staleness": "–"
+        if stale[0] is None
+        else f"{stale[0]:.2f} / {number(stale[1], '.0f')} / {number(stale[2], '.0f')}",
+        "updates": " / ".join(number(count, ",.0f") for count in counts),
+        "idle": ", ".join("–" if share is None else f"{share * 100:.0f}" for share in idle) or "–",
+        "cpu": number(row["cpu_seconds_mean"], ",.0f"),
+        "memory": "–" if memory is None else f"{memory / 2**20:,.0f}",
+    }
+
+
+def print_tables(rows: Sequence[Row], target: float | None, console: Console) -> None:
+    """The groups, in two tables under each other so that they fit a terminal."""
+    names = headings(target)
+    for title, keys in (
+        ("Accuracy and speed (mean ± sd over seeds)", ("n", "accuracy", "interval", "speed", "seconds", "examples")),
+        ("Staleness, work and cost (means over seeds)", ("staleness", "updates", "idle", "cpu", "memory")),
+    ):
+        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False)
+        table.add_column("arm", overflow="fold")
+        table.add_column("batch per worker / update", justify="right", overflow="fold")
+        table.add_column("straggler", overflow="fold")
+        for key in keys:
+            table.add_column(names[key], justify="right", overflow="fold")
+        for row in rows:
+            shown = cells(row)
+            batch = f"{row['batch_per_worker']} / {row['batch_per_update']}"
+            table.add_row(row["arm"], batch, row["straggler"], *(shown[key] for key in keys))
+        console.print()
+        console.print(table, highlight=False, markup=False)
+
+
+def _identity(group: Group) -> Row:
+    return {
+        "arm": group.arm,
+        "batch_per_worker": group.batch_per_worker,
+        "batch_per_update": group.batch,
+        "straggler": group.straggler,
+    }
+
+
+def _worker_indices(groups: Sequence[Group]) -> list[int]:
+    return sorted({index for group in groups for record in group.records for index in record.idle_shares})
+
+
+def _idle_names(row: Row) -> list[str]:
+    """The workers of this row: those that come after its own last one are another group's."""
+    names = [name.removesuffix("_mean") for name in row if name.startswith("idle_share") and name.endswith("_mean")]
+    while names and row[f"{names[-1]}_mean"] is None:
+        names.pop()
+    return names
+
+
+def _estimate_columns(name: str, value: Estimate | None) -> Row:
+    if value is None:
+        return {f"{name}_{part}": None for part in ("mean", "sd", "low", "high")} | {f"{name}_n": 0}
+    return {
+        f"{name}_mean": value.mean, f"{name}_sd": value.sd, f"{name}_low": value.low, f"{name}_high": value.high,
+        f"{name}_n": value.n,
+    }  # fmt: skip
+
+
+def _spread(row: Row, name: str, scale: float, spec: str) -> str:
+    mean, sd = row[f"{name}_mean"], row[f"{name}_sd"]
+    if mean is None:
+        return "–"
+    return f"{mean * scale:{spec}}" + ("" if sd is None else f" ± {sd * scale:{spec}}")

@@ -1,0 +1,80 @@
+"""Who waited, pulled, computed, was held back and pushed, in a short time in the middle of a run."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from ps_cluster.comparison.groups import Group, stragglers
+from ps_cluster.comparison.records import PHASE_COLUMNS, Columns
+from ps_cluster.comparison.style import grid, legend_above
+
+# What a step does between two neighbours of PHASE_COLUMNS, with a hatch for those who don't see the colours.
+_PHASES = (
+    ("waits", "#c3c9d0", "////"),
+    ("pulls", "#56B4E9", ""),
+    ("computes", "#0072B2", ""),
+    ("slow on purpose", "#E69F00", "...."),
+    ("pushes (and waits)", "#D55E00", ""),
+)
+_STEPS = 8
+
+
+def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
+    """For each straggler a panel for each arm (its first batch), all of the same length of time."""
+    for straggler in stragglers(groups):
+        chosen: dict[str, Group] = {}
+        for group in groups:
+            ledger = group.first.ledger
+            if group.straggler == straggler and set(PHASE_COLUMNS) <= ledger.keys():
+                chosen.setdefault(group.arm, group)
+        if chosen:
+            yield straggler, _timeline(list(chosen.values()))
+
+
+def _timeline(groups: Sequence[Group]) -> Figure:
+    heights = sum(len(np.unique(group.first.ledger["worker"])) for group in groups) / len(groups)
+    figure, panels = grid(len(groups), 1, 0.75 + 0.22 * heights)
+    seconds = _STEPS * float(np.median([_step_seconds(group.first.ledger) for group in groups]))
+    for [panel], group in zip(panels, groups):
+        _draw(panel, group.first.ledger, seconds)
+        panel.set_title(f"{group.arm}, {group.batch_per_worker} images per worker", loc="left")
+    legend_above(figure, [panel for [panel] in panels])
+    return figure
+
+
+def _step_seconds(ledger: Columns) -> float:
+    """The median time from one update of a worker to its next, of the quickest worker."""
+    applied = [np.sort(ledger["applied_time"][ledger["worker"] == worker]) for worker in np.unique(ledger["worker"])]
+    gaps = [float(np.median(np.diff(times))) for times in applied if len(times) > 1]
+    return min(gaps, default=float(np.ptp(ledger["applied_time"])))
+
+
+def _draw(axes: Axes, ledger: Columns, seconds: float) -> None:
+    edges = np.stack([ledger[name] for name in PHASE_COLUMNS])  # [phases + 1, steps]
+    middle = (edges.min() + edges.max()) / 2
+    start, end = middle - seconds / 2, middle + seconds / 2
+    inside = (edges[-1] > start) & (edges[0] < end)
+    clipped = 1000 * (np.clip(edges[:, inside], start, end) - start)
+    workers = np.unique(ledger["worker"])
+    rows = np.searchsorted(workers, ledger["worker"][inside])
+    for phase, (name, color, hatch) in enumerate(_PHASES):
+        left, right = clipped[phase], clipped[phase + 1]
+        axes.barh(
+            rows,
+            right - left,
+            left=left,
+            height=0.7,
+            color=color,
+            hatch=hatch,
+            edgecolor="white",
+            linewidth=0,
+            label=name,
+        )
+    axes.set_yticks(range(len(workers)), [f"{worker:.0f}" for worker in workers])
+    axes.set(xlabel="time [ms]", ylabel="worker [index]", xlim=(0, 1000 * seconds))
+    axes.invert_yaxis()
+    axes.grid(visible=False)

@@ -1,0 +1,217 @@
+"""What a parameter server does about the staleness of a gradient before it applies it: one class a method.
+
+Notation: w are the weights now, w_bak those that the worker was given at its last pull, g its gradient.
+"""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from ps_cluster.config import DelayCompensation
+
+EPSILON = 1e-7  # of dc_adaptive
+STEP_DECAY = 0.999  # of gap_aware's running average of the step
+
+
+class StalenessMethod:
+    """Corrects nothing ("none"), and the base of the methods that do. Create it on the slice's device.
+
+    All calls of one method belong in the slice's critical section, and what that section returns has to depend on the
+    operations that `on_pull` and `after_update` return.
+
+    Attributes:
+      needs_pulled_weights: whether `on_pull` has something to do.
+      needs_step: whether `after_update` has something to do.
+      slots: name to float32 [n]; what belongs in a checkpoint.
+      backups: float32 [workers, n], w_bak of each worker, or None. Not for a checkpoint: a pull fills a row again, and
+        until then its worker's gradients are not corrected.
+    """
+
+    needs_pulled_weights = False
+    needs_step = False
+
+    def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
+        """`weights`: float32 [n], those that the update rule changes. `workers`: worker ids are 0 .. workers - 1."""
+        self._settings = settings
+        self._weights = weights
+        self.slots: dict[str, tf.Variable] = {}
+        self.backups: tf.Variable | None = None
+
+    def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
+        """Remembers what a worker was given.
+
+        Args:
+          worker: int64 [].
+          given: float32 [n]. Not rounded to the wire's dtype: a rounding error would count as staleness.
+        """
+        return []
+
+    def correct(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
+        """The gradient float32 [n] and the learning rate float32 [] to apply.
+
+        Both come after everything that the method reads and writes, so an update that needs either comes later too.
+
+        Args:
+          gradient: float32 [n]. learning_rate: float32 []. worker: int64 [].
+          staleness: int64 [], updates of this slice between the pull and now, 0 or more.
+        """
+        return gradient, learning_rate
+
+    def after_update(self, before: tf.Tensor) -> list[tf.Operation]:
+        """Learns the step that was taken.
+
+        Call it under a control dependency on the update, with `before` read under one of the update on that read.
+
+        Args:
+          before: float32 [n], the weights before the update.
+        """
+        return []
+
+
+class InverseStaleness(StalenessMethod):
+    """The learning rate over the staleness, and unchanged where that is 0.
+
+    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950. Weight
+    decay that is multiplied by the learning rate shrinks along with it.
+    """
+
+    def correct(self, gradient, learning_rate, worker, staleness):
+        return gradient, learning_rate / tf.cast(tf.maximum(staleness, 1), learning_rate.dtype)
+
+
+class _WithBackups(StalenessMethod):
+    """A method that needs w - w_bak."""
+
+    needs_pulled_weights = True
+
+    def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        self.backups = tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)
+        # Rows that start as the weights would not do: a restore changes the weights, and a gradient that was computed
+        # before the parameter server's restart can arrive ahead of its worker's next pull.
+        self._pulled = tf.Variable(tf.zeros([workers], tf.bool), trainable=False)
+
+    def on_pull(self, worker, given):
+        # Raw, because the variable's own method returns no operation to depend on.
+        row = tf.raw_ops.ResourceScatterUpdate(resource=self.backups.handle, indices=worker[None], updates=given[None])
+        with tf.control_dependencies([row]):
+            pulled = tf.raw_ops.ResourceScatterUpdate(
+                resource=self._pulled.handle, indices=worker[None], updates=[True]
+            )
+        return [row, pulled]
+
+    def correct(self, gradient, learning_rate, worker, staleness):
+        moved = self._weights.read_value() - self.backups.sparse_read(worker)
+        moved = tf.where(self._pulled.sparse_read(worker), moved, tf.zeros_like(moved))
+        corrected = self._corrected(gradient, moved)
+        # The update rule's weight decay waits for the learning rate alone, and must not change w before it is read.
+        with tf.control_dependencies([corrected]):
+            return corrected, tf.identity(learning_rate)
+
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
+        """`gradient`, `moved` (w - w_bak) and the result: float32 [n]."""
+        raise NotImplementedError
+
+
+class ConstantDelayCompensation(_WithBackups):
+    """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise; lambda is `strength`.
+
+    Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326, algorithm 2.
+    """
+
+    def _corrected(self, gradient, moved):
+        return gradient + self._settings.strength * gradient * gradient * moved
+
+
+class AdaptiveDelayCompensation(_WithBackups):
+    """DC-ASGD-a: as DC-ASGD-c with a lambda of each weight, lambda_0 / sqrt(MeanSquare + 1e-7); lambda_0 is `strength`.
+
+    MeanSquare = m MeanSquare + (1 - m) g*g, from 0 and without a bias correction; m is `decay`. It holds the gradient
+    being corrected already. Zheng et al. 2017, arXiv:1609.08326.
+    """
+
+    def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        self.slots = {"mean_square": tf.Variable(tf.zeros_like(weights), trainable=False)}
+
+    def _corrected(self, gradient, moved):
+        slot, decay, square = self.slots["mean_square"], self._settings.decay, gradient * gradient
+        mean_square = decay * slot.read_value() + (1 - decay) * square
+        with tf.control_dependencies([slot.assign(mean_square, read_value=False)]):
+            return gradient + self._settings.strength * tf.math.rsqrt(mean_square + EPSILON) * square * moved
+
+
+class GapAware(_WithBackups):
+    """The gradient over 1 + |w - w_bak| / C, elementwise, where C is the usual size of one update step of that weight.
+
+    Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The form of C was
+    taken from a public implementation (github.com/saareliad/FTPipe, `GapAware`), not checked against the paper's text:
+
+      C = sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 step^2,  V = 0 at t = 0
+
+    a bias-corrected root mean square per weight. There `step` is the highest learning rate so far times the momentum
+    buffer (the gradient, without momentum). Here it is the change that the t-th update made to the weight: momentum,
+    Adam, weight decay and the learning rate of that update are in it. So 1 + gap / C stays a count of steps while a
+    schedule lowers the learning rate, where FTPipe's penalty fades with it. There 1e-8 times that learning rate keeps C
+    above 0; here a weight with C = 0, as all have before the first update, is not corrected.
+    """
+
+    needs_step = True
+
+    def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        # 1 - 0.999^t is a number, but slots are vectors [n]: it is kept as the same running average, of ones.
+        names = ("step_square", "step_weight")
+        self.slots = {name: tf.Variable(tf.zeros_like(weights), trainable=False) for name in names}
+
+    def _corrected(self, gradient, moved):
+        square, weight = self.slots["step_square"].read_value(), self.slots["step_weight"].read_value()
+        step = tf.sqrt(tf.math.divide_no_nan(square, weight))
+        return gradient / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)
+
+    def after_update(self, before):
+        step = self._weights.read_value() - before
+        values = {"step_square": step * step, "step_weight": tf.ones_like(step)}
+        return [self._average(self.slots[name], value) for name, value in values.items()]
+
+    def _average(self, slot: tf.Variable, value: tf.Tensor) -> tf.Operation:
+        return slot.assign(STEP_DECAY * slot.read_value() + (1 - STEP_DECAY) * value, read_value=False)
+
+
+METHODS: dict[str, type[StalenessMethod]] = {
+    "none": StalenessMethod,
+    "inverse": InverseStaleness,
+    "dc_constant": ConstantDelayCompensation,
+    "dc_adaptive": AdaptiveDelayCompensation,
+    "gap_aware": GapAware,
+    "momentum": StalenessMethod,  # corrects the optimizer's momentum, see `corrected_momentum`
+}
+
+
+def make_method(name: str, settings: DelayCompensation, weights: tf.Variable, workers: int) -> StalenessMethod:
+    """The method of `training.staleness_method`; call it on the device of `weights` (float32 [n])."""
+    return METHODS[name](settings, weights, workers)
+
+
+def corrected_momentum(momentum: float, workers: int) -> float:
+    """The momentum to set so that, with what asynchrony adds, about `momentum` is at work: max(0, momentum - (1 - 1/M)).
+
+    Mitliagkas, Zhang, Hadjis and Re 2016, "Asynchrony begets Momentum", arXiv:1605.09774: where M workers take
+    independent, exponentially distributed times, the staleness is geometric and in expectation
+
+      w[t+1] - w[t] = (1 - 1/M) (w[t] - w[t-1]) - (learning rate / M) grad(w[t])
+
+    With an explicit momentum mu, and s = 1 - 1/M, the steps d[t] = w[t+1] - w[t] follow
+
+      d[t] = (mu + s) d[t-1] - mu s d[t-2] - (learning rate / M) grad(w[t])
+
+    This sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo the factor
+    1/M of the learning rate, and where s is above `momentum` no momentum from 0 up can make up for it.
+
+    Args:
+      momentum: 0..1, what is wanted in total.
+      workers: M, 1 or more, with about the same speed.
+    """
+    return max(0.0, momentum - (1 - 1 / workers))

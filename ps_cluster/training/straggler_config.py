@@ -1,0 +1,52 @@
+"""Workers that are slow on purpose: what `--straggler` says. No TensorFlow."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_ONE = re.compile(r"(\d+):(?:(\d+(?:\.\d+)?)x|\+(\d+(?:\.\d+)?)s)")
+NONE, GAMMA = "none", "random:gamma"
+
+
+@dataclass(frozen=True)
+class Slowness:
+    """A step of this worker takes `factor` times its own time, and `extra_s` seconds more."""
+
+    worker: int
+    factor: float = 1.0
+    extra_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Stragglers:
+    """Who is slow: named workers, or (`gamma`) every worker by a factor drawn for it and for each of its steps."""
+
+    slow: tuple[Slowness, ...] = ()
+    gamma: bool = False
+
+    def __bool__(self) -> bool:
+        return self.gamma or bool(self.slow)
+
+
+def parse_stragglers(text: str) -> Stragglers:
+    """`"none"`, `"2:5x"`, `"1:+0.2s"`, several of these joined by `;`, or `"random:gamma"`.
+
+    Raises:
+      ValueError: it is none of these.
+    """
+    if text == NONE:
+        return Stragglers()
+    if text == GAMMA:
+        return Stragglers(gamma=True)
+    return Stragglers(tuple(_slowness(part) for part in text.split(";")))
+
+
+def _slowness(text: str) -> Slowness:
+    match = _ONE.fullmatch(text.strip())
+    factor = float(match[2] or 1) if match else 0.0
+    if not match or factor < 1:
+        raise ValueError(
+            f"{text!r} is no straggler: write 2:5x (worker 2 takes 5 times as long), 1:+0.2s, random:gamma or none"
+        )
+    return Slowness(int(match[1]), factor, float(match[3] or 0))

@@ -1,0 +1,51 @@
+"""Slow on purpose, by waiting after the computation: two cores can show what a cluster with slow machines shows."""
+
+from __future__ import annotations
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.training.straggler_config import Stragglers
+from ps_cluster.training.waiting import sleep
+
+# Ali et al. 2000, "Representing task and machine heterogeneities for heterogeneous computing systems" (Tamkang J. Sci.
+# Eng. 3(3)), the coefficient-of-variation method; these values are those of Hakimi et al. 2019 (arXiv:1907.11612) for
+# machines that differ.
+MACHINE_VARIATION = 0.6
+TASK_VARIATION = 0.1
+
+
+def machine_means(workers: int, seed: int) -> np.ndarray:
+    """float64 [workers]: how long a step takes each worker, the fastest 1; gamma with MACHINE_VARIATION."""
+    shape = MACHINE_VARIATION**-2
+    means = np.random.default_rng(seed).gamma(shape, 1 / shape, size=workers)
+    return means / means.min()
+
+
+class SlowDown:
+    """How much longer a worker takes, and the wait that makes it so."""
+
+    def __init__(self, stragglers: Stragglers, workers: int, seed: int):
+        self._stragglers = stragglers
+        self._seed = seed
+        named = {slow.worker: slow for slow in stragglers.slow}
+        self._factors = [named[w].factor if w in named else 1.0 for w in range(workers)]
+        self._extras = [named[w].extra_s if w in named else 0.0 for w in range(workers)]
+        self._means = machine_means(workers, seed)
+
+    def seconds(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> tf.Tensor:
+        """float64 []: how long `worker` has to wait after a computation that took `own_seconds` (float64 [])."""
+        if self._stragglers.gamma:
+            shape = TASK_VARIATION**-2
+            seed = tf.stack([tf.constant(self._seed, tf.int64), step])
+            draw = tf.random.stateless_gamma([], seed, shape, shape, tf.float64)
+            return tf.maximum(tf.gather(tf.constant(self._means), worker) * draw - 1, 0.0) * own_seconds
+        factor = tf.gather(tf.constant(self._factors, tf.float64), worker)
+        return (factor - 1) * own_seconds + tf.gather(tf.constant(self._extras, tf.float64), worker)
+
+    def wait(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> list[tf.Tensor]:
+        """What has to come before the push; nothing where nobody is slow."""
+        if not self._stragglers:
+            return []
+        seconds = self.seconds(worker, step, own_seconds)
+        return [tf.cond(seconds > 0, lambda: sleep(seconds), lambda: 0)]

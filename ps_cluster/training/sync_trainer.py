@@ -1,0 +1,123 @@
+"""A worker of synchronous training by all-reduce: MultiWorkerMirroredStrategy, the way people would take otherwise.
+
+Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all: one flat
+all-reduce a step. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG says who is there.
+"""
+
+from __future__ import annotations
+
+import threading
+
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.run_dir import RunDir
+from ps_cluster.training import checkpoints
+from ps_cluster.training.async_trainer import Reporter, begin, build, end
+from ps_cluster.training.parameter_store import ParameterStore, Pulled
+from ps_cluster.training.saver import Saver
+from ps_cluster.training.worker import Computation, Compute, Identity, now_after
+
+_SUM = tf.distribute.ReduceOp.SUM
+
+
+def train(
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    index: int,
+    *,
+    resume: bool,
+    drain: threading.Event | None,
+) -> None:
+    """Trains as worker `index`; returns when all updates are applied, or soon after `drain` of worker 0 is set.
+
+    Raises:
+      UserError: the checkpoint to resume from is missing or of another model.
+      tf.errors.OpError: another worker failed.
+    """
+    progress, started = begin(config, run_dir, dataset, resume=resume)
+    leads = index == 0
+    if leads:
+        checkpoints.clear_ended(run_dir.checkpoints)
+    reporter = Reporter(run_dir, progress) if leads else None
+    if reporter:
+        reporter.row("connecting")
+    tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
+    ring = tf.distribute.experimental.CollectiveCommunication.RING
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
+    )
+    if reporter:
+        reporter.row("building")
+    device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
+    store, compute = build(config, dataset, [device], device)
+    if started is not None:
+        store.restore(started.arrays)
+    run_updates = all_reduce_function(strategy, store, compute, config)
+    saver = Saver(config, run_dir, dataset.kind, store, progress)
+    progress.start()
+    stop = False
+    while not progress.completed and not stop:
+        until = min(progress.applied + config.cluster.steps_per_dispatch, progress.total)
+        progress.scheduled_updates(until)
+        told = drain is not None and drain.is_set()
+        stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))
+        first, last = progress.open_range
+        progress.update(*store.read_ledgers(first, last), first=first)
+        if reporter:
+            reporter.row_when_due("training")
+            saver.save_when_due()
+    if reporter:
+        end(config, saver, store, progress, reporter)
+    else:
+        threading.Event().wait()  # the launcher stops it when worker 0 has ended
+
+
+def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig):
+    """The graph of some updates: int32 [] how many, float64 [] above 0 to stop behind them → bool [], whether to stop."""
+    computation = Computation(compute, config)
+    workers = config.cluster.workers
+    (replica,) = store.slices
+
+    def all_reduce(vector: tf.Tensor) -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_reduce(_SUM, vector)
+
+    def update(who: tf.Tensor) -> tf.Tensor:
+        """One update; returns the worker's row of it."""
+        identity = Identity(who[0], who[1])
+        asked = tf.timestamp()
+        pulled = Pulled(*replica.pull(identity.worker))
+        step_id = pulled.versions[0] * workers + identity.worker
+        result, row = computation(step_id, pulled, identity, asked, asked)
+        with tf.control_dependencies([row]):
+            wire = result.gradient.dtype
+            own = tf.concat([result.gradient, tf.cast(result.statistics_delta, wire)], 0)
+        mean = tf.cast(all_reduce(own), tf.float32) / workers
+        gradient, delta = tf.split(mean, [tf.size(result.gradient), tf.size(result.statistics_delta)])
+        version = replica.update(gradient, result.learning_rate, delta)
+        return tf.concat([[tf.cast(version, tf.float64), 0.0, now_after(version)], row], 0)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float64)])
+    def run_updates(count: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+        who = strategy.run(lambda: Identity.read().both())
+
+        def body(position: tf.Tensor, rows: tf.TensorArray):
+            row = strategy.run(update, args=(who,))
+            return position + 1, rows.write(position, row)
+
+        rows = tf.TensorArray(tf.float64, size=count, element_shape=[None])
+        _, rows = tf.while_loop(lambda position, _: position < count, body, [0, rows], parallel_iterations=1)
+        return strategy.run(share, args=(rows.stack(), stop, who[0]))
+
+    def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+        """Everybody's rows into everybody's ledger, and whether anybody wants to stop."""
+        mine = tf.one_hot(worker, workers, dtype=tf.float64)
+        table = rows[:, None, :] * mine[None, :, None]  # [count, workers, columns]
+        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), [stop]], 0))
+        table = tf.reshape(summed[:-1], tf.shape(table))
+        with tf.control_dependencies([replica.write_rows(table)]):
+            return summed[-1] > 0
+
+    return run_updates

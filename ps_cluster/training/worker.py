@@ -1,0 +1,178 @@
+"""What a worker does, as graphs that run in its process: pull, compute, push, each mode in its own order of waiting."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.run_dir import IDENTITY
+from ps_cluster.training.coordinated import BoundedSlice, RoundSlice
+from ps_cluster.training.elastic import ElasticSlice
+from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.training.parameter_store import DROPPED, ParameterStore, Pulled, Slice
+from ps_cluster.training.pause import Pause
+from ps_cluster.training.step import StepResult
+from ps_cluster.training.straggler_config import parse_stragglers
+from ps_cluster.training.stragglers import SlowDown
+
+Compute = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]
+"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result; a `TrainStep` or `LocalSteps`."""
+
+SLICE_KINDS: dict[str, type[Slice]] = {"sync-ps": RoundSlice, "bounded": BoundedSlice, "elastic": ElasticSlice}
+"""Modes whose slices do more than apply what comes."""
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Who runs a graph: index and pid as the process itself wrote them into its working directory."""
+
+    worker: tf.Tensor  # int64 []
+    pid: tf.Tensor  # int64 []
+
+    @classmethod
+    def read(cls) -> Identity:
+        """Read where the graph runs."""
+        content = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
+        return cls(content[0], content[1])
+
+    def both(self) -> tf.Tensor:
+        return tf.stack([self.worker, self.pid])
+
+
+def now_after(*needed) -> tf.Tensor:
+    """float64 []: unix seconds at the moment when everything `needed` is there."""
+    with tf.control_dependencies(needed):
+        return tf.timestamp()
+
+
+def worker_row(values: dict[str, tf.Tensor]) -> tf.Tensor:
+    """float64 [len(WORKER_COLUMNS)]"""
+    return tf.stack([tf.cast(values[name], tf.float64) for name in WORKER_COLUMNS])
+
+
+class Computation:
+    """A step from the pulled parameters to the row of the ledger, slow on purpose where that is asked for."""
+
+    def __init__(self, compute: Compute, config: RunConfig):
+        self._compute = compute
+        self._examples = config.examples_per_step
+        self._slow_down = SlowDown(
+            parse_stragglers(config.cluster.straggler), config.training_workers, config.training.seed
+        )
+
+    def __call__(
+        self,
+        step_id: tf.Tensor,
+        pulled: Pulled,
+        identity: Identity,
+        asked: tf.Tensor,
+        admitted: tf.Tensor,
+        *before_push,
+    ) -> tuple[StepResult, tf.Tensor]:
+        """The result, and its row float64 [len(WORKER_COLUMNS)]."""
+        pulled_time = now_after(pulled.weights)
+        result = self._compute(step_id, pulled.weights, pulled.statistics)
+        computed_time = now_after(result.gradient, *before_push)
+        waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
+        row = worker_row(
+            {
+                "worker": identity.worker,
+                "pid": identity.pid,
+                "examples": self._examples,
+                "correct": result.correct,
+                "loss": result.loss,
+                "learning_rate": result.learning_rate,
+                "asked_time": asked,
+                "admitted_time": admitted,
+                "pulled_time": pulled_time,
+                "computed_time": computed_time,
+                "pushed_time": now_after(computed_time, *waited),
+            }
+        )
+        return result, row
+
+
+def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
+    """The graph of one dispatch: int64 [k] step ids, each pulled, computed and pushed by itself."""
+    pause = Pause.from_environment()
+    computation = Computation(compute, config)
+    first = store.slices[0]
+
+    def attempt(step_id: tf.Tensor, identity: Identity) -> tf.Tensor:
+        # The pull needs nothing of this iteration, so without the dependency it may run before the last push.
+        asked = now_after(step_id, pause("before_pull", step_id, identity.both()))
+        with tf.control_dependencies([asked]):
+            # Without anybody to wait for the two times are one.
+            admitted = now_after(first.admit(identity.worker)) if isinstance(first, BoundedSlice) else asked
+        with tf.control_dependencies([admitted]):
+            pulled = store.pull(identity.worker)
+        held = [pause("computed", step_id, identity.both())]
+        result, row = computation(step_id, pulled, identity, asked, admitted, *held)
+        pushed = store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)
+        with tf.control_dependencies([pushed]):
+            applied = pause("applied", step_id, identity.both())
+        with tf.control_dependencies([applied]):
+            return tf.reduce_any(tf.equal(pushed, DROPPED))
+
+    def run_one(step_id: tf.Tensor, identity: Identity) -> tf.Tensor:
+        if not isinstance(first, BoundedSlice):
+            return attempt(step_id, identity)
+        again = tf.constant(True)
+        return tf.while_loop(
+            lambda again: again, lambda again: attempt(_after(again, step_id), identity), [again], parallel_iterations=1
+        )[0]
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
+    def run_steps(step_ids: tf.Tensor) -> tf.Tensor:
+        identity = Identity.read()
+
+        def body(position: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([run_one(step_ids[position], identity)]):
+                return position + 1
+
+        return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
+
+    return run_steps
+
+
+def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
+    """The graph of one dispatch of synchronous rounds: takes part in every round below version `end`, int64 []."""
+    computation = Computation(compute, config)
+    (first,) = store.slices
+
+    def admit(identity: Identity, end: tf.Tensor, *after) -> list[tf.Tensor]:
+        asked = now_after(*after)
+        with tf.control_dependencies([asked]):
+            admitted_to = first.admit(identity.worker, end)
+        return [admitted_to, asked, now_after(admitted_to)]
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
+    def run_rounds(end: tf.Tensor) -> tf.Tensor:
+        identity = Identity.read()
+
+        def take_part(asked: tf.Tensor, admitted: tf.Tensor, pulled: Pulled) -> tf.Tensor:
+            step_id = pulled.versions[0] * config.steps_per_update + identity.worker
+            result, row = computation(step_id, pulled, identity, asked, admitted)
+            return store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)[0]
+
+        def body(_: tf.Tensor, asked: tf.Tensor, admitted: tf.Tensor) -> list[tf.Tensor]:
+            with tf.control_dependencies([admitted]):
+                pulled = store.pull(identity.worker)
+            # The round may have closed since, and it may have been the last one.
+            pushed = tf.cond(
+                pulled.versions[0] < end, lambda: take_part(asked, admitted, pulled), lambda: tf.constant(DROPPED)
+            )
+            return admit(identity, end, pushed)
+
+        start = admit(identity, end)
+        return tf.while_loop(lambda now, *_: now < end, body, start, parallel_iterations=1)[0]
+
+    return run_rounds
+
+
+def _after(needed: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
+    with tf.control_dependencies([needed]):
+        return tf.identity(value)

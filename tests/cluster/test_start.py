@@ -1,0 +1,65 @@
+"""One task of a cluster on several machines: what must fit before it begins."""
+
+import itertools
+import json
+
+import pytest
+
+from ps_cluster.cluster import start
+from ps_cluster.config import build_config, load_config
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.run_dir import RunDir
+from ps_cluster.training import checkpoints
+
+CHIEF, PS, WORKERS = {"chief": ["a:1"]}, {"ps": ["b:2", "c:3"]}, {"worker": ["d:4", "e:5"]}
+CLUSTERS = {"async": CHIEF | PS | WORKERS, "sync": WORKERS, "single": CHIEF}
+
+
+@pytest.fixture
+def one_task(tmp_path, monkeypatch):
+    """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    monkeypatch.setattr(start, "resolve_data", lambda *_, notify: dataset)
+    monkeypatch.setattr(start, "end_with", lambda body, *_: body())
+    given = []
+    monkeypatch.setattr(start, "run_task", lambda *arguments, resume: given.extend(arguments))
+
+    def call(mode, cluster, kind, index=0, *, resume=False):
+        config = build_config(None, {"training.mode": mode, "model.precision": "float32"})
+        tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+        start.run_one_task(config, call.root, tf_config, resume=resume, notify=pytest.fail)
+        return given
+
+    call.root = tmp_path / "run"
+    return call
+
+
+@pytest.mark.parametrize(("mode", "workers", "parameter_servers"), [("async", 2, 2), ("sync", 2, 1), ("single", 3, 1)])
+def test_cluster_has_the_size_that_tf_config_says_and_the_configuration_the_rest(
+    one_task, mode, workers, parameter_servers
+):
+    kind = "chief" if "chief" in CLUSTERS[mode] else "worker"
+    config, run_dir, _, topology, task = one_task(mode, CLUSTERS[mode], kind)
+    assert (config.cluster.workers, config.cluster.parameter_servers) == (workers, parameter_servers)
+    assert load_config(run_dir.config) == config and task == topology.leader
+
+
+@pytest.mark.parametrize(("mode", "shape"), itertools.permutations(CLUSTERS, 2))
+def test_mode_must_fit_the_cluster(one_task, mode, shape):
+    kind = next(iter(CLUSTERS[shape]))
+    with pytest.raises(UserError, match=f"training.mode: got '{mode}', whose cluster has") as error:
+        one_task(mode, CLUSTERS[shape], kind)
+    assert str(error.value).endswith(f"that of TF_CONFIG has {', '.join(CLUSTERS[shape])}")
+    assert not one_task.root.exists(), "nothing is done for a run that can't be"
+
+
+@pytest.mark.parametrize(
+    ("mode", "leader", "other"), [("async", "chief", ("worker", 0)), ("sync", "worker", ("worker", 1))]
+)
+def test_leader_alone_needs_a_directory_without_checkpoints(one_task, mode, leader, other):
+    checkpoints.save(RunDir(one_task.root).checkpoints, checkpoints.Checkpoint(5, {}, {}), keep=1)
+    one_task(mode, CLUSTERS[mode], *other)
+    one_task(mode, CLUSTERS[mode], leader, resume=True)
+    with pytest.raises(UserError, match="holds checkpoints"):
+        one_task(mode, CLUSTERS[mode], leader)

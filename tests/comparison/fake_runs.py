@@ -1,0 +1,143 @@
+"""Finished run directories with generated numbers, in the real file formats."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.config import RunConfig, build_config
+from ps_cluster.run_dir import RunDir, append_row, write_json, write_whole
+from ps_cluster.training.ledger import COLUMNS
+
+START = 1_800_000_000.0
+WORKERS = 3
+
+
+@dataclass(frozen=True)
+class Fake:
+    """What a fake run is to say. `scores`: (test accuracy, train seconds, examples)."""
+
+    settings: dict[str, Any]
+    scores: tuple[tuple[float, float, int], ...] = ((0.40, 10.0, 5000), (0.60, 20.0, 10_000))
+    examples: int = 10_240
+    train_seconds: float = 20.0
+    dataset_kind: str = "real"
+    outcome: str = "completed"
+    rows: tuple[tuple[float, ...], ...] = ()
+    """Of the ledger: (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied), seconds."""
+
+
+def config_of(settings: dict[str, Any]) -> RunConfig:
+    fixed = {
+        "data.dataset": "cifar10", "model.name": "tutorial_cnn", "model.precision": "float32", "cluster.workers": WORKERS
+    }  # fmt: skip
+    return build_config(None, fixed | settings)
+
+
+def write_run(root: Path, fake: Fake) -> Path:
+    run_dir = RunDir.create(root)
+    config = config_of(fake.settings)
+    write_whole(run_dir.config, config.to_yaml())
+    names = ("test_accuracy", "train_seconds", "examples")
+    history = [
+        {"step": step, "test_loss": 1.0, **dict(zip(names, score))} for step, score in enumerate(fake.scores, start=1)
+    ]
+    for row in history:
+        append_row(run_dir.evaluation, row)
+    write_json(run_dir.summary, _summary(config, fake, history))
+    if fake.rows:
+        write_whole(run_dir.updates, _ledger(fake))
+    return root
+
+
+def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
+    stale = np.array([row[1] for row in fake.rows] or [0])
+    values, counts = np.unique(stale.astype(int), return_counts=True)
+    return {
+        "schema": 1,
+        "outcome": fake.outcome,
+        "mode": config.training.mode,
+        "dataset": config.data.dataset,
+        "dataset_kind": fake.dataset_kind,
+        "model": config.model.name,
+        "precision": config.model.precision,
+        "seed": config.training.seed,
+        "workers": [{"index": 0, "pid": 1, "updates": 80, "examples": fake.examples}],
+        "updates": {"scheduled": 80, "applied": 80, "replays_refused": 0},
+        "staleness": {
+            "mean": float(stale.mean()),
+            "p95": int(np.percentile(stale, 95)),
+            "max": int(stale.max()),
+            "histogram": {str(value): int(count) for value, count in zip(values, counts)},
+        },
+        "train_seconds": fake.train_seconds,
+        "evaluation": {"history": history},
+        "cpu_seconds": 31.5,
+        "peak_memory_bytes": 900 * 2**20,
+    }
+
+
+def _ledger(fake: Fake) -> str:
+    lines = [",".join(("step", *COLUMNS))]
+    for step, (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied) in enumerate(fake.rows):
+        times = [f"{START + time:.6f}" for time in (asked, admitted, pulled, computed, pushed)]
+        known = [
+            step,
+            int(version),
+            int(staleness),
+            f"{START + applied:.6f}",
+            int(worker),
+            100 + int(worker),
+            128,
+            12,
+            2.3,
+            0.1,
+        ]
+        lines.append(",".join(map(str, (*known, *times))))
+    return "\n".join(lines) + "\n"
+
+
+def simulated_rows(*, mode: str, slow: float, seed: int, updates: int = 240) -> tuple[tuple[float, ...], ...]:
+    """A ledger as a cluster of three workers would leave it, the last of them `slow` times slower."""
+    random = np.random.default_rng(seed)
+    own_steps = [0.030, 0.032, 0.031]
+    if mode == "sync-ps":
+        return tuple(_synchronous(own_steps, slow, random, updates))
+    return tuple(_asynchronous(own_steps, slow, random, updates))
+
+
+def _step(random: np.random.Generator, own: float, factor: float) -> tuple[float, float, float]:
+    """Seconds to pull, to have computed and to push."""
+    compute = own * random.uniform(0.9, 1.2)
+    return 0.004, 0.004 + compute, 0.004 + compute * factor
+
+
+def _asynchronous(own_steps: list[float], slow: float, random: np.random.Generator, updates: int):
+    version, queue = 0, []
+
+    def start(worker: int, asked: float) -> None:
+        pulled, computed, pushed = _step(random, own_steps[worker], slow if worker == WORKERS - 1 else 1.0)
+        times = (asked, asked, asked + pulled, asked + computed, asked + pushed)
+        heapq.heappush(queue, (asked + pushed + 0.003, worker, version, times))
+
+    for worker in range(WORKERS):
+        start(worker, 0.001 * worker)
+    for _ in range(updates):
+        applied, worker, pulled_version, times = heapq.heappop(queue)
+        version += 1
+        yield version, version - 1 - pulled_version, worker, *times, applied
+        start(worker, applied + 0.001)
+
+
+def _synchronous(own_steps: list[float], slow: float, random: np.random.Generator, updates: int):
+    now = 0.0
+    for version in range(1, updates // WORKERS + 1):
+        steps = [_step(random, own, slow if worker == 2 else 1.0) for worker, own in enumerate(own_steps)]
+        applied = now + max(pushed for *_, pushed in steps) + 0.003
+        for worker, step in enumerate(steps):
+            yield version, 0, worker, now, now, *(now + time for time in step), applied
+        now = applied + 0.001

@@ -1,0 +1,56 @@
+"""Parameter stores on this process's own device, and a quadratic to minimise with them."""
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.training.parameter_store import ParameterStore, Slice
+
+LENGTH = 7
+
+
+def make_store(
+    slices=1, *, steps=400, statistics=3, factors=None, wire="float32", kind=Slice, training=None, **optimizer
+):
+    values = {f"optimizer.{key}": value for key, value in ({"weight_decay": 0.0} | optimizer).items()}
+    values |= {f"training.{key}": value for key, value in (training or {}).items()}
+    config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | values)
+    return ParameterStore(
+        ["/device:CPU:0"] * slices,
+        np.linspace(-1, 1, LENGTH, dtype=np.float32),
+        np.zeros(statistics, np.float32),
+        np.ones(LENGTH, np.float32) if factors is None else np.asarray(factors, np.float32),
+        config=config,
+        total_steps=config.total_steps(50_000),
+        kind=kind,
+    )
+
+
+def row(learning_rate=0.1, worker=0):
+    values = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"learning_rate": learning_rate, "worker": worker, "examples": 1}
+    return tf.constant([values[name] for name in WORKER_COLUMNS], tf.float64)
+
+
+def pull(store, worker=0):
+    return store.pull(tf.constant(worker, tf.int64))
+
+
+def quadratic_step(store, target):
+    """A function of a step id: pulls, takes the gradient of |w - target|^2 / 2, pushes."""
+    target = tf.constant(target, tf.float32)
+
+    @tf.function(autograph=False)
+    def run(step, info):
+        pulled = store.pull(tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64))
+        gradient = pulled.weights - tf.cast(target, pulled.weights.dtype)
+        return store.push(step, pulled.versions, gradient, tf.ones_like(pulled.statistics), info)
+
+    return run
+
+
+def run_quadratic(store, steps, target, learning_rate=0.1):
+    run = quadratic_step(store, target)
+    for step in range(steps):
+        run(tf.constant(step, tf.int64), row(learning_rate))
+    return store.snapshot(steps)["weights"]

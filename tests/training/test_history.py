@@ -1,0 +1,29 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.training import ledger
+from tests.helpers.stores import LENGTH, make_store, pull, row, run_quadratic
+
+
+def test_simulated_workers_read_the_weights_of_so_many_versions_ago():
+    training = {"simulate_workers": 5}
+    store = make_store(training=training, rule="sgd", steps=20)  # 3 workers: 2 versions back
+    target = np.zeros(LENGTH, np.float32)
+    weights = [np.linspace(-1, 1, LENGTH)]
+    for step in range(20):
+        weights.append(weights[-1] - 0.1 * weights[max(0, step - 2)])
+    assert run_quadratic(store, 20, target) == pytest.approx(weights[-1], rel=1e-5, abs=1e-6)
+    rows, _ = store.read_ledgers(0, 20)
+    assert ledger.column(rows[0], "staleness").tolist() == [0, 1] + [2] * 18
+
+
+def test_after_a_restore_nothing_older_than_the_snapshot_is_given():
+    made = [make_store(training={"simulate_workers": 6}, rule="sgd", steps=20) for _ in range(2)]
+    run_quadratic(made[0], 10, np.zeros(LENGTH, np.float32))
+    made[1].restore(made[0].snapshot(10))
+    pulled = pull(made[1])
+    assert pulled.versions.numpy().tolist() == [10]
+    assert (pulled.weights.numpy() == made[0].snapshot(0)["weights"]).all()
+    made[1].push(tf.constant(10, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row())
+    assert pull(made[1]).versions.numpy().tolist() == [10]

@@ -1,0 +1,51 @@
+import time
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.training.straggler_config import Slowness, parse_stragglers
+from ps_cluster.training.stragglers import SlowDown, machine_means
+from ps_cluster.training.waiting import sleep
+
+
+def seconds(text, worker, step=0, own=0.1):
+    slow_down = SlowDown(parse_stragglers(text), workers=3, seed=7)
+    return float(slow_down.seconds(*(tf.constant(n, tf.int64) for n in (worker, step)), tf.constant(own, tf.float64)))
+
+
+def test_a_factor_is_of_the_workers_own_time_and_an_addition_is_not():
+    assert seconds("2:5x", 2) == pytest.approx(0.4) and seconds("2:5x", 1) == 0
+    assert seconds("1:+0.2s", 1) == pytest.approx(0.2) and seconds("1:+0.2s", 1, own=3.0) == pytest.approx(0.2)
+    both = "0:2x;2:+0.5s"
+    assert (seconds(both, 0), seconds(both, 1), seconds(both, 2)) == pytest.approx((0.1, 0, 0.5))
+
+
+def test_gamma_times_vary_by_worker_and_step_and_come_from_the_seed():
+    means = machine_means(1000, seed=0)
+    assert means.min() == 1 and np.std(means) / np.mean(means) == pytest.approx(0.6, abs=0.05)
+    own = machine_means(3, seed=7)
+    slowest = int(own.argmax())
+    draws = np.array([seconds("random:gamma", slowest, step, own=1.0) for step in range(60)]) + 1
+    assert draws.mean() == pytest.approx(own[slowest], rel=0.06)
+    assert draws.std() / draws.mean() == pytest.approx(0.1, abs=0.04)
+    assert seconds("random:gamma", slowest, 5) == seconds("random:gamma", slowest, 5)
+
+
+@pytest.mark.parametrize("text", ["2", "2:x", "2:0.5x", "two:5x", "1:0.2s", "random", "1:5x,2:5x", ""])
+def test_what_is_no_straggler_is_refused_with_what_to_write(text):
+    with pytest.raises(ValueError, match=r"write 2:5x"):
+        parse_stragglers(text)
+
+
+def test_what_is_a_straggler_is_read():
+    assert not parse_stragglers("none") and parse_stragglers("random:gamma").gamma
+    assert parse_stragglers("2:5x;1:+0.2s").slow == (Slowness(2, 5.0, 0.0), Slowness(1, 1.0, 0.2))
+
+
+def test_a_sleep_takes_at_least_its_time():
+    wait = tf.function(sleep, autograph=False)
+    wait(tf.constant(0.0, tf.float64))
+    started = time.monotonic()
+    wait(tf.constant(0.2, tf.float64))
+    assert time.monotonic() - started >= 0.2
