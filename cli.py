@@ -11,12 +11,25 @@ from rich.console import Console
 
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.cluster import environment, start
-from ps_cluster.command_line import OneLineErrors, config_layers, config_options, layered_config
-from ps_cluster.config import MODEL_NAMES
+from ps_cluster.command_line import OneLineErrors, config_layers, config_options, layered_config, overrides
+from ps_cluster.comparison import plan, runner
+from ps_cluster.config import MODEL_NAMES, parse_assignment
 from ps_cluster.errors import UserError
 from ps_cluster.reporting.progress import make_view
 
 _FOLDER = click.Path(path_type=Path)
+
+
+class _List(click.ParamType):
+    """Values with commas between them."""
+
+    name = "list"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> list[str]:
+        return [part.strip() for part in value.split(",")]
+
+
+_LIST = _List()
 
 
 @click.group(cls=OneLineErrors, context_settings={"max_content_width": 120, "show_default": True})
@@ -67,6 +80,58 @@ def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str,
     """Be one task of the cluster that TF_CONFIG describes; give every task the same options."""
     config = layered_config(file, assignments, options)
     start.run_one_task(config, run_dir, os.environ.get("TF_CONFIG"), resume=resume, notify=click.echo)
+
+
+@cli.command()
+@click.argument("runs", nargs=-1, type=_FOLDER, metavar="[RUN_DIR]...")
+@click.option("--modes", type=_LIST, help="Comma between them; default: all but elastic.")
+@click.option("--seeds", type=click.IntRange(1, 100), help="How many: 0, 1, 2, …; default 3.")
+@click.option("--straggler", "stragglers", type=_LIST, help="Comma between settings, e.g. none,2:5x; default none.")
+@click.option("--batches", type=_LIST, help="same_per_update, same_per_worker or both, with a comma.")
+@click.option("--target-accuracy", type=click.FloatRange(0, 1, min_open=True), help="For the time and images to it.")
+@click.option("--output", type=_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")
+@click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
+@config_options(
+    "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
+)  # fmt: skip
+@config_layers
+def compare(
+    runs: tuple[Path, ...],
+    modes: list[str] | None,
+    seeds: int | None,
+    stragglers: list[str] | None,
+    batches: list[str] | None,
+    target_accuracy: float | None,
+    output: Path,
+    force: bool,
+    file: Path | None,
+    assignments: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Train several modes on the same work, or take the finished runs RUN_DIR, and write the report."""
+    values = dict(parse_assignment(text) for text in assignments) | overrides(options)
+    changes = {
+        "arms": [{"mode": mode} for mode in modes] if modes else None,
+        "seeds": seeds,
+        "stragglers": stragglers,
+        "batches": batches,
+        "target_accuracy": target_accuracy,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    if runs and (values or file or given.keys() - {"target_accuracy"}):
+        raise UserError("with finished runs only --output, --target-accuracy and --force can be given")
+    roots, code = list(runs), 0
+    if not runs:
+        comparison = plan.read_comparison(file, given, values)
+        target_accuracy = comparison.target_accuracy
+        roots, code = runner.train_all(comparison, output)
+    if code:
+        click.echo(f"Error: stopped before all runs were trained; the same command goes on: {output}", err=True)
+        return code
+    from ps_cluster.comparison import report  # matplotlib takes half a second to import
+
+    report.print_report(report.write_report(roots, output, target_accuracy=target_accuracy, force=force), Console())
+    return 0
 
 
 @cli.command()

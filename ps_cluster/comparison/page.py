@@ -77,4 +77,4 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
 
 
 def _data_uri(plot: Plot) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(plot.svg()).decode()}"
+    return f"data:image/svg+xml;base64,{base64.b64encode(plot.svg).decode()}"

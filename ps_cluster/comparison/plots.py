@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -29,9 +30,11 @@ class Plot:
     caption: str
     figure: Figure
 
+    @cached_property
     def png(self) -> bytes:
         return self._saved("png")
 
+    @cached_property
     def svg(self) -> bytes:
         return self._saved("svg")
 
@@ -146,6 +149,7 @@ def _throughput(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -
             speeds = [[record.examples_per_second for record in group.records] for _, group in mine]
             means = np.array([np.mean(values) for values in speeds])
             spread = [means - [min(values) for values in speeds], [max(values) for values in speeds] - means]
+            spread = np.maximum(spread, 0)  # a mean of equal numbers may be off by a rounding
             style = {"color": look[arm].color, "linestyle": look[arm].line, "marker": look[arm].marker}
             panel.errorbar([factor for factor, _ in mine], means, yerr=spread, capsize=3, label=arm, **style)
         panel.set(xlabel="straggler factor [times its own step time]", ylabel="throughput [images/s]")

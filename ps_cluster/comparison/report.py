@@ -102,5 +102,5 @@ def default_target(records: Sequence[Record]) -> float | None:
 
 def _write_plots(folder: Path, plots: Sequence[Plot]) -> None:
     for plot in plots:
-        write_whole(folder / f"{plot.name}.png", plot.png())
-        write_whole(folder / f"{plot.name}.svg", plot.svg())
+        write_whole(folder / f"{plot.name}.png", plot.png)
+        write_whole(folder / f"{plot.name}.svg", plot.svg)
