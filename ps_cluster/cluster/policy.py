@@ -28,6 +28,8 @@ ON_DEATH = {
 _ON_DEATH_IN_MODE: Mapping[str, OnDeaths] = {
     # Each all-reduce waits for every worker, and the strategy takes no new one in the place of one that died.
     "sync": ON_DEATH | {WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)},
+    # A round has a place for every worker and would wait for one that never comes again.
+    "sync-ps": ON_DEATH | {WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
 }
 
 

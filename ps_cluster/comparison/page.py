@@ -13,7 +13,7 @@ from jinja2 import Environment, StrictUndefined
 from ps_cluster.comparison import origin
 from ps_cluster.comparison.groups import Group, arms, stragglers
 from ps_cluster.comparison.plots import Plot
-from ps_cluster.comparison.table import Row, cells, headings
+from ps_cluster.comparison.table import TABLES, Row, cells, headings
 from ps_cluster.comparison.words import Findings
 
 _IDENTITY = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
@@ -38,7 +38,7 @@ def render_page(
         warnings=warnings,
         findings=findings,
         target=target,
-        headings=_IDENTITY | headings(target),
+        tables=_tables(target),
         rows=[_identity(row) | cells(row) for row in rows],
         plots=[(plot, _data_uri(plot)) for plot in plots],
         **_origins(groups),
@@ -59,6 +59,12 @@ def _overview(groups: Sequence[Group]) -> dict[str, str]:
         "model": ", ".join(dict.fromkeys(record.model for record in records)),
         "precision": ", ".join(dict.fromkeys(record.precision for record in records)),
     }
+
+
+def _tables(target: float | None) -> dict[str, dict[str, str]]:
+    """Title → the columns of that table, as key → heading."""
+    names = headings(target)
+    return {title: _IDENTITY | {key: names[key] for key in keys} for title, keys in TABLES.items()}
 
 
 def _identity(row: Row) -> dict[str, str]:

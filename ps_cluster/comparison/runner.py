@@ -30,9 +30,8 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     _claim(output, comparison)
     roots = [output / "runs" / run.name for run in runs]
     for number, (run, root) in enumerate(zip(runs, roots), 1):
-        if not _completed(root):
-            if code := _train(run, root, f"run {number} of {len(runs)}: {run.name}"):
-                return roots, code
+        if not _completed(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
+            return roots, code
     return roots, 0
 
 

@@ -17,6 +17,11 @@ from ps_cluster.comparison.words import percent
 from ps_cluster.reporting.closing_table import number
 
 Row = dict[str, Any]
+# The columns are too many for one table: two, each with who it is about on its left.
+TABLES = {
+    "Accuracy and speed (mean ± sd over seeds)": ("n", "accuracy", "interval", "speed", "seconds", "examples"),
+    "Staleness, work and cost (means over seeds)": ("staleness", "updates", "idle", "cpu", "memory"),
+}
 Metrics = Mapping[str, Callable[[Record], float | None]]
 
 
@@ -142,10 +147,7 @@ def cells(row: Row) -> dict[str, str]:
 def print_tables(rows: Sequence[Row], target: float | None, console: Console) -> None:
     """The groups, in two tables under each other so that they fit a terminal."""
     names = headings(target)
-    for title, keys in (
-        ("Accuracy and speed (mean ± sd over seeds)", ("n", "accuracy", "interval", "speed", "seconds", "examples")),
-        ("Staleness, work and cost (means over seeds)", ("staleness", "updates", "idle", "cpu", "memory")),
-    ):
+    for title, keys in TABLES.items():
         table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False)
         table.add_column("arm", overflow="fold")
         table.add_column("batch per worker / update", justify="right", overflow="fold")

@@ -155,6 +155,7 @@ class RunProgress:
             "accuracy": float(ledger.column(fresh, "correct").sum() / fresh_examples) if len(fresh) else None,
             "learning_rate": mean("learning_rate"),
             "staleness_mean": mean("staleness"),
+            "dropped": self._counts["dropped"],
             "workers": self._per_worker(),
         }
 

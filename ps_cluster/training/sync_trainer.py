@@ -6,6 +6,7 @@ all-reduce a step. Worker 0 also writes checkpoints, rows and the result. TF_CON
 
 from __future__ import annotations
 
+import signal
 import threading
 
 import tensorflow as tf
@@ -49,6 +50,9 @@ def train(
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
     )
+    # The strategy takes SIGTERM for notices of preemption; what it did before is asked for here.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    signal.siginterrupt(signal.SIGTERM, False)
     if reporter:
         reporter.row("building")
     device = f"/job:worker/replica:0/task:{index}/device:CPU:0"

@@ -293,6 +293,11 @@ def test_a_synchronous_worker_that_is_given_up_fails_the_run_with_its_first_caus
     assert launch.summary["outcome"] == "failed" and launch.summary["restarts"] == {"worker-0": 5, "worker-1": 5}
 
 
+def test_rounds_on_the_parameter_server_do_not_go_on_without_a_worker(launch):
+    assert launch(mode="sync-ps", worker="one_never_works", chief="ignores_sigterm") == 1
+    assert launch.errors[0].startswith("Error: worker-1") and launch.summary["restarts"] == {"worker-1": 5}
+
+
 def test_first_synchronous_worker_that_ends_without_a_result_fails_the_run(launch):
     assert launch(mode="sync", worker="ends_without_result") == 1
     assert "worker-0 ended without a result" in launch.errors[0] and "worker-0.log" in launch.errors[0]

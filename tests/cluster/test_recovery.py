@@ -1,9 +1,12 @@
 from pathlib import Path
 
+import pytest
+
 from ps_cluster.cluster.policy import ON_DEATH, Limits, on_death
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
 from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.topology import Task
+from ps_cluster.config import MODES
 
 
 class Clock:
@@ -71,11 +74,23 @@ def test_what_is_reported_in_the_end_is_the_first_cause():
     assert delay_s is None and "ps-0" in cause and "first" in cause and cause.endswith("(given up after 5 restarts)")
 
 
-def test_only_where_all_workers_wait_for_each_other_a_worker_takes_the_cluster_with_it():
-    assert on_death("sync")["worker"].whole_cluster and not on_death("sync")["worker"].dispensable
-    for mode in ("async", "bounded", "sync-ps", "elastic", "single"):
-        assert not on_death(mode)["worker"].whole_cluster and on_death(mode)["worker"].dispensable
-    assert not any(on_death(mode)["evaluator"].whole_cluster for mode in ("async", "sync", "single"))
+@pytest.mark.parametrize(
+    ("mode", "whole_cluster", "dispensable"),
+    [
+        ("async", False, True),
+        ("bounded", False, True),
+        ("elastic", False, True),
+        ("sync-ps", False, False),
+        ("sync", True, False),
+    ],
+)
+def test_a_worker_is_as_important_as_the_others_wait_for_it(mode, whole_cluster, dispensable):
+    worker = on_death(mode)["worker"]
+    assert (worker.whole_cluster, worker.dispensable) == (whole_cluster, dispensable)
+
+
+def test_the_evaluator_never_takes_the_cluster_with_it():
+    assert not any(on_death(mode)["evaluator"].whole_cluster for mode in MODES)
 
 
 def test_plans_are_carried_out_when_they_are_due_and_not_when_dropped():

@@ -1,0 +1,175 @@
+"""Every mode on real processes, on the embedded set: equal mathematics where they promise it, and the same services."""
+
+import csv
+import json
+import os
+import signal
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ps_cluster.training import checkpoints
+from tests.helpers.processes import assert_none_left, wait_until
+from tests.helpers.real_cluster import SMALL, finish, start, start_run, summary_of, tasks, wait_for_training
+
+pytestmark = pytest.mark.cluster
+
+# Adam divides by the gradient's size and so enlarges its rounding; that of plain momentum stays small for a few updates.
+MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rate=0.02")
+ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05")
+
+
+def run(run_dir, *options):
+    finish(start_run(run_dir, *options))
+    assert_none_left(run_dir)
+    return summary_of(run_dir)
+
+
+def last_arrays(run_dir):
+    folder = run_dir / "checkpoints"
+    return checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays
+
+
+def ledger_rows(run_dir):
+    return list(csv.DictReader((run_dir / "metrics" / "updates.csv").open()))
+
+
+@pytest.fixture(scope="module")
+def synchronous(tmp_path_factory):
+    """The same 3 updates by all-reduce and on the parameter server."""
+    root = tmp_path_factory.mktemp("synchronous")
+    modes = ("sync", "sync-ps")
+    return root, {mode: run(root / mode, "--mode", mode, "--steps", 3, "--seed", 3, *MOMENTUM) for mode in modes}
+
+
+def test_all_reduce_and_parameter_server_come_to_the_same_weights(synchronous):
+    root, summaries = synchronous
+    for summary in summaries.values():
+        assert summary["updates"]["applied"] == 3 and summary["staleness"]["max"] == 0
+        assert summary["gradients"] == {"scheduled": 9, "applied": 9, "dropped": 0, "per_update": 3}
+    one, other = last_arrays(root / "sync"), last_arrays(root / "sync-ps")
+    for name in ("weights", "slot_momentum"):  # but for the order in which three gradients are added
+        assert np.abs(one[name] - other[name]).max() < 1e-3 * np.abs(one[name]).max()
+
+
+def test_synchronous_workers_are_three_processes_that_took_the_same_batches(synchronous):
+    root, summaries = synchronous
+    took = [[(row["step"], row["version"], row["worker"]) for row in ledger_rows(root / mode)] for mode in summaries]
+    assert took[0] == took[1] == [(str(step), str(step // 3 + 1), str(step % 3)) for step in range(9)]
+    for mode, summary in summaries.items():
+        pids = {task["pid"] for (kind, _), task in tasks(root / mode).items() if kind == "worker"}
+        assert {worker["pid"] for worker in summary["workers"]} == pids and len(pids) == 3
+        assert [worker["updates"] for worker in summary["workers"]] == [3, 3, 3]
+        assert summary["evaluation"]["step"] == 3
+
+
+def test_a_bound_of_zero_with_three_workers_is_the_sequential_mathematics(tmp_path, monkeypatch):
+    run_dir = tmp_path / "run"
+    summary = run(run_dir, "--mode", "bounded", "--max-staleness", 0, "--steps", 12, "--no-evaluator", *MOMENTUM)
+    assert summary["staleness"]["histogram"] == {"0": 12} and summary["worker_processes"] == 3
+    order = [int(row["step"]) for row in sorted(ledger_rows(run_dir), key=lambda row: int(row["version"]))]
+    assert np.abs(last_arrays(run_dir)["weights"] - one_after_the_other(run_dir, order, monkeypatch)).max() < 1e-5
+
+
+def one_after_the_other(run_dir, step_ids, monkeypatch):
+    """The weights after these steps, run in this process as mode single would."""
+    import tensorflow as tf
+
+    from ps_cluster.config import load_config
+    from ps_cluster.data.packed import load_packed
+    from ps_cluster.training.async_trainer import LOCAL_DEVICE, build
+    from ps_cluster.training.worker import steps_function
+
+    config = load_config(run_dir / "config.yaml").with_values({"training.mode": "single"})
+    dataset = load_packed(Path(json.loads((run_dir / "dataset.json").read_text())["directory"]))
+    store, compute = build(config, dataset, [LOCAL_DEVICE], LOCAL_DEVICE)
+    monkeypatch.chdir(run_dir / "tasks" / "worker-0")
+    steps_function(store, compute, config)(tf.constant(step_ids, tf.int64))
+    return store.snapshot(0)["weights"]
+
+
+def test_the_bound_holds_with_a_straggler_that_would_break_it(tmp_path):
+    slow = ("--straggler", "2:5x", "--steps", 150, "--no-evaluator")
+    free = run(tmp_path / "async", *slow)
+    bounded = run(tmp_path / "bounded", "--mode", "bounded", "--max-staleness", 2, *slow)
+    assert free["staleness"]["max"] > 2 >= bounded["staleness"]["max"]
+    assert bounded["updates"]["applied"] == 150 and bounded["updates"]["lost"] == 0
+    assert bounded["straggler"] == "2:5x" and bounded["workers"][2]["updates"] < bounded["workers"][0]["updates"]
+
+
+def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
+    slow = ("--straggler", "2:+0.3s", "--steps", 40, "--no-evaluator")
+    summary = run(tmp_path / "run", "--mode", "sync-ps", "--backup-workers", 1, *slow)
+    gradients = summary["gradients"]
+    assert (gradients["applied"], gradients["per_update"]) == (80, 2) and gradients["dropped"] > 0
+    assert summary["updates"]["applied"] == 40 and summary["workers"][2]["updates"] < 10
+
+
+@pytest.mark.parametrize(
+    "options", [("sync",), ("sync-ps",), ("single",), ("elastic", *ELASTIC)], ids=lambda options: options[0]
+)
+def test_ctrl_c_drains_and_a_resumed_run_completes(tmp_path, options):
+    run_dir = tmp_path / "run"
+    process = start_run(run_dir, "--steps", 400, "--straggler", "0:+0.02s", "--mode", *options)
+    wait_for_training(run_dir, updates=20)
+    process.send_signal(signal.SIGINT)
+    finish(process)
+    assert_none_left(run_dir)
+    stopped = summary_of(run_dir)
+    assert stopped["outcome"] == "stopped" and 20 <= stopped["updates"]["applied"] < 400
+    assert stopped["updates"]["scheduled"] == stopped["updates"]["applied"] == stopped["evaluation"]["step"]
+    finish(start_run(run_dir, resume=True))
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert summary["outcome"] == "completed" and summary["updates"]["applied"] == summary["evaluation"]["step"] == 400
+    assert (summary["updates"]["duplicated"], summary["updates"]["lost"], summary["updates"]["rolled_back"]) == (
+        0,
+        0,
+        0,
+    )
+
+
+def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_snapshot(tmp_path):
+    run_dir = tmp_path / "run"
+    process = start_run(run_dir, "--mode", "sync", "--steps", 600, "--no-evaluator", "--straggler", "0:+0.02s")
+    wait_until(lambda: list((run_dir / "snapshots").glob("step-*.npz")), within_s=90)
+    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
+    finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 600
+    assert summary["updates"]["duplicated"] == summary["updates"]["lost"] == 0
+    assert [worker["restarts"] for worker in summary["workers"]] == [1, 1, 1]
+
+
+def test_a_killed_worker_of_synchronous_rounds_comes_back_and_no_round_is_short(tmp_path):
+    run_dir = tmp_path / "run"
+    process = start_run(run_dir, "--mode", "sync-ps", "--steps", 400, "--no-evaluator")
+    wait_for_training(run_dir, updates=40)
+    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
+    finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert summary["gradients"]["applied"] == 1200 and summary["updates"]["applied"] == 400
+    assert [worker["updates"] for worker in summary["workers"]] == [400, 400, 400]
+
+
+def test_compare_trains_what_is_missing_and_writes_the_report(tmp_path):
+    output = tmp_path / "comparison"
+    options = ("--modes", "async,single", "--seeds", 2, "--steps", 30, "--output", output, *SMALL)
+    finish(start("compare", *options))
+    roots = sorted((output / "runs").iterdir())
+    assert len(roots) == 4
+    for root in roots:
+        assert_none_left(root)
+    summaries = {root: (root / "summary.json").stat().st_mtime_ns for root in roots}
+    (roots[0] / "summary.json").unlink()  # as if it had been interrupted
+    printed = finish(start("compare", *options))
+    assert "generated images" in printed.lower() and "async" in printed
+    trained = [root for root in roots if (root / "summary.json").stat().st_mtime_ns != summaries[root]]
+    assert trained == [roots[0]], "finished runs are taken as they are"
+    page = (output / "report.html").read_text()
+    assert "<svg" in page or "data:image/" in page
+    rows = list(csv.DictReader((output / "rows.csv").open()))
+    assert len(rows) == 4 and len(json.loads((output / "report.json").read_text())["rows"]) == 4
