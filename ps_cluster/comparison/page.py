@@ -33,7 +33,6 @@ def render_page(
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(template).render(
         overview=_overview(groups),
-        synthetic=any(record.dataset_kind == "synthetic" for group in groups for record in group.records),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         warnings=warnings,
         findings=findings,
