@@ -19,4 +19,4 @@ def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
     config = load_config(run_dir.config)
     dataset = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"]))
     os.chdir(dataset.directory)
-    return config, dataset, config.training.total_steps(dataset.train_examples)
+    return config, dataset, config.total_steps(dataset.train_examples)

@@ -64,7 +64,7 @@ def train(
 
     progress = RunProgress(config, dataset.train_examples)
     append_row(run_dir.progress, progress.row("training"))
-    warm, total = 3 * config.cluster.workers, config.training.total_steps(dataset.train_examples)
+    warm, total = 3 * config.cluster.workers, config.total_steps(dataset.train_examples)
     run(0, warm)
     seconds = run(warm, warm + total)
     result = progress.result([int(sum(np.prod(v.shape) for v in model.trainable_variables))])

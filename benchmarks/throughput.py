@@ -1,4 +1,4 @@
-"""Images a second of this cluster beside one process and beside TensorFlow's own way, alternating in one call.
+"""Images a second of this cluster beside one process, all-reduce, and TensorFlow's own way, alternating in one call.
 
     python cli.py bench --rounds 3
 
@@ -28,8 +28,13 @@ from ps_cluster.run_dir import RunDir, write_json
 PROJECT = Path(__file__).resolve().parents[1]
 ARM_TIMEOUT_S = 600
 BATCH_SIZE = 128
-SINGLE, CLUSTER, PER_VARIABLE = "single", "cluster", "per_variable"
-MODULES = {SINGLE: "benchmarks.single", CLUSTER: "benchmarks.cluster", PER_VARIABLE: "benchmarks.cluster"}
+SINGLE, CLUSTER, SYNC, PER_VARIABLE = "single", "cluster", "sync", "per_variable"
+MODULES = {
+    SINGLE: "benchmarks.single",
+    CLUSTER: "benchmarks.cluster",
+    SYNC: "benchmarks.cluster",
+    PER_VARIABLE: "benchmarks.cluster",
+}
 # Images of one measurement, so that each takes about 10 to 30 s on two cores.
 EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 10_000, "airbench": 9_000}
 
@@ -68,11 +73,11 @@ def measure(
 
 def print_table(rows: list[dict], console: Console) -> None:
     table = Table(title="images/s, median (min–max), and the median of the ratios to single in the same round")
-    for name in ("network", "precision", *MODULES, "cluster/single", "per-variable/single"):
+    for name in ("network", "precision", *MODULES, "cluster/single", "sync/single", "per-variable/single"):
         table.add_column(name)
     for row in rows:
         rates = [f"{m['median']:,.0f} ({m['min']:,.0f}–{m['max']:,.0f})" for m in (row[arm] for arm in MODULES)]
-        ratios = [f"{row[f'{arm}_to_single']['median']:.2f}" for arm in (CLUSTER, PER_VARIABLE)]
+        ratios = [f"{row[f'{arm}_to_single']['median']:.2f}" for arm in (CLUSTER, SYNC, PER_VARIABLE)]
         table.add_row(row["model"], row["precision"], *rates, *ratios)
     console.print(table)
 
@@ -87,6 +92,9 @@ def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
 
 
 def measure_once(arm: str, config: RunConfig, packed: PackedDataset) -> float:
+    if arm == SYNC:  # the same images: every update takes a batch of each worker
+        updates = max(1, config.total_steps(packed.train_examples) // config.cluster.workers)
+        config = config.with_values({"training.mode": "sync", "training.steps": updates})
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
     try:
         run_dir = RunDir.create(folder / "run")
@@ -112,7 +120,7 @@ def measure_once(arm: str, config: RunConfig, packed: PackedDataset) -> float:
 def _row(model: str, precision: str, rates: dict[str, list[float]]) -> dict:
     ratios = {
         f"{arm}_to_single": [rate / single for rate, single in zip(rates[arm], rates[SINGLE])]
-        for arm in (CLUSTER, PER_VARIABLE)
+        for arm in (CLUSTER, SYNC, PER_VARIABLE)
     }
     return {
         "model": model,

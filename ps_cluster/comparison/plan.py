@@ -75,7 +75,7 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     A straggler that a mode has no such worker for (a single process has only worker 0) is left out.
 
     Raises:
-      UserError: the settings don't fit one of the modes.
+      UserError: the settings don't fit one of the modes, or there is nothing to run.
     """
     runs: dict[str, PlannedRun] = {}
     for seed in range(comparison.seeds):
@@ -84,6 +84,8 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
                 for arm in comparison.arms:
                     for run in _run(comparison, arm, batch, straggler, seed):
                         runs.setdefault(run.name, run)
+    if not runs:
+        raise UserError(f"--straggler: got {', '.join(comparison.stragglers)}: no mode here has such a worker")
     return list(runs.values())
 
 

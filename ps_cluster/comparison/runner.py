@@ -8,7 +8,7 @@ from pathlib import Path
 
 import yaml
 
-from ps_cluster.cluster.start import start_run
+from ps_cluster.cluster.start import resolve_data, start_run
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs
 from ps_cluster.errors import UserError
 from ps_cluster.reporting.progress import make_view
@@ -24,9 +24,11 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     A run that was interrupted is trained from its beginning, so that its times are those of one training.
 
     Raises:
-      UserError: `output` holds another comparison, or the settings fit no run.
+      UserError: `output` holds another comparison, the settings fit no run, or there is no data.
     """
     runs = planned_runs(comparison)
+    data = runs[0].config.data
+    resolve_data(data.dataset, data.data_dir, notify=print)  # what is wrong with it is found before anything is made
     _claim(output, comparison)
     roots = [output / "runs" / run.name for run in runs]
     for number, (run, root) in enumerate(zip(runs, roots), 1):
