@@ -112,6 +112,13 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
     if comparison.learning_rate == "linear":
         times = config.training.batch_size_per_worker * config.gradients_per_update / size
         config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})
-    labels = [arm.mode, *(f"{key.rpartition('.')[2]}={value}" for key, value in arm.set.items()), batch, straggler]
+    # Not the batch arm: where both come to the same batch (sync), one run serves both.
+    batch_label = f"batch={config.training.batch_size_per_worker}"
+    labels = [
+        arm.mode,
+        *(f"{key.rpartition('.')[2]}={value}" for key, value in arm.set.items()),
+        batch_label,
+        straggler,
+    ]
     name = "-".join(re.sub(r"[^\w.=+]+", "_", label) for label in labels)
     yield PlannedRun(f"{name}-seed{seed}", config)
