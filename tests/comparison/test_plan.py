@@ -1,0 +1,123 @@
+import json
+from types import SimpleNamespace
+
+import pytest
+
+from ps_cluster.comparison import runner
+from ps_cluster.comparison.plan import planned_runs, read_comparison
+from ps_cluster.config import CONFIG_FOLDER
+from ps_cluster.errors import UserError
+from ps_cluster.run_dir import RunDir
+
+SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.steps": 10}
+
+
+def plan(**changes):
+    return planned_runs(read_comparison(None, changes, SMALL))
+
+
+def arms(*modes, **settings):
+    return [{"mode": mode, "set": settings} for mode in modes]
+
+
+def by_mode(runs):
+    return {run.config.training.mode: run.config for run in runs}
+
+
+def test_every_update_sees_as_many_images_in_every_mode_and_the_learning_rate_follows():
+    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "single"), batches=["same_per_update"]))
+    assert {config.examples_per_step * config.gradients_per_update for config in runs.values()} == {384}
+    assert {round(config.optimizer.learning_rate, 9) for config in runs.values()} == {0.003}
+
+
+def test_every_worker_has_the_same_batch_and_the_learning_rate_follows_the_update():
+    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "single"), batches=["same_per_worker"]))
+    assert {config.training.batch_size_per_worker for config in runs.values()} == {128}
+    rates = {mode: round(config.optimizer.learning_rate, 9) for mode, config in runs.items()}
+    assert rates == {"async": 0.001, "sync": 0.003, "single": 0.001}
+
+
+def test_a_run_that_serves_both_batch_arms_is_trained_once():
+    names = [
+        run.name for run in plan(seeds=1, arms=arms("async", "sync"), batches=["same_per_update", "same_per_worker"])
+    ]
+    assert names == ["async-batch=384-none-seed0", "sync-batch=128-none-seed0", "async-batch=128-none-seed0"]
+
+
+def test_the_same_images_are_trained_on_in_all_modes():
+    settings = SMALL | {"training.steps": None, "training.epochs": 2}
+    comparison = read_comparison(None, {"seeds": 1, "arms": arms("async", "sync", "sync-ps", "single")}, settings)
+    images = [
+        run.config.total_updates(20_000) * run.config.examples_per_step * run.config.gradients_per_update
+        for run in planned_runs(comparison)
+    ]
+    assert images == pytest.approx([40_000] * 4, rel=0.01)
+
+
+def test_seeds_are_outermost_and_a_straggler_without_its_worker_is_left_out():
+    runs = plan(seeds=2, arms=arms("async", "single"), stragglers=["none", "2:5x"])
+    assert [(r.config.training.mode, r.config.cluster.straggler, r.config.training.seed) for r in runs] == [
+        (mode, straggler, seed)
+        for seed in (0, 1)
+        for mode, straggler in (("async", "none"), ("single", "none"), ("async", "2:5x"))
+    ]
+
+
+def test_what_is_set_for_an_arm_stays_in_it():
+    runs = plan(seeds=1, arms=[*arms("async", **{"training.simulate_workers": 8}), *arms("async")])
+    assert [run.config.training.simulate_workers for run in runs] == [8, None]
+
+
+@pytest.mark.parametrize("file", sorted(CONFIG_FOLDER.glob("compare-*.yaml")), ids=lambda file: file.name)
+def test_every_comparison_in_configs_can_be_run(file):
+    assert len(planned_runs(read_comparison(file, {}, {}))) >= 5
+
+
+def test_a_batch_that_backup_workers_cant_share_is_refused():
+    with pytest.raises(UserError, match="batch_size_per_worker: got 33"):
+        planned_runs(
+            read_comparison(
+                None,
+                {"arms": arms("sync-ps", **{"training.backup_workers": 1}), "batches": ["same_per_update"]},
+                SMALL | {"training.batch_size_per_worker": 33},
+            )
+        )
+
+
+@pytest.fixture
+def trained(monkeypatch):
+    """`names` of the runs that `train_all` trains; each ends with `outcome`."""
+    trained = SimpleNamespace(names=[], outcome="completed")
+
+    def start_run(config, root, *, view):
+        trained.names.append(root.name)
+        RunDir.create(root).summary.write_text(json.dumps({"outcome": trained.outcome}))
+        return 0
+
+    monkeypatch.setattr(runner, "start_run", start_run)
+    return trained
+
+
+def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path, trained):
+    comparison = read_comparison(None, {"arms": arms("async", "single"), "seeds": 2}, SMALL)
+    output = tmp_path / "out"
+    roots, code = runner.train_all(comparison, output)
+    assert code == 0 and trained.names == [root.name for root in roots] and len(roots) == 4
+    summary = RunDir(roots[2]).summary
+    summary.write_text(json.dumps({"outcome": "stopped"}))
+    (roots[2] / "left over").touch()
+    trained.names.clear()
+    assert runner.train_all(comparison, output) == (roots, 0)
+    assert trained.names == [roots[2].name] and not (roots[2] / "left over").exists()
+
+
+def test_an_interrupted_run_stops_the_comparison(tmp_path, trained):
+    trained.outcome = "stopped"
+    _, code = runner.train_all(read_comparison(None, {"seeds": 1}, SMALL), tmp_path / "out")
+    assert code == runner.INTERRUPTED and len(trained.names) == 1
+
+
+def test_another_comparison_is_not_mixed_in(tmp_path, trained):
+    runner.train_all(read_comparison(None, {"seeds": 1}, SMALL), tmp_path / "out")
+    with pytest.raises(UserError, match="holds another comparison"):
+        runner.train_all(read_comparison(None, {"seeds": 2}, SMALL), tmp_path / "out")
