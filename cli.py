@@ -89,6 +89,7 @@ def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str,
 @click.option("--straggler", "stragglers", type=_LIST, help="Comma between settings, e.g. none,2:5x; default none.")
 @click.option("--batches", type=_LIST, help="same_per_update, same_per_worker or both, with a comma.")
 @click.option("--target-accuracy", type=click.FloatRange(0, 1, min_open=True), help="For the time and images to it.")
+@click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
 @click.option("--output", type=_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")
 @click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
 @config_options(
@@ -102,6 +103,7 @@ def compare(
     stragglers: list[str] | None,
     batches: list[str] | None,
     target_accuracy: float | None,
+    baseline: str | None,
     output: Path,
     force: bool,
     file: Path | None,
@@ -130,7 +132,8 @@ def compare(
         return code
     from ps_cluster.comparison import report  # matplotlib takes half a second to import
 
-    report.print_report(report.write_report(roots, output, target_accuracy=target_accuracy, force=force), Console())
+    written = report.write_report(roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force)
+    report.print_report(written, Console())
     return 0
 
 

@@ -152,6 +152,8 @@ class RunConfig(_Section):
             )
         if training.staleness_method != "none" and mode != "async":
             raise ValueError(f"training.staleness_method: got '{training.staleness_method}': it needs mode async")
+        if training.staleness_method == "momentum" and self.optimizer.rule == "sgd":
+            raise ValueError("training.staleness_method: got 'momentum': optimizer.rule sgd has none to correct")
         named = [slow.worker for slow in parse_stragglers(cluster.straggler).slow]
         if named and max(named) >= self.training_workers:
             raise ValueError(

@@ -35,12 +35,22 @@ def ledger_rows(run_dir):
     return list(csv.DictReader((run_dir / "metrics" / "updates.csv").open()))
 
 
+def slowness(run_dir):
+    """By worker: the median of the time from pull to push over that of the computation alone."""
+    ratios = {}
+    for row in ledger_rows(run_dir):
+        pulled, computed, pushed = (float(row[f"{name}_time"]) for name in ("pulled", "computed", "pushed"))
+        ratios.setdefault(int(row["worker"]), []).append((pushed - pulled) / (computed - pulled))
+    return {worker: round(float(np.median(found)), 1) for worker, found in sorted(ratios.items())}
+
+
 @pytest.fixture(scope="module")
 def synchronous(tmp_path_factory):
-    """The same 3 updates by all-reduce and on the parameter server."""
+    """The same 3 updates by all-reduce and on the parameter server, worker 2 five times slower."""
     root = tmp_path_factory.mktemp("synchronous")
     modes = ("sync", "sync-ps")
-    return root, {mode: run(root / mode, "--mode", mode, "--steps", 3, "--seed", 3, *MOMENTUM) for mode in modes}
+    options = ("--steps", 3, "--seed", 3, "--straggler", "2:5x", *MOMENTUM)
+    return root, {mode: run(root / mode, "--mode", mode, *options) for mode in modes}
 
 
 def test_all_reduce_and_parameter_server_come_to_the_same_weights(synchronous):
@@ -62,6 +72,7 @@ def test_synchronous_workers_are_three_processes_that_took_the_same_batches(sync
         assert {worker["pid"] for worker in summary["workers"]} == pids and len(pids) == 3
         assert [worker["updates"] for worker in summary["workers"]] == [3, 3, 3]
         assert summary["evaluation"]["step"] == 3
+        assert slowness(root / mode) == pytest.approx({0: 1, 1: 1, 2: 5}, abs=0.3)
 
 
 def test_a_bound_of_zero_with_three_workers_is_the_sequential_mathematics(tmp_path, monkeypatch):
@@ -93,6 +104,8 @@ def test_the_bound_holds_with_a_straggler_that_would_break_it(tmp_path):
     slow = ("--straggler", "2:5x", "--steps", 150, "--no-evaluator")
     free = run(tmp_path / "async", *slow)
     bounded = run(tmp_path / "bounded", "--mode", "bounded", "--max-staleness", 2, *slow)
+    for mode in ("async", "bounded"):
+        assert slowness(tmp_path / mode) == pytest.approx({0: 1, 1: 1, 2: 5}, abs=0.3)
     assert free["staleness"]["max"] > 2 >= bounded["staleness"]["max"]
     assert bounded["updates"]["applied"] == 150 and bounded["updates"]["lost"] == 0
     assert bounded["straggler"] == "2:5x" and bounded["workers"][2]["updates"] < bounded["workers"][0]["updates"]
@@ -106,8 +119,16 @@ def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
     assert summary["updates"]["applied"] == 40 and summary["workers"][2]["updates"] < 10
 
 
+def test_three_workers_are_as_stale_as_ten_would_be(tmp_path):
+    options = ("--simulate-workers", 10, "--staleness-method", "dc_adaptive", "--steps", 300, "--no-evaluator")
+    staleness = run(tmp_path / "run", *options, *MOMENTUM)["staleness"]
+    assert 7.5 < staleness["mean"] < 9.5 and staleness["histogram"]["7"] > 0
+
+
 @pytest.mark.parametrize(
-    "options", [("sync",), ("sync-ps",), ("single",), ("elastic", *ELASTIC)], ids=lambda options: options[0]
+    "options",
+    [("sync",), ("sync-ps",), ("bounded",), ("single",), ("elastic", *ELASTIC)],
+    ids=lambda options: options[0],
 )
 def test_ctrl_c_drains_and_a_resumed_run_completes(tmp_path, options):
     run_dir = tmp_path / "run"

@@ -123,7 +123,7 @@ class Watch:
                 self._enter("training")
                 if self._draining:
                     self._drain()
-            if self._stage == "training" and row["applied"] != self._applied:
+            if self._stage in ("training", "draining") and row["applied"] != self._applied:
                 self._applied = row["applied"]
                 self._most_applied = max(self._most_applied, self._applied)
                 self._moved()

@@ -9,6 +9,7 @@ from typing import Any
 from ps_cluster.comparison.records import Record
 from ps_cluster.comparison.statistics import Sample
 from ps_cluster.config import RunConfig
+from ps_cluster.errors import UserError
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 is the same batch
 NO_STRAGGLER = "none"
@@ -52,6 +53,15 @@ class Group:
     @property
     def key(self) -> tuple[str, int, str]:
         return self.arm, self.batch_per_worker, self.straggler
+
+    @property
+    def diverged(self) -> int:
+        """How many of the runs diverged."""
+        return sum(record.diverged for record in self.records)
+
+    @property
+    def all_diverged(self) -> bool:
+        return self.diverged == len(self.records)
 
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
         """The numbers of the runs that have one."""
@@ -97,14 +107,19 @@ def stragglers(groups: Sequence[Group]) -> list[str]:
     return sorted(dict.fromkeys(group.straggler for group in groups), key=lambda text: text != NO_STRAGGLER)
 
 
-def make_views(groups: Sequence[Group]) -> list[View]:
+def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[View]:
     """For each straggler: the groups with the baseline's batch per update, and those with its batch per worker.
 
-    The baseline is the arm "sync" where there is one, else the first. Groups that share neither batch with it come last,
-    without a baseline.
+    The baseline is the arm of that name; without a name it is the arm "sync" where there is one, else the first. Groups
+    that share neither batch with it come last, without a baseline.
+
+    Raises:
+      UserError: no arm is called `baseline`.
     """
     names = arms(groups)
-    baseline_arm = "sync" if "sync" in names else names[0]
+    if baseline is not None and baseline not in names:
+        raise UserError(f"baseline: no arm is called '{baseline}': there are {', '.join(names)}")
+    baseline_arm = baseline or ("sync" if "sync" in names else names[0])
     return [view for straggler in stragglers(groups) for view in _views_of(groups, straggler, baseline_arm)]
 
 

@@ -14,7 +14,7 @@ from ps_cluster.comparison import origin
 from ps_cluster.comparison.groups import Group, arms, stragglers
 from ps_cluster.comparison.plots import Plot
 from ps_cluster.comparison.table import TABLES, Row, cells, headings
-from ps_cluster.comparison.words import Findings
+from ps_cluster.comparison.words import LEARNED, Findings, are_few
 
 _IDENTITY = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
 
@@ -24,6 +24,7 @@ def render_page(
     groups: Sequence[Group],
     rows: Sequence[Row],
     target: float | None,
+    headline: Sequence[str],
     findings: Sequence[Findings],
     plots: Sequence[Plot],
     warnings: Sequence[str],
@@ -35,7 +36,10 @@ def render_page(
         overview=_overview(groups),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         warnings=warnings,
+        headline=headline,
         findings=findings,
+        details_open=are_few(findings),
+        learned=LEARNED,
         target=target,
         tables=_tables(target),
         rows=[_identity(row) | cells(row) for row in rows],

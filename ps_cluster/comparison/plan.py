@@ -23,7 +23,7 @@ class Arm(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
     mode: Literal[MODES]
-    set: dict[str, Any] = {}
+    set: dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any] = {}
 
 
 class Comparison(BaseModel):
@@ -84,9 +84,18 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
                 for arm in comparison.arms:
                     for run in _run(comparison, arm, batch, straggler, seed):
                         runs.setdefault(run.name, run)
+    images = {_images(run.config) for run in runs.values() if run.config.training.steps is not None}
+    if len(images) > 1:
+        raise UserError(
+            "training.steps: counts updates, and they see different numbers of images here: give training.epochs instead"
+        )
     if not runs:
         raise UserError(f"--straggler: got {', '.join(comparison.stragglers)}: no mode here has such a worker")
     return list(runs.values())
+
+
+def _images(config: RunConfig) -> int:
+    return config.training.steps * config.examples_per_step * config.gradients_per_update
 
 
 def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,11 +26,17 @@ Histogram = Mapping[int, int]
 
 @dataclass(frozen=True)
 class Score:
-    """One checkpoint, scored on the test images. `test_accuracy` in 0..1."""
+    """One checkpoint, scored on the test images. `test_accuracy` in 0..1; `test_loss` is None where it was not finite."""
 
     test_accuracy: float
     train_seconds: float
     examples: int
+    test_loss: float | None
+
+    @property
+    def diverged(self) -> bool:
+        """The network computes no number any more: its accuracy says nothing about learning."""
+        return self.test_loss is None or not math.isfinite(self.test_loss)
 
 
 @dataclass(frozen=True)
@@ -63,7 +70,7 @@ class Record:
     model: str
     precision: str
     scores: tuple[Score, ...]
-    best_accuracy: float
+    best_accuracy: float | None
     train_seconds: float
     examples: int
     staleness: Staleness
@@ -96,15 +103,26 @@ class Record:
         return self.config.examples_per_step * self.config.gradients_per_update
 
     @property
-    def accuracy(self) -> float:
-        return self.scores[-1].test_accuracy
+    def diverged(self) -> bool:
+        """Whether its last scored checkpoint has a loss that is not finite."""
+        return self.scores[-1].diverged
+
+    @property
+    def accuracy(self) -> float | None:
+        """Of the last scored checkpoint; None for a run that diverged."""
+        return None if self.diverged else self.scores[-1].test_accuracy
 
     @property
     def examples_per_second(self) -> float:
         return self.examples / self.train_seconds
 
     def reached(self, target: float) -> Reached | None:
-        """When the test accuracy first came to `target`, on straight lines between scores; None where it never did."""
+        """When the test accuracy first came to `target`, on straight lines between scores; None where it never did.
+
+        A run that diverged reached nothing.
+        """
+        if self.diverged:
+            return None
         before = None
         for score in self.scores:
             if score.test_accuracy >= target:
@@ -177,7 +195,7 @@ def _ledger(path: Path) -> dict[str, np.ndarray]:
 
 def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: Columns) -> Record:
     scores = tuple(
-        Score(float(row["test_accuracy"]), float(row["train_seconds"]), int(row["examples"]))
+        Score(float(row["test_accuracy"]), float(row["train_seconds"]), int(row["examples"]), row["test_loss"])
         for row in summary["evaluation"]["history"]
     )
     seconds = float(summary["train_seconds"])
@@ -193,7 +211,7 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: Columns) 
         model=summary["model"],
         precision=summary["precision"],
         scores=scores,
-        best_accuracy=max(score.test_accuracy for score in scores),
+        best_accuracy=max((score.test_accuracy for score in scores if not score.diverged), default=None),
         train_seconds=seconds,
         examples=examples,
         staleness=_staleness(summary["staleness"]),

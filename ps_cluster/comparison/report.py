@@ -33,19 +33,27 @@ class Report:
     warnings: tuple[str, ...]
     target_accuracy: float | None
     group_rows: tuple[Row, ...]
+    headline: tuple[str, ...]
     findings: tuple[Findings, ...]
 
 
 def write_report(
-    run_roots: Sequence[Path], output: Path, *, target_accuracy: float | None = None, force: bool = False
+    run_roots: Sequence[Path],
+    output: Path,
+    *,
+    target_accuracy: float | None = None,
+    baseline: str | None = None,
+    force: bool = False,
 ) -> Report:
     """Compares finished runs and writes report.html, plots/, rows.csv, groups.csv and report.json into `output`.
 
     Args:
       target_accuracy: in 0..1, for the time and the examples to it; None takes the highest round one that all runs reached.
+      baseline: label of the arm that the others are held against; None takes "sync" where there is one, else the arm of the
+        first run that was given.
       force: compare runs that differ in what must be equal, and say so on top.
     Raises:
-      UserError: a directory holds no finished run, or the runs may not be compared.
+      UserError: a directory holds no finished run, the runs may not be compared, or no arm is the baseline.
     """
     if target_accuracy is not None and not 0 < target_accuracy <= 1:
         raise UserError(f"target accuracy: got {target_accuracy}: write a share of 1, e.g. 0.6 for 60 %")
@@ -55,15 +63,19 @@ def write_report(
     if any(record.dataset_kind == "synthetic" for record in records):
         warnings.insert(0, SYNTHETIC)
     target = target_accuracy if target_accuracy is not None else default_target(records)
-    views = make_views(groups)
+    views = make_views(groups, baseline)
     found = words.findings(groups, views, target)
+    short = words.headline(groups, views)
     run_rows, group_rows = table.run_rows(groups, target), table.group_rows(groups, target)
     plots = make_plots(groups, views)
-    page = render_page(groups=groups, rows=group_rows, target=target, findings=found, plots=plots, warnings=warnings)
+    page = render_page(
+        groups=groups, rows=group_rows, target=target, headline=short, findings=found, plots=plots, warnings=warnings
+    )
     content = {
         "schema": SCHEMA,
         "warnings": warnings,
         "target_accuracy": target,
+        "headline": short,
         "findings": [asdict(section) for section in found],
         "rows": run_rows,
         "groups": group_rows,
@@ -73,15 +85,20 @@ def write_report(
     write_whole(output / "groups.csv", table.to_csv(group_rows))
     write_whole(output / "report.json", json.dumps(content, indent=1) + "\n")
     write_whole(output / "report.html", page)
-    return Report(output / "report.html", tuple(warnings), target, tuple(group_rows), tuple(found))
+    return Report(output / "report.html", tuple(warnings), target, tuple(group_rows), tuple(short), tuple(found))
 
 
 def print_report(report: Report, console: Console) -> None:
-    """What has to be known first, the table, the findings, and where the page is."""
+    """What has to be known first, the table, what was found in short, the details unless they are many, and the page."""
     for line in report.warnings:
         console.print(line, style="bold yellow", highlight=False, markup=False)
     table.print_tables(report.group_rows, report.target_accuracy, console)
-    for section in report.findings:
+    if report.headline:
+        console.print()
+        console.print("What was found", style="bold")
+    for sentence in report.headline:
+        console.print(f"- {sentence}", highlight=False, markup=False)
+    for section in report.findings if words.are_few(report.findings) else ():
         console.print()
         console.print(section.about, style="bold", highlight=False, markup=False)
         for sentence in section.sentences:
@@ -91,8 +108,11 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def default_target(records: Sequence[Record]) -> float | None:
-    """The largest multiple of 5 % that every run reached, else of 1 %; None where one didn't even reach that."""
-    lowest = min(record.best_accuracy for record in records)
+    """The largest multiple of 5 % that every run reached, else of 1 %; None where one didn't even reach that.
+
+    Runs that diverged have no say in it.
+    """
+    lowest = min((record.best_accuracy for record in records if not record.diverged), default=0.0)
     for per_unit in (20, 100):
         multiple = math.floor(lowest * per_unit + 1e-9)
         if multiple:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
@@ -11,11 +11,13 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito, "Color Universal Design", 2008; their yellow comes last, as it is faint on white.
-PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#F0E442")
+# Okabe and Ito, "Color Universal Design", 2008, without their yellow, which is faint on white. Neither of the numbers of
+# colours, lines and markers divides another, so 35 arms differ in colour or line, and more in their marker.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "X", "*")
+MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: that is for a run that diverged
 WIDTH_IN = 9.0
+_HANDLE_IN, _LETTER_IN = 0.75, 0.078  # of the legend: a line with the space around it, and a letter of its words
 _RC = {
     "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e6ea", "grid.linewidth": 0.6, "axes.axisbelow": True,
@@ -49,10 +51,38 @@ def grid(rows: int, columns: int, height_in: float) -> tuple[Figure, list[list[A
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
-def legend_above(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, each label once."""
+def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
+    """One legend for all panels, each label once: above them where one line holds it, else below."""
     found = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels()):
             found.setdefault(label, handle)
-    figure.legend(found.values(), found.keys(), loc="outside upper left", ncols=min(5, len(found)), handlelength=3.2)
+    if not found:
+        return
+    widths = [_HANDLE_IN + _LETTER_IN * len(label) for label in found]
+    if sum(widths) <= WIDTH_IN:
+        place, columns = "outside upper left", len(found)
+    else:
+        place, columns = "outside lower left", max(1, int(WIDTH_IN / max(widths)))
+    figure.legend(found.values(), found.keys(), loc=place, ncols=columns, handlelength=3.2)
+
+
+def diverged_marks(axes: Axes, marks: Mapping[str, Sequence[float]], look: Mapping[str, Look], row: float) -> None:
+    """Below zero a line for each arm, `row` high, with a cross at each x where a run of it was found to have diverged."""
+    if not marks:
+        return
+    axes.axhline(0, color="#5b6570", linewidth=0.8)
+    for place, (arm, x) in enumerate(marks.items(), start=1):
+        y = -place * row
+        axes.plot(x, [y] * len(x), marker="x", markersize=5, markeredgewidth=1.4, linestyle="", color=look[arm].color)
+        first, last = (_across(axes, choose(x)) for choose in (min, max))
+        end, offset, side = (min(x), -7, "right") if first > 0.45 else (max(x) if last < 0.45 else min(x), 7, "left")
+        words = {"xytext": (offset, 0), "textcoords": "offset points", "ha": side, "va": "center", "fontsize": 7}
+        axes.annotate(f"{arm}: diverged", (end, y), color="#3b444d", **words)
+    axes.set_ylim(bottom=-(len(marks) + 0.8) * row)
+    axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 100])
+
+
+def _across(axes: Axes, x: float) -> float:
+    """How far to the right, as a share of the panel's width."""
+    return axes.transAxes.inverted().transform(axes.transData.transform((x, 0)))[0]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from rich.console import Console
@@ -23,6 +24,7 @@ TABLES = {
     "Staleness, work and cost (means over seeds)": ("staleness", "updates", "idle", "cpu", "memory"),
 }
 Metrics = Mapping[str, Callable[[Record], float | None]]
+_ACCURACIES = ("test_accuracy", "best_test_accuracy")
 
 
 def metrics(target: float | None) -> Metrics:
@@ -62,6 +64,7 @@ def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
             "seed": record.seed,
             "workers": record.config.training_workers,
             "target_accuracy": target,
+            "diverged": record.diverged,
             **{name: read(record) for name, read in metrics(target).items()},
             **{f"idle_share_worker_{index}": record.idle_shares.get(index) for index in workers},
             "run": str(record.root),
@@ -74,17 +77,20 @@ def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
 def group_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
     """A row for each group: of each number the mean and, where there are two seeds or more, sd and 95 % interval.
 
-    A number that some runs of the group don't have (a target that wasn't reached) has its own smaller n.
+    A number that some runs of the group don't have (a target that wasn't reached, the accuracy of a run that diverged)
+    has its own smaller n. Where a run diverged, the accuracy of the others gets no spread: they are a choice.
     """
     workers = _worker_indices(groups)
     rows = []
     for group in groups:
         estimates = {name: estimate(group.values(read)) for name, read in metrics(target).items()}
+        estimates |= {name: _share(estimates[name], alone=bool(group.diverged)) for name in _ACCURACIES}
         for index in workers:
             shares = [record.idle_shares[index] for record in group.records if index in record.idle_shares]
-            estimates[f"idle_share_worker_{index}"] = estimate(shares)
+            estimates[f"idle_share_worker_{index}"] = _share(estimate(shares))
         seeds = " ".join(map(str, group.seeds))
         row = {**_identity(group), "n": len(group.records), "seeds": seeds, "target_accuracy": target}
+        row["diverged"] = group.diverged
         for name, value in estimates.items():
             row |= _estimate_columns(name, value)
         rows.append(row)
@@ -129,7 +135,7 @@ def cells(row: Row) -> dict[str, str]:
     memory = row["peak_memory_bytes_mean"]
     return {
         "n": str(row["n"]),
-        "accuracy": _spread(row, "test_accuracy", 100, ".2f"),
+        "accuracy": _accuracy(row),
         "interval": "–" if None in interval else f"{interval[0] * 100:.2f} to {interval[1] * 100:.2f}",
         "speed": _spread(row, "examples_per_second", 1, ",.0f"),
         "seconds": limit + _spread(row, "seconds_to_target", 1, ",.1f") + some,
@@ -190,6 +196,22 @@ def _estimate_columns(name: str, value: Estimate | None) -> Row:
         f"{name}_mean": value.mean, f"{name}_sd": value.sd, f"{name}_low": value.low, f"{name}_high": value.high,
         f"{name}_n": value.n,
     }  # fmt: skip
+
+
+def _share(value: Estimate | None, *, alone: bool = False) -> Estimate | None:
+    """The estimate of a share in 0..1: no interval reaches out of that. `alone`: just the mean."""
+    if value is None or value.sd is None:
+        return value
+    if alone:
+        return replace(value, sd=None, low=None, high=None)
+    return replace(value, low=max(value.low, 0.0), high=min(value.high, 1.0))
+
+
+def _accuracy(row: Row) -> str:
+    if row["diverged"] == row["n"]:
+        return "diverged"
+    some = f" ({row['diverged']} of {row['n']} diverged)" if row["diverged"] else ""
+    return _spread(row, "test_accuracy", 100, ".2f") + some
 
 
 def _spread(row: Row, name: str, scale: float, spec: str) -> str:

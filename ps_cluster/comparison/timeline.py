@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ps_cluster.comparison.groups import Group, stragglers
 from ps_cluster.comparison.records import PHASE_COLUMNS, Columns
-from ps_cluster.comparison.style import grid, legend_above
+from ps_cluster.comparison.style import WIDTH_IN, legend_outside
 
 # What a step does between two neighbours of PHASE_COLUMNS, with a hatch for those who don't see the colours.
 _PHASES = (
@@ -20,29 +20,40 @@ _PHASES = (
     ("slow on purpose", "#E69F00", "...."),
     ("pushes (and waits)", "#D55E00", ""),
 )
-_STEPS = 8
+_STEPS = 7
 
 
 def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
-    """For each straggler a panel for each arm (its first batch), all of the same length of time."""
+    """For each straggler a panel for each kind of mode (its first arm and batch), all of the same length of time."""
     for straggler in stragglers(groups):
-        chosen: dict[str, Group] = {}
+        chosen: dict[tuple, Group] = {}
         for group in groups:
             ledger = group.first.ledger
             if group.straggler == straggler and set(PHASE_COLUMNS) <= ledger.keys():
-                chosen.setdefault(group.arm, group)
+                chosen.setdefault(_kind(group), group)
         if chosen:
             yield straggler, _timeline(list(chosen.values()))
 
 
+def _kind(group: Group) -> tuple:
+    """What decides who waits for whom: not the optimizer, nor what is done about staleness."""
+    training = group.first.config.training
+    bound = training.max_staleness if training.mode == "bounded" else None
+    return training.mode, bound, training.backup_workers
+
+
 def _timeline(groups: Sequence[Group]) -> Figure:
-    heights = sum(len(np.unique(group.first.ledger["worker"])) for group in groups) / len(groups)
-    figure, panels = grid(len(groups), 1, 0.75 + 0.22 * heights)
+    """The time axis is labelled once, under the last panel, and is that of all."""
+    heights = [0.45 + 0.2 * len(np.unique(group.first.ledger["worker"])) for group in groups]
+    figure = Figure(figsize=(WIDTH_IN, 0.8 + sum(heights)), layout="constrained")
+    column = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights)
+    panels = [panel for [panel] in column.tolist()]
     seconds = _STEPS * float(np.median([_step_seconds(group.first.ledger) for group in groups]))
-    for [panel], group in zip(panels, groups):
+    for panel, group in zip(panels, groups):
         _draw(panel, group.first.ledger, seconds)
         panel.set_title(f"{group.arm}, {group.batch_per_worker} images per worker", loc="left")
-    legend_above(figure, [panel for [panel] in panels])
+    panels[-1].set_xlabel("time [ms]")
+    legend_outside(figure, panels)
     return figure
 
 
@@ -75,6 +86,6 @@ def _draw(axes: Axes, ledger: Columns, seconds: float) -> None:
             label=name,
         )
     axes.set_yticks(range(len(workers)), [f"{worker:.0f}" for worker in workers])
-    axes.set(xlabel="time [ms]", ylabel="worker [index]", xlim=(0, 1000 * seconds))
-    axes.invert_yaxis()
+    axes.set(ylabel="worker\n[index]", xlim=(0, 1000 * seconds))
+    axes.set_ylim(len(workers) - 0.5, -0.5)
     axes.grid(visible=False)

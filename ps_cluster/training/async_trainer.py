@@ -70,15 +70,32 @@ def begin(
     """Where a training starts: its progress so far, and the checkpoint to restore when it is resumed.
 
     Raises:
-      UserError: there is no checkpoint to resume from.
+      UserError: there is no checkpoint to resume from, or it is of other work.
     """
     started = checkpoints.load_newest_good(run_dir.states, say) if resume else None
     if resume and started is None:
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from")
     progress = RunProgress(config, dataset.train_examples)
     if started is not None:
+        _check_same_work(config, RunConfig.model_validate(started.meta["config"]))
         progress.resume(started.arrays["ledger"], started.meta["train_seconds"])
     return progress, started
+
+
+def _check_same_work(config: RunConfig, before: RunConfig) -> None:
+    """The ledger's step ids mean the same only where these are equal."""
+    works = [
+        {
+            "training.mode": c.training.mode,
+            "training.batch_size_per_worker": c.training.batch_size_per_worker,
+            "training.seed": c.training.seed,
+            "steps of an update": c.steps_per_update,
+        }
+        for c in (before, config)
+    ]
+    for name, value in works[0].items():
+        if value != works[1][name]:
+            raise UserError(f"{name}: got {works[1][name]}, but the checkpoint to resume from was made with {value}")
 
 
 def connect(cluster: dict[str, list[str]]) -> tf.distribute.coordinator.ClusterCoordinator:
@@ -191,6 +208,7 @@ class _Chief:
         while not self._progress.completed and not drain.is_set():
             self._dispatch()
             drain.wait(POLL_S)
+            self._dispatcher.done()  # raises what went wrong on a worker
             self._poll()
             self._reporter.row_when_due("training")
             self._saver.save_when_due()
@@ -225,16 +243,19 @@ class _Chief:
         self._progress.update(*self._store.read_ledgers(first, end), first=first)
 
     def _finish_steps_under_way(self) -> None:
-        deadline = time.monotonic() + DRAIN_TIMEOUT_S
+        applied, moved = -1, time.monotonic()
         while self._progress.outstanding:
-            if time.monotonic() > deadline:
+            if self._progress.applied > applied:
+                applied, moved = self._progress.applied, time.monotonic()
+            if time.monotonic() - moved > DRAIN_TIMEOUT_S:
                 raise TimeoutError(
-                    f"{self._progress.outstanding} updates under way did not end within {DRAIN_TIMEOUT_S:.0f} s"
+                    f"{self._progress.outstanding} updates under way, and none ended within {DRAIN_TIMEOUT_S:.0f} s"
                 )
-            self._dispatcher.done()  # raises what went wrong on a worker
+            self._dispatcher.done()
             time.sleep(POLL_S)
             self._poll()
             self._reporter.row_when_due("draining")
+            self._saver.save_when_due()
 
 
 def end(config: RunConfig, saver: Saver, store: ParameterStore, progress: RunProgress, reporter: Reporter) -> None:

@@ -9,12 +9,13 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.training.parameter_store import APPLIED, WAIT, Push, Slice
-from ps_cluster.training.waiting import repeat_while
+from ps_cluster.training.waiting import after, repeat_while
 
 # A worker that pulled longer ago than this is taken for dead and no longer waited for. Should it push after all, its
 # gradient is judged by its staleness like every other.
 LEASE_S = 20.0
-_WAITING = -1
+_NOT_YET = -1  # of a version that a worker may take part in
+_NOT_UNDER_WAY = -1  # of a version that a worker has pulled
 
 
 class RoundSlice(Slice):
@@ -46,10 +47,10 @@ class RoundSlice(Slice):
         def attempt() -> tf.Tensor:
             now = self._version.read_value()
             given = tf.logical_and(now < end, self._has(tf.minimum(now, end - 1) * self._workers + worker))
-            return tf.where(given, tf.constant(_WAITING, tf.int64), now)
+            return tf.where(given, tf.constant(_NOT_YET, tf.int64), now)
 
         with tf.device(self._device):
-            return repeat_while(_WAITING, lambda: self._section.execute(attempt))
+            return repeat_while(_NOT_YET, lambda: self._section.execute(attempt))
 
     def _receive(self, push: Push) -> tf.Tensor:
         late = push.version < self._version.read_value()
@@ -76,8 +77,7 @@ class RoundSlice(Slice):
         )
         with tf.control_dependencies([version]):
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in (self._sum, self._delta_sum)]
-        with tf.control_dependencies(cleared):
-            return tf.constant(APPLIED) + 0
+        return after(cleared, APPLIED)
 
 
 class BoundedSlice(Slice):
@@ -94,14 +94,14 @@ class BoundedSlice(Slice):
         super().__init__(device, weights, statistics, factors, config, total_steps)
         self._bound = config.training.max_staleness
         with tf.device(device):
-            self._under_way = tf.Variable(tf.fill([config.training_workers], tf.constant(_WAITING, tf.int64)))
+            self._under_way = tf.Variable(tf.fill([config.training_workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
             self._since = tf.Variable(tf.zeros([config.training_workers], tf.float64))
 
     def admit(self, worker: tf.Tensor) -> tf.Tensor:
         """int32 []: waits until `worker` may pull."""
 
         def attempt() -> tf.Tensor:
-            others = tf.math.count_nonzero(self._others(worker) != _WAITING)
+            others = tf.math.count_nonzero(self._others(worker) != _NOT_UNDER_WAY)
             return tf.cond(others <= self._bound, lambda: self._enter(worker), lambda: tf.constant(WAIT))
 
         with tf.device(self._device):
@@ -113,15 +113,14 @@ class BoundedSlice(Slice):
             self._under_way.scatter_update(tf.IndexedSlices(now[None], worker[None])),
             self._since.scatter_update(tf.IndexedSlices(tf.timestamp()[None], worker[None])),
         ]
-        with tf.control_dependencies(entered):
-            return tf.constant(APPLIED) + 0
+        return after(entered, APPLIED)
 
     def _others(self, worker: tf.Tensor) -> tf.Tensor:
-        """int64 [workers]: the versions that others under way have pulled, elsewhere _WAITING."""
+        """int64 [workers]: the versions that others under way have pulled, elsewhere _NOT_UNDER_WAY."""
         pulled = self._under_way.read_value()
         alive = tf.timestamp() - self._since.read_value() < LEASE_S
         other = tf.range(pulled.shape[0], dtype=tf.int64) != worker
-        return tf.where(tf.logical_and(alive, other), pulled, tf.constant(_WAITING, tf.int64))
+        return tf.where(tf.logical_and(alive, other), pulled, tf.constant(_NOT_UNDER_WAY, tf.int64))
 
     def _take(self, push: Push) -> tf.Tensor:
         return repeat_while(WAIT, lambda: self._section.execute(lambda: self._receive(push)))
@@ -131,14 +130,16 @@ class BoundedSlice(Slice):
         too_stale = now - push.version > self._bound
 
         def leave(outcome) -> tf.Tensor:
-            waiting = tf.constant([_WAITING], tf.int64)
+            waiting = tf.constant([_NOT_UNDER_WAY], tf.int64)
             with tf.control_dependencies(
                 [self._under_way.scatter_update(tf.IndexedSlices(waiting, push.worker[None]))]
             ):
                 return outcome()
 
         def take() -> tf.Tensor:
-            return tf.cond(self._fits(push.worker, now + 1), lambda: leave(lambda: self._apply(push)), lambda: WAIT + 0)
+            return tf.cond(
+                self._fits(push.worker, now + 1), lambda: leave(lambda: self._apply(push)), lambda: tf.constant(WAIT)
+            )
 
         return tf.cond(
             self._has(push.step),
@@ -149,6 +150,6 @@ class BoundedSlice(Slice):
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
         """Whether the others, oldest first, could all push within the bound once `version` is reached."""
         pulled = tf.sort(self._others(worker))
-        under_way = tf.boolean_mask(pulled, pulled != _WAITING)
+        under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way
         return tf.reduce_all(staleness <= self._bound)

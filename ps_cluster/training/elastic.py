@@ -12,6 +12,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.training.parameter_store import APPLIED, Push, Slice
 from ps_cluster.training.step import StepResult, TrainStep
+from ps_cluster.training.waiting import after
 
 
 class ElasticSlice(Slice):
@@ -45,8 +46,7 @@ class ElasticSlice(Slice):
         ]
         with tf.control_dependencies(moved):
             version = self._version.assign_add(1)
-        with tf.control_dependencies([self._record(push, version, stale)]):
-            return tf.constant(APPLIED) + 0
+        return after([self._record(push, version, stale)], APPLIED)
 
 
 class LocalSteps:

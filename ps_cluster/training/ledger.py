@@ -1,7 +1,8 @@
 """The ledger's columns, and what can be read out of its rows: the proof of who did what, and how stale it was.
 
-A row belongs to a step id and is written when the step's update is applied, in the same critical section; until then it
-is all zeros. Each parameter server keeps its own ledger, since each applies its own slice.
+A row belongs to a step id and is written when the step's gradient is accepted, in the same critical section; until then it
+is all zeros. Accepted is applied, but for rounds, where the update follows with the last gradient. Each parameter server
+keeps its own ledger, since each applies its own slice.
 """
 
 from __future__ import annotations

@@ -23,6 +23,7 @@ from ps_cluster.training import staleness
 from ps_cluster.training.history import History
 from ps_cluster.training.ledger import COLUMNS, WORKER_COLUMNS
 from ps_cluster.training.update_rules import UpdateRule
+from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.wire import Message
 
 # What becomes of a push.
@@ -135,17 +136,17 @@ class Slice:
         return self._ledger.sparse_read(step)[0] > 0
 
     def _refuse(self) -> tf.Tensor:
-        return _after([self._refused.assign_add(1, read_value=False)], REFUSED)
+        return after([self._refused.assign_add(1, read_value=False)], REFUSED)
 
     def _drop(self) -> tf.Tensor:
-        return _after([self._dropped.assign_add(1, read_value=False)], DROPPED)
+        return after([self._dropped.assign_add(1, read_value=False)], DROPPED)
 
     def _apply(self, push: Push) -> tf.Tensor:
         stale = self._version.read_value() - push.version
         rate = tf.cast(push.value("learning_rate"), tf.float32)
         gradient, rate = self._method.correct(push.gradient, rate, push.worker, stale)
         version = self.update(gradient, rate, push.delta)
-        return _after([self._record(push, version, stale)], APPLIED)
+        return after([self._record(push, version, stale)], APPLIED)
 
     def update(self, gradient: tf.Tensor, learning_rate: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
         """One update of the parameters; returns the version it made."""
@@ -157,10 +158,10 @@ class Slice:
         with tf.control_dependencies([applied, self._statistics.assign_add(delta, read_value=False)]):
             seen = self._method.after_update(weights_before) if self._method.needs_step else []
             version = self._version.assign_add(1)
-        return _after([*seen, *self._history.write(version)], version)
+        return after([*seen, *self._history.write(version)], version)
 
     def _record(self, push: Push, version: tf.Tensor, stale: tf.Tensor) -> tf.Operation:
-        own = tf.stack([tf.cast(version, tf.float64), tf.cast(stale, tf.float64), _now_after(version)])
+        own = tf.stack([tf.cast(version, tf.float64), tf.cast(stale, tf.float64), now_after(version)])
         update = tf.IndexedSlices(tf.concat([own, push.row], axis=0)[None], push.step[None])
         with tf.control_dependencies([self._ledger.scatter_update(update)]):
             return self._accepted.assign_add(1, read_value=False)
@@ -224,16 +225,6 @@ class Slice:
         rows = state["ledger"]
         if len(rows):
             self._ledger.scatter_update(tf.IndexedSlices(rows, np.arange(len(rows))))
-
-
-def _after(operations: Sequence, value) -> tf.Tensor:
-    with tf.control_dependencies(operations):
-        return tf.identity(value)
-
-
-def _now_after(tensor: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([tensor]):
-        return tf.timestamp()
 
 
 class ParameterStore:
@@ -309,7 +300,7 @@ class ParameterStore:
         """The reverse of `snapshot`.
 
         Raises:
-          UserError: it is of another network, optimizer, mode or number of parameter servers.
+          UserError: it is of another network, optimizer or number of parameter servers.
         """
         expected = {name: _size(name, array) for name, array in self.snapshot(0).items()}
         given = {name: _size(name, array) for name, array in arrays.items()}

@@ -173,7 +173,7 @@ class RunProgress:
         return {
             "completed": self.completed,
             "train_seconds": self.train_seconds,
-            "examples_per_second": examples_per_second(fresh),
+            "examples_per_second": examples_per_second(fresh, self._config.training.backup_workers),
             "first_update_time": float(times.min()) if len(times) else None,
             "last_update_time": float(times.max()) if len(times) else None,
             "updates": {
@@ -195,16 +195,18 @@ class RunProgress:
         }
 
 
-def examples_per_second(rows: np.ndarray) -> float | None:
+def examples_per_second(rows: np.ndarray, backup_workers: int = 0) -> float | None:
     """Images a second of training alone.
 
     Counted from the moment when every worker process had its first update applied (before it, TensorFlow still builds
-    the worker's graph) to the last update. None where no update came after that moment.
+    the worker's graph) to the last update; `backup_workers` of them may be late. None where no update came after that
+    moment.
     """
     if not len(rows):
         return None
     times, pids = ledger.column(rows, "applied_time"), ledger.column(rows, "pid")
-    warm = max(times[pids == pid].min() for pid in np.unique(pids))
+    first_times = sorted(times[pids == pid].min() for pid in np.unique(pids))
+    warm = first_times[max(0, len(first_times) - 1 - backup_workers)]
     after = times > warm
     if not after.any():
         return None

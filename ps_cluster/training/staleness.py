@@ -20,14 +20,10 @@ class StalenessMethod:
     operations that `on_pull` and `after_update` return.
 
     Attributes:
-      needs_pulled_weights: whether `on_pull` has something to do.
       needs_step: whether `after_update` has something to do.
       slots: name to float32 [n]; what belongs in a checkpoint.
-      backups: float32 [workers, n], w_bak of each worker, or None. Not for a checkpoint: a pull fills a row again, and
-        until then its worker's gradients are not corrected.
     """
 
-    needs_pulled_weights = False
     needs_step = False
 
     def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
@@ -35,7 +31,6 @@ class StalenessMethod:
         self._settings = settings
         self._weights = weights
         self.slots: dict[str, tf.Variable] = {}
-        self.backups: tf.Variable | None = None
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
         """Remembers what a worker was given.
@@ -82,28 +77,27 @@ class InverseStaleness(StalenessMethod):
 
 
 class _WithBackups(StalenessMethod):
-    """A method that needs w - w_bak."""
+    """A method that needs w - w_bak.
 
-    needs_pulled_weights = True
+    What the workers were given is not for a checkpoint: a pull fills a row again, and until then its worker's gradients
+    are not corrected.
+    """
 
     def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
-        self.backups = tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)
+        self._backups = tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)
         # Rows that start as the weights would not do: a restore changes the weights, and a gradient that was computed
         # before the parameter server's restart can arrive ahead of its worker's next pull.
         self._pulled = tf.Variable(tf.zeros([workers], tf.bool), trainable=False)
 
     def on_pull(self, worker, given):
-        # Raw, because the variable's own method returns no operation to depend on.
-        row = tf.raw_ops.ResourceScatterUpdate(resource=self.backups.handle, indices=worker[None], updates=given[None])
-        with tf.control_dependencies([row]):
-            pulled = tf.raw_ops.ResourceScatterUpdate(
-                resource=self._pulled.handle, indices=worker[None], updates=[True]
-            )
-        return [row, pulled]
+        return [
+            self._backups.scatter_update(tf.IndexedSlices(given[None], worker[None])),
+            self._pulled.scatter_update(tf.IndexedSlices(tf.constant([True]), worker[None])),
+        ]
 
     def correct(self, gradient, learning_rate, worker, staleness):
-        moved = self._weights.read_value() - self.backups.sparse_read(worker)
+        moved = self._weights.read_value() - self._backups.sparse_read(worker)
         moved = tf.where(self._pulled.sparse_read(worker), moved, tf.zeros_like(moved))
         corrected = self._corrected(gradient, moved)
         # The update rule's weight decay waits for the learning rate alone, and must not change w before it is read.

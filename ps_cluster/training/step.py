@@ -63,8 +63,8 @@ class TrainStep:
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """float32 []: that of the step's update; the steps of one update share it."""
-        step -= step % self._config.steps_per_update
-        return self._config.optimizer.learning_rate * schedule_factor(self._config.schedule, step, self._total_steps)
+        update, updates = step // self._config.steps_per_update, self._total_steps // self._config.steps_per_update
+        return self._config.optimizer.learning_rate * schedule_factor(self._config.schedule, update, updates)
 
     def _loss(self, labels: tf.Tensor, scores: tf.Tensor) -> tf.Tensor:
         """Mean cross-entropy against labels smoothed as in Szegedy et al. 2016 (arXiv:1512.00567, section 7)."""

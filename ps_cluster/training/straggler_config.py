@@ -39,7 +39,10 @@ def parse_stragglers(text: str) -> Stragglers:
         return Stragglers()
     if text == GAMMA:
         return Stragglers(gamma=True)
-    return Stragglers(tuple(_slowness(part) for part in text.split(";")))
+    slow = tuple(_slowness(part) for part in text.split(";"))
+    if len({one.worker for one in slow}) < len(slow):
+        raise ValueError(f"{text!r} names a worker twice")
+    return Stragglers(slow)
 
 
 def _slowness(text: str) -> Slowness:

@@ -17,8 +17,10 @@ from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.async_trainer import Reporter, begin, build, end
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
+from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
-from ps_cluster.training.worker import Computation, Compute, Identity, now_after
+from ps_cluster.training.waiting import now_after
+from ps_cluster.training.worker import Computation, Compute, Identity
 
 _SUM = tf.distribute.ReduceOp.SUM
 
@@ -62,14 +64,16 @@ def train(
     run_updates = all_reduce_function(strategy, store, compute, config)
     saver = Saver(config, run_dir, dataset.kind, store, progress)
     progress.start()
+    _poll(
+        store, progress
+    )  # after a resume there may be nothing left to do, and the counts have to be known all the same
     stop = False
     while not progress.completed and not stop:
         until = min(progress.applied + config.cluster.steps_per_dispatch, progress.total)
         progress.scheduled_updates(until)
         told = drain is not None and drain.is_set()
         stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))
-        first, last = progress.open_range
-        progress.update(*store.read_ledgers(first, last), first=first)
+        _poll(store, progress)
         if reporter:
             reporter.row_when_due("training")
             saver.save_when_due()
@@ -77,6 +81,11 @@ def train(
         end(config, saver, store, progress, reporter)
     else:
         threading.Event().wait()  # the launcher stops it when worker 0 has ended
+
+
+def _poll(store: ParameterStore, progress: RunProgress) -> None:
+    first, last = progress.open_range
+    progress.update(*store.read_ledgers(first, last), first=first)
 
 
 def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig):
@@ -92,7 +101,8 @@ def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore,
         """One update; returns the worker's row of it."""
         identity = Identity(who[0], who[1])
         asked = tf.timestamp()
-        pulled = Pulled(*replica.pull(identity.worker))
+        with tf.control_dependencies([asked]):
+            pulled = Pulled(*replica.pull(identity.worker))
         step_id = pulled.versions[0] * workers + identity.worker
         result, row = computation(step_id, pulled, identity, asked, asked)
         with tf.control_dependencies([row]):

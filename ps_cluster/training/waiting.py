@@ -1,13 +1,25 @@
-"""Waiting inside a graph: TensorFlow has no operation that sleeps, but a dataset that does."""
+"""Order and waiting inside a graph. TensorFlow has no operation that sleeps, but a dataset that does."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
 # Each look takes some 50 microseconds of the parameter server's processor, so not more often.
 LOOK_EVERY_S = 0.002
+
+
+def after(needed: Sequence, value: tf.Tensor | int) -> tf.Tensor:
+    """`value`, once everything `needed` is done."""
+    with tf.control_dependencies(needed):
+        return tf.identity(value)
+
+
+def now_after(*needed) -> tf.Tensor:
+    """float64 []: unix seconds at the moment when everything `needed` is there."""
+    with tf.control_dependencies(needed):
+        return tf.timestamp()
 
 
 def sleep(seconds: tf.Tensor) -> tf.Tensor:

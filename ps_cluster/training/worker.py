@@ -17,6 +17,7 @@ from ps_cluster.training.pause import Pause
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.straggler_config import parse_stragglers
 from ps_cluster.training.stragglers import SlowDown
+from ps_cluster.training.waiting import after, now_after
 
 Compute = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]
 """(step id int64 [], weights [n], statistics float32 [m]) → the step's result; a `TrainStep` or `LocalSteps`."""
@@ -40,12 +41,6 @@ class Identity:
 
     def both(self) -> tf.Tensor:
         return tf.stack([self.worker, self.pid])
-
-
-def now_after(*needed) -> tf.Tensor:
-    """float64 []: unix seconds at the moment when everything `needed` is there."""
-    with tf.control_dependencies(needed):
-        return tf.timestamp()
 
 
 def worker_row(values: dict[str, tf.Tensor]) -> tf.Tensor:
@@ -122,7 +117,10 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
             return attempt(step_id, identity)
         again = tf.constant(True)
         return tf.while_loop(
-            lambda again: again, lambda again: attempt(_after(again, step_id), identity), [again], parallel_iterations=1
+            lambda again: again,
+            lambda again: attempt(after([again], step_id), identity),
+            [again],
+            parallel_iterations=1,
         )[0]
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
@@ -143,8 +141,8 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
     computation = Computation(compute, config)
     (first,) = store.slices
 
-    def admit(identity: Identity, end: tf.Tensor, *after) -> list[tf.Tensor]:
-        asked = now_after(*after)
+    def admit(identity: Identity, end: tf.Tensor, *needed) -> list[tf.Tensor]:
+        asked = now_after(*needed)
         with tf.control_dependencies([asked]):
             admitted_to = first.admit(identity.worker, end)
         return [admitted_to, asked, now_after(admitted_to)]
@@ -171,8 +169,3 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
         return tf.while_loop(lambda now, *_: now < end, body, start, parallel_iterations=1)[0]
 
     return run_rounds
-
-
-def _after(needed: tf.Tensor, value: tf.Tensor) -> tf.Tensor:
-    with tf.control_dependencies([needed]):
-        return tf.identity(value)

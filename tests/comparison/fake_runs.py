@@ -19,7 +19,10 @@ WORKERS = 3
 
 @dataclass(frozen=True)
 class Fake:
-    """What a fake run is to say. `scores`: (test accuracy, train seconds, examples)."""
+    """What a fake run is to say. `scores`: (test accuracy, train seconds, examples).
+
+    The last `broken` of them have a loss that is not finite.
+    """
 
     settings: dict[str, Any]
     scores: tuple[tuple[float, float, int], ...] = ((0.40, 10.0, 5000), (0.60, 20.0, 10_000))
@@ -27,6 +30,7 @@ class Fake:
     train_seconds: float = 20.0
     dataset_kind: str = "real"
     outcome: str = "completed"
+    broken: int = 0
     rows: tuple[tuple[float, ...], ...] = ()
     """Of the ledger: (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied), seconds."""
 
@@ -43,8 +47,10 @@ def write_run(root: Path, fake: Fake) -> Path:
     config = config_of(fake.settings)
     write_whole(run_dir.config, config.to_yaml())
     names = ("test_accuracy", "train_seconds", "examples")
+    losses = [1.0] * (len(fake.scores) - fake.broken) + [None] * fake.broken
     history = [
-        {"step": step, "test_loss": 1.0, **dict(zip(names, score))} for step, score in enumerate(fake.scores, start=1)
+        {"step": step, "test_loss": loss, **dict(zip(names, score))}
+        for step, (loss, score) in enumerate(zip(losses, fake.scores), start=1)
     ]
     for row in history:
         append_row(run_dir.evaluation, row)

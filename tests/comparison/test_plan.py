@@ -31,16 +31,17 @@ def test_every_update_sees_as_many_images_in_every_mode_and_the_learning_rate_fo
 
 
 def test_every_worker_has_the_same_batch_and_the_learning_rate_follows_the_update():
-    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "single"), batches=["same_per_worker"]))
+    settings = SMALL | {"training.steps": None}
+    changes = {"seeds": 1, "arms": arms("async", "sync", "single"), "batches": ["same_per_worker"]}
+    runs = by_mode(planned_runs(read_comparison(None, changes, settings)))
     assert {config.training.batch_size_per_worker for config in runs.values()} == {128}
     rates = {mode: round(config.optimizer.learning_rate, 9) for mode, config in runs.items()}
     assert rates == {"async": 0.001, "sync": 0.003, "single": 0.001}
 
 
 def test_a_run_that_serves_both_batch_arms_is_trained_once():
-    names = [
-        run.name for run in plan(seeds=1, arms=arms("async", "sync"), batches=["same_per_update", "same_per_worker"])
-    ]
+    changes = {"seeds": 1, "arms": arms("async", "sync"), "batches": ["same_per_update", "same_per_worker"]}
+    names = [run.name for run in planned_runs(read_comparison(None, changes, SMALL | {"training.steps": None}))]
     assert names == ["async-batch=384-none-seed0", "sync-batch=128-none-seed0", "async-batch=128-none-seed0"]
 
 
@@ -66,6 +67,13 @@ def test_seeds_are_outermost_and_a_straggler_without_its_worker_is_left_out():
 def test_what_is_set_for_an_arm_stays_in_it():
     runs = plan(seeds=1, arms=[*arms("async", **{"training.simulate_workers": 8}), *arms("async")])
     assert [run.config.training.simulate_workers for run in runs] == [8, None]
+
+
+def test_updates_that_see_different_numbers_of_images_are_no_equal_work():
+    with pytest.raises(UserError, match="training.steps"):
+        plan(seeds=1, arms=arms("async", "sync"), batches=["same_per_worker"])
+    with pytest.raises(UserError, match="arms.0.set"):
+        plan(seeds=1, arms=[{"mode": "async", "set": {"training": {"seed": 1}}}])
 
 
 @pytest.mark.parametrize("file", sorted(CONFIG_FOLDER.glob("compare-*.yaml")), ids=lambda file: file.name)

@@ -31,6 +31,22 @@ def test_target_lies_on_a_straight_line_between_two_scores(tmp_path):
     assert (record.accuracy, record.best_accuracy) == (0.50, 0.60)
 
 
+def test_a_run_whose_last_loss_is_not_finite_has_no_accuracy(tmp_path):
+    record = read(tmp_path, scores=((0.40, 10.0, 5000), (0.0, 20.0, 10_000)), broken=1)
+    assert (record.diverged, record.accuracy, record.best_accuracy, record.reached(0.3)) == (True, None, 0.40, None)
+    assert [score.diverged for score in record.scores] == [False, True]
+    assert read(tmp_path, name="never", broken=2).best_accuracy is None
+
+
+def test_a_run_that_recovered_did_not_diverge(tmp_path):
+    run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
+    summary = json.loads(run_dir.summary.read_text())
+    summary["evaluation"]["history"][0]["test_loss"] = float("nan")
+    run_dir.summary.write_text(json.dumps(summary))
+    record = read_record(run_dir.root)
+    assert (record.scores[0].diverged, record.diverged, record.accuracy) == (True, False, 0.60)
+
+
 def test_idle_share_is_what_lies_outside_of_pulled_to_pushed(tmp_path):
     record = read(tmp_path, rows=LEDGER)
     assert record.idle_shares == {0: pytest.approx(1 - (2 + 2) / 10), 1: pytest.approx(1 - 8 / 10)}
@@ -133,6 +149,14 @@ def test_a_third_of_128_images_times_three_is_the_same_batch(tmp_path):
     groups = groups_of(tmp_path, {}, {"training.mode": "sync", "training.batch_size_per_worker": 43})
     [view] = make_views(groups)
     assert view.batch == "same batch per update: 129 images"
+
+
+def test_the_baseline_is_sync_or_the_first_or_the_one_that_is_named(tmp_path):
+    groups = groups_of(tmp_path, {"training.mode": "bounded"}, {}, {"training.mode": "single"})
+    assert {view.baseline.arm for view in make_views(groups)} == {"bounded s=3"}
+    assert {view.baseline.arm for view in make_views(groups, "single")} == {"single"}
+    with pytest.raises(UserError, match="no arm is called 'sync': there are bounded s=3, async, single"):
+        make_views(groups, "sync")
 
 
 def test_groups_that_share_no_batch_have_no_baseline(tmp_path):

@@ -1,6 +1,7 @@
 """From run directories to the page: what is refused, what is said, and what the files hold."""
 
 import csv
+import html
 import io
 import json
 import re
@@ -12,11 +13,14 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ps_cluster.comparison import words
 from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.plots import make_plots
 from ps_cluster.comparison.records import read_record
 from ps_cluster.comparison.report import SYNTHETIC, default_target, print_report, write_report
-from ps_cluster.comparison.words import findings
+from ps_cluster.comparison.style import looks
+from ps_cluster.comparison.table import cells, group_rows
+from ps_cluster.comparison.words import findings, headline
 from ps_cluster.errors import UserError
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
 
@@ -103,11 +107,12 @@ def test_the_page_says_what_was_found_and_what_the_runs_were(written):
     page = written.page.read_text()
     headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
     assert headings == [
-        "What was compared", "What was found", "The numbers", "Plots", "What each run was", "How the numbers are defined"
+        "What was compared", "What was found", "Plots", "The numbers", "Details", "What each run was",
+        "How the numbers are defined",
     ]  # fmt: skip
-    for section in written.findings:
-        for sentence in section.sentences:
-            assert sentence in page
+    assert written.headline and json.loads((written.page.parent / "report.json").read_text())["headline"]
+    for sentence in (*written.headline, *(line for section in written.findings for line in section.sentences)):
+        assert html.escape(sentence) in page
     assert "python cli.py run" in page and "training.mode=sync-ps" in page
 
 
@@ -118,7 +123,11 @@ def test_every_axis_of_every_plot_has_a_unit(tmp_path):
     for plot in plots:
         shown = [axes for axes in plot.figure.axes if axes.get_visible()]
         assert shown and plot.caption
-        for label in (text for axes in shown for text in (axes.get_xlabel(), axes.get_ylabel())):
+        # Panels that share an axis have it labelled at the last of them.
+        numbered = [axes for axes in shown if axes.xaxis.get_tick_params()["labelbottom"]]
+        labels = [*(axes.get_xlabel() for axes in numbered), *(axes.get_ylabel() for axes in shown)]
+        assert numbered
+        for label in labels:
             assert re.search(r"\[.+\]$", label), f"{plot.name}: {label!r}"
 
 
@@ -165,6 +174,165 @@ def test_what_a_straggler_costs_is_told_against_the_same_arm_without_one(tmp_pat
     assert [line.split(",")[0] for line in lines] == ["sync", "async", "sync-ps"]
     assert "throughput 0.20 times (0.20 to 0.20)" in lines[0]
     assert "throughput 1.00 times, no difference shown (1.00 to 1.00)" in lines[1]
+
+
+def staleness_runs(folder: Path) -> list[Path]:
+    """Plain async, which diverges with 30 simulated workers, always or for one seed, and two methods against that."""
+    plain = {"training.simulate_workers": 30}
+    method = plain | {"training.staleness_method": "inverse"}
+    arms = [
+        ({"training.mode": "single"}, (0.70, 0.71, 0.72), ()),
+        ({}, (0.60, 0.61, 0.625), ()),
+        ({"training.simulate_workers": 8}, (0.20, 0.0, 0.21), (1,)),
+        (plain, (0.0, 0.0, 0.0), (0, 1, 2)),
+        (method, (0.30, 0.31, 0.32), ()),
+        (method | {"training.staleness_method": "gap_aware"}, (0.30, 0.11, 0.32), ()),
+    ]
+    return [
+        write_run(
+            folder / f"{number}-{seed}",
+            Fake(settings | {"training.seed": seed}, ((value, 20.0, 9000),), broken=int(seed in broken)),
+        )
+        for number, (settings, values, broken) in enumerate(arms)
+        for seed, value in enumerate(values)
+    ]
+
+
+def groups_and_views(roots):
+    groups = make_groups([read_record(root) for root in roots])
+    return groups, make_views(groups)
+
+
+def test_what_diverged_is_called_so_and_not_compared(tmp_path):
+    found = sentences(staleness_runs(tmp_path))
+    lines = {line.split(":")[0]: line for line in next(iter(found.values()))}
+    assert lines["async k=30"] == "async k=30: 3 of 3 seeds diverged."
+    assert lines["async k=8"] == (
+        "async k=8: 1 of 3 seeds diverged. Final test accuracy of the others: 20.00 %, 21.00 %."
+    )
+
+
+def test_nothing_is_held_against_a_baseline_that_diverged(tmp_path):
+    roots = [
+        write_run(tmp_path / mode, Fake({"training.mode": mode}, broken=broken))
+        for mode, broken in (("sync", 2), ("async", 0))
+    ]
+    [lines] = sentences(roots).values()
+    assert lines == ("sync: 1 of 1 seeds diverged: nothing can be held against it.",)
+
+
+def test_the_table_has_no_interval_where_a_run_diverged(tmp_path):
+    groups, _ = groups_and_views(staleness_runs(tmp_path))
+    shown = {row["arm"]: cells(row) for row in group_rows(groups, 0.5)}
+    assert [shown["async k=30"][key] for key in ("accuracy", "interval", "seconds")] == ["diverged", "–", "–"]
+    assert [shown["async k=8"][key] for key in ("accuracy", "interval")] == ["20.50 (1 of 3 diverged)", "–"]
+
+
+def test_no_interval_of_an_accuracy_reaches_out_of_0_to_100_percent(tmp_path):
+    roots = [
+        write_run(tmp_path / str(seed), Fake({"training.seed": seed}, ((value, 20.0, 9000),)))
+        for seed, value in enumerate((0.1, 0.9))
+    ]
+    [row] = group_rows(groups_and_views(roots)[0], None)
+    assert cells(row)["interval"] == "0.00 to 100.00"
+
+
+def test_the_headline_says_what_diverged_and_what_kept_learning(tmp_path):
+    lines = headline(*groups_and_views(staleness_runs(tmp_path)))
+    assert lines == [
+        "Final test accuracy of async against single, no straggler: 9.83 points lower (-10.55 to -9.12) with the same batch "
+        "(128 images per worker, 128 per update). 3 seeds, paired.",
+        "Measured staleness of async with 3 equal workers: 0.00 versions on average, at most 0 (one update of each other "
+        "worker in between would come to 2).",
+        "Diverged: every run of async k=30; 1 of 3 runs of async k=8.",
+        "Staleness methods that kept learning at k=30 simulated workers: inverse (31.0 %). Not: gap_aware.",
+    ]
+
+
+def test_the_headline_says_what_async_costs_and_what_a_straggler_does_to_each_arm(tmp_path):
+    cost, slower, *_ = headline(*groups_and_views(write_runs(tmp_path)))
+    assert cost.startswith(
+        "Final test accuracy of async against sync, no straggler: 2.00 points lower (-2.00 to -2.00) with "
+    )
+    assert slower.startswith(
+        "How many times as long the same images take with straggler 2:5x: async (no difference shown), sync 5.00, sync-ps "
+        "5.00. Throughput of async against sync then: 10.00 times (10.00 to 10.00), same batch per worker: 128 images."
+    )
+
+
+def test_the_headline_names_what_shows_no_difference(tmp_path):
+    roots = [
+        write_run(
+            tmp_path / f"{mode}-{seed}", Fake({"training.mode": mode, "training.seed": seed}, ((value, 20.0, 9000),))
+        )
+        for mode, values in {"sync": (0.70, 0.71, 0.69), "sync-ps": (0.71, 0.70, 0.69)}.items()
+        for seed, value in enumerate(values)
+    ]
+    lines = headline(*groups_and_views(roots))
+    assert lines == ["Final test accuracy against sync, no difference shown: sync-ps (-2.48 to +2.48 points)."]
+
+
+def test_one_seed_puts_no_claim_into_the_headline(tmp_path):
+    lines = headline(*groups_and_views(write_runs(tmp_path, seeds=(0,))))
+    assert "One seed: no interval." in lines[0] and "(one seed: no interval)" in lines[1]
+    assert not any(word in line for line in lines for word in ("lower", "higher"))
+
+
+def test_more_than_12_details_are_folded_away(written, tmp_path, monkeypatch):
+    assert [words.are_few([words.Findings("", ("x",) * count)]) for count in (12, 13)] == [True, False]
+    assert "<details open>\n<summary>Every comparison" in written.page.read_text()
+    monkeypatch.setattr(words, "_FEW", 0)
+    many = write_report(write_runs(tmp_path / "runs", (0,), ("none",)), tmp_path / "report")
+    output = io.StringIO()
+    print_report(many, Console(file=output, width=160))
+    assert "<details>\n<summary>Every comparison" in many.page.read_text()
+    assert "What was found" in output.getvalue() and "Against sync" not in output.getvalue()
+
+
+def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_written(tmp_path):
+    roots = write_runs(tmp_path / "runs", (0,), ("none",))
+    with pytest.raises(UserError, match="baseline: no arm is called 'best': there are sync, async, sync-ps"):
+        write_report(roots, tmp_path / "report", baseline="best")
+    assert not (tmp_path / "report").exists()
+    report = write_report(roots, tmp_path / "report", baseline="async")
+    assert report.findings[0].about.startswith("Against async: no straggler")
+
+
+def test_runs_that_diverged_are_crosses_below_zero_and_in_no_line(tmp_path):
+    plots = {plot.name: plot for plot in make_plots(*groups_and_views(staleness_runs(tmp_path)))}
+    for name in ("accuracy-over-time", "accuracy-over-examples"):
+        [axes] = plots[name].figure.axes
+        crosses = [line for line in axes.lines if line.get_marker() == "x"]
+        assert sorted(len(line.get_xdata()) for line in crosses) == [1, 3]
+        assert all(y < 0 for line in crosses for y in line.get_ydata())
+        assert all(y > 0 for line in axes.lines if line.get_marker() not in ("x", "None") for y in line.get_ydata())
+        assert "diverged" in plots[name].caption
+
+
+def test_16_arms_have_looks_of_their_own_and_a_legend_outside_of_the_curves(tmp_path):
+    found = looks([str(number) for number in range(35)]).values()
+    assert len({(look.color, look.line) for look in found}) == 35
+    settings = [{"optimizer.learning_rate": round(0.001 * number, 4)} for number in range(1, 17)]
+    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    plot = make_plots(*groups_and_views(roots))[0]
+    assert plot.png
+    [legend] = plot.figure.legends
+    assert len(legend.get_texts()) == 16
+    panels = [axes.get_window_extent() for axes in plot.figure.axes if axes.get_visible()]
+    box = legend.get_window_extent()
+    assert all(not box.overlaps(panel) for panel in panels)
+    assert box.x1 <= plot.figure.bbox.x1
+
+
+def test_histograms_come_eight_to_a_figure(tmp_path):
+    rows = simulated_rows(mode="async", slow=1.0, seed=0, updates=60)
+    roots = [
+        write_run(tmp_path / str(number), Fake({"optimizer.learning_rate": 0.001 * (1 + number)}, rows=rows))
+        for number in range(11)
+    ]
+    plots = {plot.name: plot for plot in make_plots(*groups_and_views(roots)) if plot.name.startswith("staleness")}
+    counts = {name: sum(axes.get_visible() for axes in plot.figure.axes) for name, plot in plots.items()}
+    assert counts == {"staleness": 8, "staleness-2": 3}
 
 
 def test_measured_staleness_is_held_against_the_number_of_workers_less_one(tmp_path):

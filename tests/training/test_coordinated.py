@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training import ledger
+from ps_cluster.training import coordinated, ledger
 from ps_cluster.training.coordinated import BoundedSlice, RoundSlice
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import DROPPED
@@ -82,6 +82,19 @@ def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
     assert counts[0].tolist() == [2, 0, 1, 2] and ledger.applied(rows).tolist() == [True, True, False]
 
 
+def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_dropped(monkeypatch):
+    monkeypatch.setattr(coordinated, "LEASE_S", 0.2)
+    store = make_store(kind=BoundedSlice, training={"mode": "bounded", "max_staleness": 1}, rule="sgd")
+    first = store.slices[0]
+    tf.function(first.admit, autograph=False)(identity(0))
+    old = pull(store, 0)
+    step = bounded_step(store, lambda worker: 0.0)
+    run_workers(lambda worker: [step(3 * number + worker + 1, worker + 1) for number in range(4)], workers=2)
+    outcome = store.push(identity(0), old.versions, old.weights, old.statistics, row(worker=0))
+    assert outcome.numpy().tolist() == [DROPPED]
+    assert store.read_ledgers(0, 1)[1][0].tolist() == [8, 0, 1, 8]
+
+
 def round_step(store, end):
     """Takes part in one round with the gradient (worker + 1) w; returns the outcome and the version pulled."""
     (first,) = store.slices
@@ -134,7 +147,10 @@ def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_drop
     state = store.snapshot(30)
     version, _, dropped, accepted = state["counts"][0]
     assert (version, accepted) == (10, 20) and dropped > 0
-    assert state["weights"] == pytest.approx(START * (1 - 0.1 * 1.5) ** 10, rel=1e-5), "workers 0 and 1: (1 + 2) / 2"
+    took_part = ledger.column(state["ledger"][0], "version").reshape(10, 3) > 0
+    assert (took_part.sum(axis=1) == 2).all() and took_part[:, 2].sum() < 10, "two a round, and not always the slow one"
+    means = took_part @ [1, 2, 3] / 2
+    assert state["weights"] == pytest.approx(START * np.prod(1 - 0.1 * means), rel=1e-5)
 
 
 def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():

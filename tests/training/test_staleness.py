@@ -7,6 +7,8 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import STALENESS_METHODS, build_config
+from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.staleness import METHODS, corrected_momentum, make_method
 from ps_cluster.training.update_rules import UpdateRule
 
@@ -183,8 +185,6 @@ def test_a_restored_method_goes_on_and_corrects_again_after_the_next_pull(name):
 def test_only_vectors_of_the_slices_length_are_in_the_checkpoint(name):
     method = Server(name).method
     assert all(slot.shape == [LENGTH] and slot.dtype == tf.float32 for slot in method.slots.values())
-    assert method.needs_pulled_weights == (method.backups is not None) == (name in WITH_BACKUPS)
-    assert method.backups is None or method.backups.shape == [WORKERS, LENGTH]
     assert method.needs_step == (name == "gap_aware")
 
 
@@ -257,3 +257,52 @@ def test_the_corrected_momentum_and_that_of_asynchrony_lead_to_the_one_asked_for
     for workers in (1, 2, 4, 8):
         recursion = np.polymul([1, -corrected_momentum(0.9, workers)], [1, -(1 - 1 / workers)])
         assert -recursion[1] == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("name", CORRECTING)
+def test_a_slice_does_with_every_method_what_numpy_does(name):
+    settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "training.staleness_method": name}
+    settings |= {"delay_compensation.strength": STRENGTH, "delay_compensation.decay": MEAN_DECAY}
+    config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})
+    nothing = np.zeros(0, np.float32)
+    store = ParameterStore(
+        ["/device:CPU:0"], START, nothing, np.ones(LENGTH, np.float32), config=config, total_steps=50
+    )
+    pull, push = (tf.function(part, autograph=False) for part in (lambda w: vars(store.pull(w)), store.push))
+    reference, random, pulled, steps = Reference(name), np.random.default_rng(1), {}, 0
+    for event in INTERLEAVED.split():
+        worker = int(event.strip("<>"))
+        if event.startswith("<"):
+            pulled[worker] = pull(tf.constant(worker, tf.int64))
+            reference.pull(worker)
+            assert pulled[worker]["weights"].numpy() == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
+        else:
+            gradient, version = random.normal(size=LENGTH).astype(np.float32), pulled[worker]["versions"]
+            row = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"worker": worker, "learning_rate": RATE}
+            push(
+                tf.constant(steps, tf.int64),
+                version,
+                tf.constant(gradient),
+                tf.zeros([0]),
+                tf.constant([*row.values()], tf.float64),
+            )
+            reference.push(worker, steps - int(version[0]), gradient)
+            steps += 1
+    assert store.snapshot(0)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
+
+
+def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
+    weights = {}
+    for method, momentum in (("momentum", 0.9), ("none", corrected_momentum(0.9, 3))):
+        settings = {"optimizer.rule": "momentum", "optimizer.momentum": momentum, "optimizer.weight_decay": 0.0}
+        config = build_config(overrides=settings | {"model.precision": "float32", "training.staleness_method": method})
+        store = ParameterStore(
+            ["/device:CPU:0"], START, np.zeros(0, np.float32), np.ones(LENGTH, np.float32), config=config, total_steps=5
+        )
+        for step in range(5):
+            row = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"learning_rate": RATE}
+            version = store.pull(tf.constant(0, tf.int64)).versions
+            values = tf.constant([*row.values()], tf.float64)
+            store.push(tf.constant(step, tf.int64), version, tf.ones(LENGTH), tf.zeros([0]), values)
+        weights[method] = store.snapshot(0)["weights"]
+    assert (weights["momentum"] == weights["none"]).all() and (weights["none"] != START).all()
