@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -151,19 +152,23 @@ def cells(row: Row) -> dict[str, str]:
 
 
 def print_tables(rows: Sequence[Row], target: float | None, console: Console) -> None:
-    """The groups, in two tables under each other so that they fit a terminal."""
+    """The groups, in two tables that fit a terminal; intervals and images to the target stand on the page alone."""
     names = headings(target)
     for title, keys in TABLES.items():
+        keys = [key for key in keys if key not in ("n", "interval", "examples")]
         table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False)
-        table.add_column("arm", overflow="fold")
-        table.add_column("batch per worker / update", justify="right", overflow="fold")
-        table.add_column("straggler", overflow="fold")
-        for key in keys:
-            table.add_column(names[key], justify="right", overflow="fold")
-        for row in rows:
-            shown = cells(row)
-            batch = f"{row['batch_per_worker']} / {row['batch_per_update']}"
-            table.add_row(row["arm"], batch, row["straggler"], *(shown[key] for key in keys))
+        heads = ["arm", "batch /worker /update", "slow", *(names[key].replace(" / ", " /") for key in keys)]
+        lines = [
+            [row["arm"], f"{row['batch_per_worker']}/{row['batch_per_update']}", row["straggler"]]
+            + [re.sub(r" (±|/) ", r"\1", cells(row)[key]).replace(", ", " ") for key in keys]
+            for row in rows
+        ]
+        for index, head in enumerate(heads):
+            # Headings may wrap, numbers may not.
+            width = max(len(line[index]) for line in lines) if index else None
+            table.add_column(head, justify="right" if index else "left", overflow="fold", min_width=width)
+        for line in lines:
+            table.add_row(*line)
         console.print()
         console.print(table, highlight=False, markup=False)
 
