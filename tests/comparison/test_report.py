@@ -430,8 +430,8 @@ def test_the_printed_table_has_a_row_for_each_group(written):
     print_report(written, Console(file=output, width=160))
     lines = output.getvalue().splitlines()
     row = next(line for line in lines if line.startswith("sync ") and "2:5x" in line)
-    assert "70.10 ± 0.10" in row and "128 / 384" in row
-    assert sum("128 / 128" in line and line.startswith("async") for line in lines) == 4
+    assert "70.10±0.10" in row and "128/384" in row
+    assert sum("128/128" in line and line.startswith("async") for line in lines) == 4
     assert lines[-1].endswith("report.html")
 
 
