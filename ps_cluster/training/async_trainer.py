@@ -19,9 +19,10 @@ from ps_cluster.run_dir import RunDir, append_row, say, write_json
 from ps_cluster.training import checkpoints
 from ps_cluster.training.elastic import LocalSteps
 from ps_cluster.training.ledger import write_csv
-from ps_cluster.training.parameter_store import ParameterStore, Slice
+from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
+from ps_cluster.training.slice import Slice
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.worker import SLICE_KINDS, Compute, rounds_function, steps_function
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.parameter_store import APPLIED, WAIT, Push, Slice
+from ps_cluster.training.slice import APPLIED, WAIT, Push, Slice
 from ps_cluster.training.waiting import after, repeat_while
 
 # A worker that pulled longer ago than this is taken for dead and no longer waited for. Should it push after all, its

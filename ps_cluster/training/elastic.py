@@ -10,7 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.parameter_store import APPLIED, Push, Slice
+from ps_cluster.training.slice import APPLIED, Push, Slice
 from ps_cluster.training.step import StepResult, TrainStep
 from ps_cluster.training.waiting import after
 

@@ -1,16 +1,7 @@
-"""The parameter store: one flat vector in contiguous slices over the parameter servers, and the only ways in and out.
-
-Everything that belongs together happens in one critical section on the parameter server: a pull reads weights,
-statistics and version; a push looks into the ledger, applies the update, counts the version and writes the ledger's row.
-So the staleness of an update is exact, and a step that arrives a second time is refused.
-
-A critical section takes only what has already arrived on the parameter server, so a worker that dies can't leave one
-half done: TensorFlow cancels an operation that waits, never one whose inputs are there.
-"""
+"""The parameter store: one flat vector in contiguous slices over the parameter servers, and the only ways in and out."""
 
 from __future__ import annotations
 
-import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,15 +10,7 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
-from ps_cluster.training import staleness
-from ps_cluster.training.history import History
-from ps_cluster.training.ledger import COLUMNS, WORKER_COLUMNS
-from ps_cluster.training.update_rules import UpdateRule
-from ps_cluster.training.waiting import after, now_after
-from ps_cluster.training.wire import Message
-
-# What becomes of a push.
-REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
+from ps_cluster.training.slice import Slice
 
 
 @dataclass(frozen=True)
@@ -37,194 +20,6 @@ class Pulled:
     weights: tf.Tensor  # wire dtype [n]
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
-
-
-@dataclass(frozen=True)
-class Push:
-    """What a worker sends after a step."""
-
-    step: tf.Tensor  # int64 [], the step id
-    version: tf.Tensor  # int64 [], the version that was pulled
-    gradient: tf.Tensor  # [n]
-    delta: tf.Tensor  # float32 [m], change of the statistics
-    row: tf.Tensor  # float64 [len(WORKER_COLUMNS)]
-
-    def value(self, column: str) -> tf.Tensor:
-        return self.row[WORKER_COLUMNS.index(column)]
-
-    @property
-    def worker(self) -> tf.Tensor:
-        return tf.cast(self.value("worker"), tf.int64)
-
-
-class Slice:
-    """What one parameter server holds: a contiguous slice of the weights and of the statistics, slots, version, ledger."""
-
-    def __init__(
-        self,
-        device: str,
-        weights: np.ndarray,
-        statistics: np.ndarray,
-        factors: np.ndarray,
-        config: RunConfig,
-        total_steps: int,
-    ):
-        self._device = device
-        self._wire = tf.dtypes.as_dtype(config.wire)
-        training = config.training
-        workers = training.simulate_workers or config.training_workers
-        optimizer = config.optimizer
-        if training.staleness_method == "momentum":
-            momentum = staleness.corrected_momentum(optimizer.momentum, workers)
-            optimizer = optimizer.model_copy(update={"momentum": momentum})
-        with tf.device(device):
-            self._weights = tf.Variable(weights)
-            self._statistics = tf.Variable(statistics)
-            self._rule = UpdateRule(optimizer, self._weights, factors)
-            self._method = staleness.make_method(
-                training.staleness_method, config.delay_compensation, self._weights, config.training_workers
-            )
-            self._history = History(self._weights, (training.simulate_workers or 0) - config.training_workers)
-            self._version = tf.Variable(0, dtype=tf.int64)
-            self._refused = tf.Variable(0, dtype=tf.int64)
-            self._dropped = tf.Variable(0, dtype=tf.int64)
-            self._accepted = tf.Variable(0, dtype=tf.int64)
-            self._ledger = tf.Variable(tf.zeros([total_steps, len(COLUMNS)], tf.float64))
-            # Without a name of its own it shares its lock with every other one made eagerly on the device.
-            self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
-        self.length = len(weights)
-        vectors = ((self._wire, len(weights)), (tf.float32, len(statistics)))
-        self._pull_message = Message((*vectors, (tf.int64, 1)))
-        self._push_message = Message((*vectors, (tf.int64, 2), (tf.float64, len(WORKER_COLUMNS))))
-        self._local = not device.startswith("/job:ps")  # of this process: nothing to send, so nothing to pack
-
-    def pull(self, worker: tf.Tensor) -> list[tf.Tensor]:
-        """[weights in wire dtype, statistics, version [1]]: read together on the ps, one transfer to the caller."""
-
-        def read():
-            weights, version = self._given_to(worker)
-            with tf.control_dependencies(self._method.on_pull(worker, weights)):
-                weights = tf.cast(tf.identity(weights), self._wire)  # a cast to the same dtype is no operation
-            vectors = [weights, self._statistics.read_value(), tf.reshape(version, [1])]
-            return vectors if self._local else self._pull_message.pack(vectors)
-
-        with tf.device(self._device):
-            message = self._section.execute(read)
-        return message if self._local else self._pull_message.unpack(message)
-
-    def _given_to(self, worker: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(weights float32 [n], version []) that a worker is given."""
-        return self._history.read(self._version.read_value())
-
-    def push(self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, delta: tf.Tensor, row: tf.Tensor):
-        """One transfer to the ps, and the update there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
-        vectors = [gradient, delta, tf.stack([step, version]), row]
-        message = vectors if self._local else self._push_message.pack(vectors)
-        with tf.device(self._device):
-            gradient, delta, ids, row = message if self._local else self._push_message.unpack(message)
-            push = Push(ids[0], ids[1], tf.cast(gradient, tf.float32), delta, row)
-            return self._take(push)
-
-    def _take(self, push: Push) -> tf.Tensor:
-        return self._section.execute(lambda: self._receive(push))
-
-    def _receive(self, push: Push) -> tf.Tensor:
-        """In the critical section: what becomes of a push."""
-        return tf.cond(self._has(push.step), self._refuse, lambda: self._apply(push))
-
-    def _has(self, step: tf.Tensor) -> tf.Tensor:
-        return self._ledger.sparse_read(step)[0] > 0
-
-    def _refuse(self) -> tf.Tensor:
-        return after([self._refused.assign_add(1, read_value=False)], REFUSED)
-
-    def _drop(self) -> tf.Tensor:
-        return after([self._dropped.assign_add(1, read_value=False)], DROPPED)
-
-    def _apply(self, push: Push) -> tf.Tensor:
-        stale = self._version.read_value() - push.version
-        rate = tf.cast(push.value("learning_rate"), tf.float32)
-        gradient, rate = self._method.correct(push.gradient, rate, push.worker, stale)
-        version = self.update(gradient, rate, push.delta)
-        return after([self._record(push, version, stale)], APPLIED)
-
-    def update(self, gradient: tf.Tensor, learning_rate: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
-        """One update of the parameters; returns the version it made."""
-        before = self._version.read_value()
-        weights_before = self._weights.read_value() if self._method.needs_step else None
-        # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
-        with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
-            applied = self._rule.apply(gradient, learning_rate, before)
-        with tf.control_dependencies([applied, self._statistics.assign_add(delta, read_value=False)]):
-            seen = self._method.after_update(weights_before) if self._method.needs_step else []
-            version = self._version.assign_add(1)
-        return after([*seen, *self._history.write(version)], version)
-
-    def _record(self, push: Push, version: tf.Tensor, stale: tf.Tensor) -> tf.Operation:
-        own = tf.stack([tf.cast(version, tf.float64), tf.cast(stale, tf.float64), now_after(version)])
-        update = tf.IndexedSlices(tf.concat([own, push.row], axis=0)[None], push.step[None])
-        with tf.control_dependencies([self._ledger.scatter_update(update)]):
-            return self._accepted.assign_add(1, read_value=False)
-
-    def write_rows(self, rows: tf.Tensor) -> tf.Operation:
-        """Takes in whole updates: float64 [updates, workers, columns], a gradient of each worker in each."""
-        workers = rows.shape[1]
-        steps = (tf.cast(rows[:, :, 0], tf.int64) - 1) * workers + tf.range(workers, dtype=tf.int64)
-        table = tf.IndexedSlices(tf.reshape(rows, [-1, len(COLUMNS)]), tf.reshape(steps, [-1]))
-        with tf.control_dependencies([self._ledger.scatter_update(table)]):
-            return self._accepted.assign_add(tf.size(steps, tf.int64), read_value=False)
-
-    @tf.function(autograph=False)
-    def read_ledger(self, first: tf.Tensor, end: tf.Tensor):
-        """(rows [end - first, columns], counts [4]: version, refused, dropped, accepted), read together."""
-
-        def read():
-            return self._ledger.sparse_read(tf.range(first, end)), self._counts()
-
-        with tf.device(self._device):
-            return self._section.execute(read)
-
-    def _counts(self) -> tf.Tensor:
-        return tf.stack([count.read_value() for count in self._counters])
-
-    @property
-    def _counters(self) -> tuple[tf.Variable, ...]:
-        return self._version, self._refused, self._dropped, self._accepted
-
-    @property
-    def _slots(self) -> dict[str, tf.Variable]:
-        """Vectors [..., n] beside the weights."""
-        return self._rule.slots | self._method.slots
-
-    @property
-    def _state(self) -> dict[str, tf.Variable]:
-        slots = {f"slot_{name}": variable for name, variable in self._slots.items()}
-        return {"weights": self._weights, "statistics": self._statistics, **slots}
-
-    @tf.function(autograph=False)
-    def _read_all(self, steps: tf.Tensor):
-        def read():
-            vectors = {name: variable.read_value() for name, variable in self._state.items()}
-            return vectors, self._ledger.sparse_read(tf.range(steps)), self._counts()
-
-        with tf.device(self._device):
-            return self._section.execute(read)
-
-    def snapshot(self, steps: int) -> dict[str, np.ndarray]:
-        """Everything, at one version, with the ledger of the steps below `steps`; no worker waits while it is copied."""
-        vectors, ledger, counts = self._read_all(tf.constant(steps, tf.int64))
-        return {**{name: v.numpy() for name, v in vectors.items()}, "ledger": ledger.numpy(), "counts": counts.numpy()}
-
-    def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Puts a snapshot back. Call it before any worker pulls or pushes."""
-        for name, variable in self._state.items():
-            variable.assign(state[name])
-        for counter, count in zip(self._counters, state["counts"], strict=True):
-            counter.assign(count)
-        self._history.restart(self._version)
-        rows = state["ledger"]
-        if len(rows):
-            self._ledger.scatter_update(tf.IndexedSlices(rows, np.arange(len(rows))))
 
 
 class ParameterStore:

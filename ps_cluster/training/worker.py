@@ -12,8 +12,9 @@ from ps_cluster.run_dir import IDENTITY
 from ps_cluster.training.coordinated import BoundedSlice, RoundSlice
 from ps_cluster.training.elastic import ElasticSlice
 from ps_cluster.training.ledger import WORKER_COLUMNS
-from ps_cluster.training.parameter_store import DROPPED, ParameterStore, Pulled, Slice
+from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.pause import Pause
+from ps_cluster.training.slice import DROPPED, Slice
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.straggler_config import parse_stragglers
 from ps_cluster.training.stragglers import SlowDown

@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.training.ledger import WORKER_COLUMNS
-from ps_cluster.training.parameter_store import ParameterStore, Slice
+from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.slice import Slice
 
 LENGTH = 7
 

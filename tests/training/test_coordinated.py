@@ -9,7 +9,7 @@ import tensorflow as tf
 from ps_cluster.training import coordinated, ledger
 from ps_cluster.training.coordinated import BoundedSlice, RoundSlice
 from ps_cluster.training.ledger import WORKER_COLUMNS
-from ps_cluster.training.parameter_store import DROPPED
+from ps_cluster.training.slice import DROPPED
 from ps_cluster.training.waiting import sleep
 from tests.helpers.stores import LENGTH, make_store, pull, row
 

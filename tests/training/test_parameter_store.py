@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.training import ledger
-from ps_cluster.training.parameter_store import APPLIED, REFUSED
+from ps_cluster.training.slice import APPLIED, REFUSED
 from tests.helpers.stores import LENGTH, make_store, pull, quadratic_step, row, run_quadratic
 
 TARGET = np.array([3, -2, 0.5, 1, 0, -1, 2], np.float32)
