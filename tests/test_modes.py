@@ -17,6 +17,7 @@ pytestmark = pytest.mark.cluster
 
 # Adam divides by the gradient's size and so enlarges its rounding; that of plain momentum stays small for a few updates.
 MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rate=0.02")
+TWO_AT_ONCE = ("--set", "cluster.steps_per_dispatch=2")
 ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05")
 
 
@@ -77,10 +78,15 @@ def test_synchronous_workers_are_three_processes_that_took_the_same_batches(sync
 
 def test_a_bound_of_zero_with_three_workers_is_the_sequential_mathematics(tmp_path, monkeypatch):
     run_dir = tmp_path / "run"
-    summary = run(run_dir, "--mode", "bounded", "--max-staleness", 0, "--steps", 12, "--no-evaluator", *MOMENTUM)
-    assert summary["staleness"]["histogram"] == {"0": 12} and summary["worker_processes"] == 3
+    summary = run(
+        run_dir, "--mode", "bounded", "--max-staleness", 0, "--steps", 9, "--no-evaluator", *TWO_AT_ONCE, *MOMENTUM
+    )
+    assert summary["staleness"]["histogram"] == {"0": 9} and summary["worker_processes"] == 3
     order = [int(row["step"]) for row in sorted(ledger_rows(run_dir), key=lambda row: int(row["version"]))]
-    assert np.abs(last_arrays(run_dir)["weights"] - one_after_the_other(run_dir, order, monkeypatch)).max() < 1e-5
+    own = last_arrays(run_dir)["weights"]
+    same, other = (one_after_the_other(run_dir, steps, monkeypatch) for steps in (order, order[::-1]))
+    # Rounding grows from update to update, so it is held against what another order of the same steps comes to.
+    assert np.abs(own - same).max() < 0.02 * np.abs(own - other).max()
 
 
 def one_after_the_other(run_dir, step_ids, monkeypatch):
