@@ -12,9 +12,10 @@ from jinja2 import Environment, StrictUndefined
 
 from ps_cluster.comparison import origin
 from ps_cluster.comparison.groups import Group, arms, stragglers
+from ps_cluster.comparison.headline import LEARNED
 from ps_cluster.comparison.plots import Plot
 from ps_cluster.comparison.table import TABLES, Row, cells, headings
-from ps_cluster.comparison.words import LEARNED, Findings, are_few
+from ps_cluster.comparison.words import Findings, are_few
 
 _IDENTITY = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
 

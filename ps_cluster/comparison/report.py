@@ -13,6 +13,7 @@ from rich.console import Console
 from ps_cluster.comparison import table, words
 from ps_cluster.comparison.compatibility import check
 from ps_cluster.comparison.groups import make_groups, make_views
+from ps_cluster.comparison.headline import headline
 from ps_cluster.comparison.page import render_page
 from ps_cluster.comparison.plots import Plot, make_plots
 from ps_cluster.comparison.records import Record, read_record
@@ -65,7 +66,7 @@ def write_report(
     target = target_accuracy if target_accuracy is not None else default_target(records)
     views = make_views(groups, baseline)
     found = words.findings(groups, views, target)
-    short = words.headline(groups, views)
+    short = headline(groups, views)
     run_rows, group_rows = table.run_rows(groups, target), table.group_rows(groups, target)
     plots = make_plots(groups, views)
     page = render_page(

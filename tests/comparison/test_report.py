@@ -15,12 +15,13 @@ from rich.console import Console
 
 from ps_cluster.comparison import words
 from ps_cluster.comparison.groups import make_groups, make_views
+from ps_cluster.comparison.headline import headline
 from ps_cluster.comparison.plots import make_plots
 from ps_cluster.comparison.records import read_record
 from ps_cluster.comparison.report import SYNTHETIC, default_target, print_report, write_report
 from ps_cluster.comparison.style import looks
 from ps_cluster.comparison.table import cells, group_rows
-from ps_cluster.comparison.words import findings, headline
+from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
 

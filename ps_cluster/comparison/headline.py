@@ -1,0 +1,180 @@
+"""What a reader of a report remembers, in a few sentences."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+from ps_cluster.comparison.groups import NO_STRAGGLER, Group, View, arms, stragglers
+from ps_cluster.comparison.phrases import (
+    NO_DIFFERENCE,
+    ONE_SEED,
+    accuracy_percent,
+    fate,
+    interval,
+    mean_accuracy,
+    points,
+    ratio,
+    seeds,
+    speed,
+)
+from ps_cluster.comparison.statistics import Difference, difference, estimate, log_ratio
+
+LEARNED = 0.15  # test accuracy from which a network has learned something: guessing gives 0.10
+_MOST_NAMES = 6  # in one sentence
+_MOST_SENTENCES = 6
+
+
+def headline(groups: Sequence[Group], views: Sequence[View]) -> list[str]:
+    """What a reader remembers: a few sentences, or none where there is nothing to hold against anything."""
+    sentences = [
+        *_async_costs(views),
+        *_slowdowns(groups, views),
+        *_equal_workers(groups),
+        *_diverged(groups),
+        *_rescues(groups),
+        *_no_difference(views),
+    ]
+    if not sentences and len(groups) > 1:
+        sentences = [f"{NO_DIFFERENCE.capitalize()}."]
+    return sentences[:_MOST_SENTENCES]
+
+
+def _async_costs(views: Sequence[View]) -> Iterator[str]:
+    """What async costs in accuracy without a straggler, at each kind of equal batch."""
+    parts, ends = [], []
+    for view in views:
+        pair = _async_and_reference(view)
+        if view.straggler != NO_STRAGGLER or pair is None:
+            continue
+        group, reference = pair
+        if broken := [side for side in pair if side.diverged]:
+            cost = " and ".join(map(fate, broken))
+        else:
+            found = difference(group.sample(accuracy_percent), reference.sample(accuracy_percent))
+            cost = points(found)
+            ends.append(seeds(found))
+        kind, _, size = view.batch.partition(": ")
+        parts.append((f"{group.arm} against {reference.arm}", f"{cost} with the {kind} ({size})"))
+    for names in dict.fromkeys(names for names, _ in parts):
+        costs = "; ".join(cost for pair, cost in parts if pair == names)
+        yield f"Final test accuracy of {names}, no straggler: {costs}. {ends[0] if ends else ''}".rstrip()
+
+
+def _async_and_reference(view: View) -> tuple[Group, Group] | None:
+    """Plain async, and what has no staleness: the baseline, or where that is async itself, sync or one process."""
+    fresh = [group for group in view.groups if group.first.config.training.mode in ("sync", "single")]
+    references = [view.baseline] if view.baseline and not _plain_async(view.baseline) else fresh
+    plain = sorted(filter(_plain_async, view.groups), key=lambda group: group is not view.baseline)
+    return (plain[0], references[0]) if plain and references else None
+
+
+def _plain_async(group: Group) -> bool:
+    training = group.first.config.training
+    return training.mode == "async" and training.simulate_workers is None and training.staleness_method == "none"
+
+
+def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
+    """How many times as long the same images take with a straggler, async and sync first."""
+    without = {(group.arm, group.batch_per_worker): group for group in groups if group.straggler == NO_STRAGGLER}
+    for straggler in stragglers(groups):
+        found: dict[str, list[Difference]] = {}
+        for group in (group for group in groups if group.straggler == straggler != NO_STRAGGLER):
+            same = without.get((group.arm, group.batch_per_worker))
+            if same and not group.diverged and not same.diverged:
+                found.setdefault(group.arm, []).append(log_ratio(same.sample(speed), group.sample(speed)))
+        if found:
+            first = [arm for arm in ("async", "sync") if arm in found]
+            names = [*first, *(arm for arm in found if arm not in first)]
+            costs = _some([f"{arm} {_times(found[arm])}" for arm in names])
+            sure = "" if all(one.has_interval for ones in found.values() for one in ones) else f" ({ONE_SEED})"
+            gain = next(filter(None, (_gain(view) for view in views if view.straggler == straggler)), "")
+            yield f"How many times as long the same images take with straggler {straggler}: {costs}{sure}.{gain}"
+
+
+def _times(ratios: Sequence[Difference]) -> str:
+    """One ratio, or the lowest and the highest of several batches."""
+    if all(one.has_interval and not one.shown for one in ratios):
+        return f"({NO_DIFFERENCE})"
+    low, high = (f"{math.exp(choose(one.mean for one in ratios)):.2f}" for choose in (min, max))
+    return low if low == high else f"{low} to {high}"
+
+
+def _gain(view: View) -> str:
+    pair = _async_and_reference(view)
+    if pair is None or any(side.diverged for side in pair):
+        return ""
+    return f" Throughput of {pair[0].arm} against {pair[1].arm} then: {ratio(*pair, speed)}, {view.batch}."
+
+
+def _equal_workers(groups: Sequence[Group]) -> Iterator[str]:
+    plain = [group for group in groups if group.straggler == NO_STRAGGLER and _plain_async(group)]
+    for workers in sorted({group.first.config.training_workers for group in plain}):
+        mine = [group for group in plain if group.first.config.training_workers == workers]
+        means = [found.mean for group in mine if (found := estimate(group.values(lambda run: run.staleness.mean)))]
+        if means:
+            low, high = f"{min(means):.2f}", f"{max(means):.2f}"
+            mean = low if low == high else f"{low} to {high}"
+            highest = max(max(group.values(lambda run: run.staleness.max), default=0) for group in mine)
+            yield (
+                f"Measured staleness of async with {workers} equal workers: {mean} versions on average, at most {highest} "
+                f"(one update of each other worker in between would come to {workers - 1})."
+            )
+
+
+def _diverged(groups: Sequence[Group]) -> Iterator[str]:
+    """Arms of which every run diverged, and then those with how many of theirs."""
+    total, some = [], []
+    for arm in arms(groups):
+        mine = [group for group in groups if group.arm == arm and group.diverged]
+        if mine:
+            runs = [record for group in groups if group.arm == arm for record in group.records]
+            count = sum(group.diverged for group in mine)
+            (total if count == len(runs) else some).append((arm, count, len(runs)))
+    words = [f"every run of {_some([arm for arm, _, _ in total])}"] if total else []
+    words += [_some([f"{count} of {of} runs of {arm}" for arm, count, of in some])] if some else []
+    if words:
+        yield f"Diverged: {'; '.join(words)}."
+
+
+def _rescues(groups: Sequence[Group]) -> Iterator[str]:
+    """Which staleness methods kept a network learning at the same number of simulated workers."""
+    of = [group for group in groups if group.first.config.training.staleness_method != "none"]
+    for simulated in dict.fromkeys(group.first.config.training.simulate_workers for group in of):
+        mine = [group for group in of if group.first.config.training.simulate_workers == simulated]
+        kept = [group for group in mine if _learned(group)]
+        said = "async " if simulated is None else f"async k={simulated} "
+        lost = [group.arm.removeprefix(said) for group in mine if not _learned(group)]
+        names = [f"{group.arm.removeprefix(said)} ({mean_accuracy(group):.1f} %)" for group in kept]
+        where = "" if simulated is None else f" at k={simulated} simulated workers"
+        others = f" Not: {_some(lost)}." if lost and kept else ""
+        yield f"Staleness methods that kept learning{where}: {_some(names) or 'none'}.{others}"
+
+
+def _learned(group: Group) -> bool:
+    return not group.diverged and min(group.values(accuracy_percent)) >= 100 * LEARNED
+
+
+def _no_difference(views: Sequence[View]) -> Iterator[str]:
+    """Arms whose accuracy is in no view shown to differ from the baseline's; nothing without intervals.
+
+    The widest interval stands beside each: a wide one says that little is known, not that the two are equal.
+    """
+    by_pair: dict[tuple[str, str], list[Difference]] = {}
+    for view in (view for view in views if view.baseline and not view.baseline.diverged):
+        for group in (group for group in view.others if not group.diverged):
+            found = difference(group.sample(accuracy_percent), view.baseline.sample(accuracy_percent))
+            by_pair.setdefault((group.arm, view.baseline.arm), []).append(found)
+    for baseline in dict.fromkeys(baseline for _, baseline in by_pair):
+        same = []
+        for (arm, against), ones in by_pair.items():
+            if against == baseline and all(one.has_interval and not one.shown for one in ones):
+                widest = max(ones, key=lambda one: one.high - one.low)
+                same.append(f"{arm} ({interval(widest)} points)")
+        if same:
+            yield f"Final test accuracy against {baseline}, {NO_DIFFERENCE}: {_some(same)}."
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")

@@ -1,0 +1,72 @@
+"""What the sentences of a report are made of.
+
+Nothing is called a difference whose 95 % interval holds none, or that has no interval.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+from ps_cluster.comparison.groups import NO_STRAGGLER, Group
+from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.statistics import Difference, log_ratio
+
+NO_DIFFERENCE = "no difference shown"
+ONE_SEED = "one seed: no interval"
+
+
+def straggler_words(straggler: str) -> str:
+    return "no straggler" if straggler == NO_STRAGGLER else f"straggler {straggler}"
+
+
+def percent(share: float) -> str:
+    return f"{100 * share:g} %"
+
+
+def fate(group: Group) -> str:
+    return f"{group.arm}: {group.diverged} of {len(group.records)} seeds diverged"
+
+
+def accuracy_percent(record: Record) -> float | None:
+    return None if record.accuracy is None else 100 * record.accuracy
+
+
+def mean_accuracy(group: Group) -> float:
+    values = group.values(accuracy_percent)
+    return math.fsum(values) / len(values)
+
+
+def speed(record: Record) -> float:
+    return record.examples_per_second
+
+
+def seeds(found: Difference) -> str:
+    """How sure all of the sentence before is."""
+    if not found.has_interval:
+        return f"{ONE_SEED.capitalize()}."
+    return f"{found.n} seeds, paired." if found.paired else f"At least {found.n} seeds each, not paired."
+
+
+def points(found: Difference) -> str:
+    """E.g. "1.15 points lower (-1.41 to -0.88)"; without an interval just the number, which claims nothing."""
+    if not found.has_interval:
+        return f"{found.mean:+.2f} points"
+    if not found.shown:
+        return f"{NO_DIFFERENCE} ({interval(found)} points)"
+    return f"{abs(found.mean):.2f} points {'higher' if found.mean > 0 else 'lower'} ({interval(found)})"
+
+
+def interval(found: Difference) -> str:
+    """Of a difference of accuracies in percent: no two are more than 100 points apart."""
+    return f"{max(found.low, -100.0):+.2f} to {min(found.high, 100.0):+.2f}"
+
+
+def ratio(of: Group, against: Group, read: Callable[[Record], float | None]) -> str:
+    """E.g. "1.52 times (1.40 to 1.65)"; every run of both groups must have the number."""
+    found = log_ratio(of.sample(read), against.sample(read))
+    times = f"{math.exp(found.mean):.2f} times"
+    if not found.has_interval:
+        return times
+    between = f"{math.exp(found.low):.2f} to {math.exp(found.high):.2f}"
+    return f"{times} ({between})" if found.shown else f"{times}, {NO_DIFFERENCE} ({between})"

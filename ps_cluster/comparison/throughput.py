@@ -1,0 +1,76 @@
+"""The throughput of each arm by how much slower the slowest worker is."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from ps_cluster.comparison.groups import Group, arms
+from ps_cluster.comparison.records import straggler_factor
+from ps_cluster.comparison.style import Look, grid, legend_outside
+
+
+def straggler_factors(groups: Sequence[Group]) -> list[tuple[Group, float]]:
+    """The groups with a plain straggler factor; none where all have the same."""
+    found = [(group, factor) for group in groups if (factor := straggler_factor(group.straggler)) is not None]
+    return found if len({factor for _, factor in found}) > 1 else []
+
+
+def throughput(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Figure:
+    steps = {factor for _, factor in factors}
+    return _of_two(factors, look) if len(steps) == 2 else _of_many(factors, look)
+
+
+def _of_two(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Figure:
+    """A row for each arm and batch, on it a marker for each of the two factors."""
+    rows: dict[tuple[str, int], list[tuple[float, Group]]] = {}
+    for group, factor in factors:
+        rows.setdefault((group.arm, group.batch_per_worker), []).append((factor, group))
+    low, high = sorted({factor for _, factor in factors})
+    figure, [[axes]] = grid(1, 1, 0.7 + 0.3 * len(rows))
+    for place, ((arm, _), found) in enumerate(rows.items()):
+        speeds = {factor: [record.examples_per_second for record in group.records] for factor, group in found}
+        means = {factor: float(np.mean(values)) for factor, values in speeds.items()}
+        axes.plot(list(means.values()), [place] * len(means), color=look[arm].color, linewidth=1.2, alpha=0.5)
+        for factor, values in speeds.items():
+            face = look[arm].color if factor == low else "white"
+            axes.plot([min(values), max(values)], [place] * 2, color=look[arm].color, linewidth=3.5, alpha=0.4)
+            axes.plot(means[factor], place, look[arm].marker, color=look[arm].color, markerfacecolor=face, markersize=7)
+        if len(means) == 2:
+            axes.annotate(
+                f"× {means[high] / means[low]:.2f}", (means[high], place), xytext=(0, 6), textcoords="offset points",
+                ha="center", fontsize=7, color="#3b444d",
+            )  # fmt: skip
+    axes.set_yticks(range(len(rows)), [f"{arm}, {batch} images" for arm, batch in rows])
+    axes.set(xlabel="throughput [images/s]", ylabel="arm [images per worker]", ylim=(len(rows) - 0.5, -0.7))
+    axes.set_xlim(left=0)
+    axes.set_title(f"straggler factor {low:g} (filled) and {high:g} (open)", loc="left")
+    return figure
+
+
+def _of_many(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Figure:
+    """A panel for each batch per worker, in it a line for each arm."""
+    batches = sorted({group.batch_per_worker for group, _ in factors})
+    figure, [panels] = grid(1, len(batches), 3.0)
+    for panel, batch in zip(panels, batches):
+        panel.sharey(panels[0])
+        for arm in arms([group for group, _ in factors if group.batch_per_worker == batch]):
+            mine = sorted((f, g) for g, f in _only(factors, arm, batch))
+            speeds = [[record.examples_per_second for record in group.records] for _, group in mine]
+            means = np.array([np.mean(values) for values in speeds])
+            spread = [means - [min(values) for values in speeds], [max(values) for values in speeds] - means]
+            spread = np.maximum(spread, 0)  # a mean of equal numbers may be off by a rounding
+            style = {"color": look[arm].color, "linestyle": look[arm].line, "marker": look[arm].marker}
+            panel.errorbar([factor for factor, _ in mine], means, yerr=spread, capsize=3, label=arm, **style)
+        panel.set(xlabel="straggler factor [times its own step time]", ylabel="throughput [images/s]")
+        panel.set_title(f"{batch} images per worker", loc="left")
+        panel.set_ylim(bottom=0)
+        panel.set_xticks(sorted({factor for _, factor in factors}))
+    legend_outside(figure, panels)
+    return figure
+
+
+def _only(factors: Sequence[tuple[Group, float]], arm: str, batch: int) -> list[tuple[Group, float]]:
+    return [(group, factor) for group, factor in factors if (group.arm, group.batch_per_worker) == (arm, batch)]
