@@ -87,7 +87,7 @@ def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str,
 @click.option("--modes", type=_LIST, help="Comma between them; default: all but elastic.")
 @click.option("--seeds", type=click.IntRange(1, 100), help="How many: 0, 1, 2, …; default 3.")
 @click.option("--straggler", "stragglers", type=_LIST, help="Comma between settings, e.g. none,2:5x; default none.")
-@click.option("--batches", type=_LIST, help="same_per_update, same_per_worker or both, with a comma.")
+@click.option("--batches", type=_LIST, help="same_per_update, same_per_worker; default both.")
 @click.option("--target-accuracy", type=click.FloatRange(0, 1, min_open=True), help="For the time and images to it.")
 @click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
 @click.option("--output", type=_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")

@@ -118,6 +118,7 @@ CASES = [
     ("compare --modes async,asink", ["arms.1.mode", "asink"]),
     ("compare --seeds 0", ["--seeds", "0"]),
     ("compare --batches same", ["batches", "same"]),
+    ("compare --steps 10", ["training.steps", "training.epochs"]),
     ("compare --straggler none,slow", ["--straggler", "slow", "write 2:5x"]),
     ("compare --modes single --straggler 2:5x", ["--straggler", "2:5x"]),
     ("compare --target-accuracy 2", ["--target-accuracy", "2"]),

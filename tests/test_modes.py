@@ -184,7 +184,19 @@ def test_a_killed_worker_of_synchronous_rounds_comes_back_and_no_round_is_short(
 
 def test_compare_trains_what_is_missing_and_writes_the_report(tmp_path):
     output = tmp_path / "comparison"
-    options = ("--modes", "async,single", "--seeds", 2, "--steps", 30, "--output", output, *SMALL)
+    options = (
+        "--modes",
+        "async,single",
+        "--seeds",
+        2,
+        "--steps",
+        30,
+        "--batches",
+        "same_per_update",
+        "--output",
+        output,
+        *SMALL,
+    )
     finish(start("compare", *options))
     roots = sorted((output / "runs").iterdir())
     assert len(roots) == 4

@@ -38,7 +38,7 @@ class Comparison(BaseModel):
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     seeds: int = Field(default=3, ge=1, le=100)
     stragglers: tuple[str, ...] = ("none",)
-    batches: Annotated[tuple[Literal[BATCHES], ...], Field(min_length=1)] = ("same_per_update",)
+    batches: Annotated[tuple[Literal[BATCHES], ...], Field(min_length=1)] = BATCHES
     learning_rate: Literal["linear", "same"] = "linear"
     target_accuracy: float | None = Field(default=None, gt=0, lt=1)
     settings: dict[str, Any] = {}

@@ -9,11 +9,12 @@ from ps_cluster.config import CONFIG_FOLDER
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
 
+PER_UPDATE = {"batches": ["same_per_update"]}
 SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.steps": 10}
 
 
 def plan(**changes):
-    return planned_runs(read_comparison(None, changes, SMALL))
+    return planned_runs(read_comparison(None, PER_UPDATE | changes, SMALL))
 
 
 def arms(*modes, **settings):
@@ -28,6 +29,12 @@ def test_every_update_sees_as_many_images_in_every_mode_and_the_learning_rate_fo
     runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "single"), batches=["same_per_update"]))
     assert {config.examples_per_step * config.gradients_per_update for config in runs.values()} == {384}
     assert {round(config.optimizer.learning_rate, 9) for config in runs.values()} == {0.003}
+
+
+def test_both_batch_arms_are_trained_where_none_is_named():
+    settings = SMALL | {"training.steps": None}
+    runs = planned_runs(read_comparison(None, {"seeds": 1, "arms": arms("async")}, settings))
+    assert [run.config.training.batch_size_per_worker for run in runs] == [384, 128]
 
 
 def test_every_worker_has_the_same_batch_and_the_learning_rate_follows_the_update():
@@ -52,7 +59,7 @@ def test_the_same_images_are_trained_on_in_all_modes():
         run.config.total_updates(20_000) * run.config.examples_per_step * run.config.gradients_per_update
         for run in planned_runs(comparison)
     ]
-    assert images == pytest.approx([40_000] * 4, rel=0.01)
+    assert images == pytest.approx([40_000] * 6, rel=0.01)
 
 
 def test_seeds_are_outermost_and_a_straggler_without_its_worker_is_left_out():
@@ -107,7 +114,7 @@ def trained(monkeypatch):
 
 
 def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path, trained):
-    comparison = read_comparison(None, {"arms": arms("async", "single"), "seeds": 2}, SMALL)
+    comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "single"), "seeds": 2}, SMALL)
     output = tmp_path / "out"
     roots, code = runner.train_all(comparison, output)
     assert code == 0 and trained.names == [root.name for root in roots] and len(roots) == 4
@@ -121,11 +128,11 @@ def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path
 
 def test_an_interrupted_run_stops_the_comparison(tmp_path, trained):
     trained.outcome = "stopped"
-    _, code = runner.train_all(read_comparison(None, {"seeds": 1}, SMALL), tmp_path / "out")
+    _, code = runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
     assert code == runner.INTERRUPTED and len(trained.names) == 1
 
 
 def test_another_comparison_is_not_mixed_in(tmp_path, trained):
-    runner.train_all(read_comparison(None, {"seeds": 1}, SMALL), tmp_path / "out")
+    runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
     with pytest.raises(UserError, match="holds another comparison"):
-        runner.train_all(read_comparison(None, {"seeds": 2}, SMALL), tmp_path / "out")
+        runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
