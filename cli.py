@@ -15,7 +15,9 @@ from ps_cluster.command_line import OneLineErrors, config_layers, config_options
 from ps_cluster.comparison import plan, runner
 from ps_cluster.config import MODEL_NAMES, parse_assignment
 from ps_cluster.errors import UserError
+from ps_cluster.reporting import trace
 from ps_cluster.reporting.progress import make_view
+from ps_cluster.run_dir import RunDir
 
 _FOLDER = click.Path(path_type=Path)
 
@@ -43,6 +45,7 @@ def cli() -> None:
 @config_layers
 @click.option("--run-dir", type=_FOLDER, help="Where all files of the run go; default: a new folder under runs/.")
 @click.option("--resume", type=_FOLDER, metavar="RUN_DIR", help="Go on with an earlier run; takes no other options.")
+@click.option("--profile", is_flag=True, help="Write a trace of every step, and print where the workers' time went.")
 @click.pass_context
 def run(
     context: click.Context,
@@ -50,13 +53,21 @@ def run(
     assignments: tuple[str, ...],
     run_dir: Path | None,
     resume: Path | None,
+    profile: bool,
     **options: Any,
 ) -> int:
     """Train on a cluster of processes on this machine."""
     if resume:
-        _refuse_others(context, "resume")
-        return start.resume_run(resume, view=make_view())
-    return start.start_run(layered_config(file, assignments, options), run_dir, view=make_view())
+        _refuse_others(context, "resume", "profile")
+        root, code = resume, start.resume_run(resume, view=make_view())
+    else:
+        config = layered_config(file, assignments, options)
+        root = run_dir or start.new_root(config)
+        code = start.start_run(config, root, view=make_view())
+    if profile and code == 0:
+        trace.write_trace(RunDir(root.resolve()))
+        trace.print_shares(RunDir(root.resolve()), Console())
+    return code
 
 
 @cli.command()
@@ -183,11 +194,11 @@ def bench(models: str, precisions: str, rounds: int, output: Path | None, **opti
     throughput.print_table(throughput.measure(cases, dataset, rounds, output, notify=click.echo), Console())
 
 
-def _refuse_others(context: click.Context, name: str) -> None:
+def _refuse_others(context: click.Context, name: str, *also: str) -> None:
     """A run goes on as it was: its options stand in its directory."""
     given = click.core.ParameterSource.COMMANDLINE
     for parameter in context.command.params:
-        if parameter.name != name and context.get_parameter_source(parameter.name) == given:
+        if parameter.name not in (name, *also) and context.get_parameter_source(parameter.name) == given:
             raise UserError(f"--{name} goes on with the run as it was: leave {parameter.opts[0]} out")
 
 

@@ -89,6 +89,11 @@ class RunDir:
         return self.metrics / "updates.csv"
 
     @property
+    def trace(self) -> Path:
+        """Every step's phases, in Chrome's trace format."""
+        return self.metrics / "trace.json"
+
+    @property
     def training_result(self) -> Path:
         """What the chief says of the finished training; the summary is made from it."""
         return self.metrics / "training.json"

@@ -24,9 +24,13 @@ from ps_cluster.training import checkpoints
 Notify = Callable[[str], None]
 
 
-def start_run(config: RunConfig, root: Path | None, *, view: ProgressView) -> int:
-    """A new run in `root`, or in a new folder under runs/. Returns the exit code; raises UserError for bad input."""
-    root = root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.training.mode}-{config.model.name}"
+def new_root(config: RunConfig) -> Path:
+    """A folder under runs/ for a run that was given none."""
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.training.mode}-{config.model.name}"
+
+
+def start_run(config: RunConfig, root: Path, *, view: ProgressView) -> int:
+    """A new run in `root`. Returns the exit code; raises UserError for bad input."""
     with _new_run_dir(root) as run_dir:
         isolation.check(config.cluster.isolation, run_dir.root)
         dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)

@@ -14,9 +14,9 @@ import numpy as np
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
+from ps_cluster.training.ledger import PHASE_COLUMNS
 from ps_cluster.training.straggler_config import parse_stragglers
 
-PHASE_COLUMNS = ("asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "applied_time")
 _LEDGER_COLUMNS = ("worker", "staleness", "pulled_time", "pushed_time", "applied_time")
 
 Json = Mapping[str, Any]

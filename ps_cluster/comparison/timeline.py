@@ -9,17 +9,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ps_cluster.comparison.groups import Group, stragglers
-from ps_cluster.comparison.records import PHASE_COLUMNS, Columns
+from ps_cluster.comparison.records import Columns
 from ps_cluster.comparison.style import WIDTH_IN, legend_outside
+from ps_cluster.training.ledger import PHASE_COLUMNS, PHASES
 
-# What a step does between two neighbours of PHASE_COLUMNS, with a hatch for those who don't see the colours.
-_PHASES = (
-    ("waits", "#c3c9d0", "////"),
-    ("pulls", "#56B4E9", ""),
-    ("computes", "#0072B2", ""),
-    ("slow on purpose", "#E69F00", "...."),
-    ("pushes (and waits)", "#D55E00", ""),
-)
+# A colour for each of PHASES, with a hatch for those who don't see the colours.
+_LOOKS = (("#c3c9d0", "////"), ("#56B4E9", ""), ("#0072B2", ""), ("#E69F00", "...."), ("#D55E00", ""))
 _STEPS = 7
 
 
@@ -72,7 +67,7 @@ def _draw(axes: Axes, ledger: Columns, seconds: float) -> None:
     clipped = 1000 * (np.clip(edges[:, inside], start, end) - start)
     workers = np.unique(ledger["worker"])
     rows = np.searchsorted(workers, ledger["worker"][inside])
-    for phase, (name, color, hatch) in enumerate(_PHASES):
+    for phase, (name, (color, hatch)) in enumerate(zip(PHASES, _LOOKS, strict=True)):
         left, right = clipped[phase], clipped[phase + 1]
         axes.barh(
             rows,

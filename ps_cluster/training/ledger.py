@@ -20,6 +20,9 @@ WORKER_COLUMNS = (
     "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
 )  # fmt: skip
 COLUMNS = STORE_COLUMNS + WORKER_COLUMNS
+# What a worker does between two neighbours of PHASE_COLUMNS.
+PHASE_COLUMNS = ("asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "applied_time")
+PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes (and waits)")
 _INDEX = {name: index for index, name in enumerate(COLUMNS)}
 
 
