@@ -36,7 +36,8 @@ def headline(groups: Sequence[Group], views: Sequence[View]) -> list[str]:
         *_no_difference(views),
     ]
     if not sentences and len(groups) > 1:
-        sentences = [f"{NO_DIFFERENCE.capitalize()}."]
+        one_seed = all(len(group.records) == 1 for group in groups)
+        sentences = ["One seed shows no difference: there is no interval." if one_seed else f"{NO_DIFFERENCE.capitalize()}."]
     return sentences[:_MOST_SENTENCES]
 
 
