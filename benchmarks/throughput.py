@@ -72,14 +72,20 @@ def measure(
 
 
 def print_table(rows: list[dict], console: Console) -> None:
-    table = Table(title="images/s, median (min–max), and the median of the ratios to single in the same round")
-    for name in ("network", "precision", *MODULES, "cluster/single", "sync/single", "per-variable/single"):
-        table.add_column(name)
+    table = Table(title="images/s, and the ratio to single in the same round: median (min–max)", box=None)
+    for name in ("network", "precision", "arm"):
+        table.add_column(name, no_wrap=True)
+    for name in ("images/s", "to single"):
+        table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        rates = [f"{m['median']:,.0f} ({m['min']:,.0f}–{m['max']:,.0f})" for m in (row[arm] for arm in MODULES)]
-        ratios = [f"{row[f'{arm}_to_single']['median']:.2f}" for arm in (CLUSTER, SYNC, PER_VARIABLE)]
-        table.add_row(row["model"], row["precision"], *rates, *ratios)
-    console.print(table)
+        for arm in MODULES:
+            ratio = "1" if arm == SINGLE else _shown(row[f"{arm}_to_single"], ".2f")
+            table.add_row(row["model"], row["precision"], arm, _shown(row[arm], ",.0f"), ratio)
+    console.print(table, highlight=False)
+
+
+def _shown(found: dict, spec: str) -> str:
+    return f"{found['median']:{spec}} ({found['min']:{spec}}–{found['max']:{spec}})"
 
 
 def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
