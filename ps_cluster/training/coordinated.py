@@ -37,7 +37,7 @@ class RoundSlice(Slice):
     def _state(self) -> dict[str, tf.Variable]:
         return super()._state | {"slot_sum": self._sum, "statistics_sum": self._delta_sum}
 
-    def admit(self, worker: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """int64 []: the round that `worker` may take part in, once it has not yet given its gradient to it.
 
         Args:
@@ -90,6 +90,8 @@ class BoundedSlice(Slice):
     dead) is dropped and computed again.
     """
 
+    repeats_dropped = True
+
     def __init__(self, device, weights, statistics, factors, config: RunConfig, total_steps: int):
         super().__init__(device, weights, statistics, factors, config, total_steps)
         self._bound = config.training.max_staleness
@@ -97,15 +99,14 @@ class BoundedSlice(Slice):
             self._under_way = tf.Variable(tf.fill([config.training_workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
             self._since = tf.Variable(tf.zeros([config.training_workers], tf.float64))
 
-    def admit(self, worker: tf.Tensor) -> tf.Tensor:
-        """int32 []: waits until `worker` may pull."""
+    def admit(self, worker: tf.Tensor) -> list[tf.Tensor]:
 
         def attempt() -> tf.Tensor:
             others = tf.math.count_nonzero(self._others(worker) != _NOT_UNDER_WAY)
             return tf.cond(others <= self._bound, lambda: self._enter(worker), lambda: tf.constant(WAIT))
 
         with tf.device(self._device):
-            return repeat_while(WAIT, lambda: self._section.execute(attempt))
+            return [repeat_while(WAIT, lambda: self._section.execute(attempt))]
 
     def _enter(self, worker: tf.Tensor) -> tf.Tensor:
         now = self._version.read_value()

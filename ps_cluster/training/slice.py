@@ -47,7 +47,13 @@ class Push:
 
 
 class Slice:
-    """What one parameter server holds: a contiguous slice of the weights and of the statistics, slots, version, ledger."""
+    """What one parameter server holds: a contiguous slice of the weights and of the statistics, slots, version, ledger.
+
+    Attributes:
+      repeats_dropped: whether a worker computes a step again whose push comes to DROPPED.
+    """
+
+    repeats_dropped = False
 
     def __init__(
         self,
@@ -86,6 +92,10 @@ class Slice:
         self._pull_message = Message((*vectors, (tf.int64, 1)))
         self._push_message = Message((*vectors, (tf.int64, 2), (tf.float64, len(WORKER_COLUMNS))))
         self._local = not device.startswith("/job:ps")  # of this process: nothing to send, so nothing to pack
+
+    def admit(self, worker: tf.Tensor) -> list[tf.Tensor]:
+        """What has to come before `worker` (int64 []) may pull; nothing where nobody waits for anybody."""
+        return []
 
     def pull(self, worker: tf.Tensor) -> list[tf.Tensor]:
         """[weights in wire dtype, statistics, version [1]]: read together on the ps, one transfer to the caller."""

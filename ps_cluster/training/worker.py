@@ -101,8 +101,9 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         # The pull needs nothing of this iteration, so without the dependency it may run before the last push.
         asked = now_after(step_id, pause("before_pull", step_id, identity.both()))
         with tf.control_dependencies([asked]):
+            waited = first.admit(identity.worker)
             # Without anybody to wait for the two times are one.
-            admitted = now_after(first.admit(identity.worker)) if isinstance(first, BoundedSlice) else asked
+            admitted = now_after(*waited) if waited else asked
         with tf.control_dependencies([admitted]):
             pulled = store.pull(identity.worker)
         held = [pause("computed", step_id, identity.both())]
@@ -114,7 +115,7 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
             return tf.reduce_any(tf.equal(pushed, DROPPED))
 
     def run_one(step_id: tf.Tensor, identity: Identity) -> tf.Tensor:
-        if not isinstance(first, BoundedSlice):
+        if not first.repeats_dropped:
             return attempt(step_id, identity)
         again = tf.constant(True)
         return tf.while_loop(
@@ -145,7 +146,7 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
     def admit(identity: Identity, end: tf.Tensor, *needed) -> list[tf.Tensor]:
         asked = now_after(*needed)
         with tf.control_dependencies([asked]):
-            admitted_to = first.admit(identity.worker, end)
+            admitted_to = first.admit_to_round(identity.worker, end)
         return [admitted_to, asked, now_after(admitted_to)]
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])

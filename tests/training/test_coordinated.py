@@ -42,7 +42,7 @@ def bounded_step(store, seconds):
     @tf.function(autograph=False)
     def run(step, info, wait):
         worker = tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64)
-        with tf.control_dependencies([first.admit(worker)]):
+        with tf.control_dependencies(first.admit(worker)):
             pulled = store.pull(worker)
         with tf.control_dependencies([pulled.weights]):
             slept = sleep(wait)
@@ -121,7 +121,7 @@ def round_step(store, end):
     @tf.function(autograph=False)
     def run(info, wait):
         worker = tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64)
-        with tf.control_dependencies([first.admit(worker, identity(end))]):
+        with tf.control_dependencies([first.admit_to_round(worker, identity(end))]):
             pulled = store.pull(worker)
         with tf.control_dependencies([pulled.weights]):
             slept = sleep(wait)
