@@ -67,15 +67,10 @@ class Slice:
         self._device = device
         self._wire = tf.dtypes.as_dtype(config.wire)
         training = config.training
-        workers = training.simulate_workers or config.training_workers
-        optimizer = config.optimizer
-        if training.staleness_method == "momentum":
-            momentum = staleness.corrected_momentum(optimizer.momentum, workers)
-            optimizer = optimizer.model_copy(update={"momentum": momentum})
         with tf.device(device):
             self._weights = tf.Variable(weights)
             self._statistics = tf.Variable(statistics)
-            self._rule = UpdateRule(optimizer, self._weights, factors)
+            self._rule = UpdateRule(staleness.effective_optimizer(config), self._weights, factors)
             self._method = staleness.make_method(
                 training.staleness_method, config.delay_compensation, self._weights, config.training_workers
             )

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from ps_cluster.config import DelayCompensation
+from ps_cluster.config import DelayCompensation, Optimizer, RunConfig
 
 EPSILON = 1e-7  # of dc_adaptive
 STEP_DECAY = 0.999  # of gap_aware's running average of the step
@@ -180,13 +180,22 @@ METHODS: dict[str, type[StalenessMethod]] = {
     "dc_constant": ConstantDelayCompensation,
     "dc_adaptive": AdaptiveDelayCompensation,
     "gap_aware": GapAware,
-    "momentum": StalenessMethod,  # corrects the optimizer's momentum, see `corrected_momentum`
+    "momentum": StalenessMethod,  # corrects the optimizer's momentum, see `effective_optimizer`
 }
 
 
 def make_method(name: str, settings: DelayCompensation, weights: tf.Variable, workers: int) -> StalenessMethod:
     """The method of `training.staleness_method`; call it on the device of `weights` (float32 [n])."""
     return METHODS[name](settings, weights, workers)
+
+
+def effective_optimizer(config: RunConfig) -> Optimizer:
+    """The optimizer that the parameter servers run: `config.optimizer`, for "momentum" with the corrected momentum."""
+    if config.training.staleness_method != "momentum":
+        return config.optimizer
+    workers = config.training.simulate_workers or config.training_workers
+    momentum = corrected_momentum(config.optimizer.momentum, workers)
+    return config.optimizer.model_copy(update={"momentum": momentum})
 
 
 def corrected_momentum(momentum: float, workers: int) -> float:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from ps_cluster.config import STALENESS_METHODS, build_config
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.staleness import METHODS, corrected_momentum, make_method
+from ps_cluster.training.staleness import METHODS, corrected_momentum, effective_optimizer, make_method
 from ps_cluster.training.update_rules import UpdateRule
 
 LENGTH, WORKERS = 5, 3
@@ -289,6 +289,16 @@ def test_a_slice_does_with_every_method_what_numpy_does(name):
             reference.push(worker, steps - int(version[0]), gradient)
             steps += 1
     assert store.snapshot(0)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("method", "simulated", "momentum"), [("momentum", 8, 0.025), ("momentum", None, 0.9 - 2 / 3), ("none", 8, 0.9)]
+)
+def test_momentum_is_corrected_for_the_workers_that_staleness_comes_from(method, simulated, momentum):
+    values = {"training.staleness_method": method, "training.simulate_workers": simulated}
+    config = build_config(overrides=values | {"optimizer.rule": "momentum", "optimizer.momentum": 0.9})
+    expected = config.optimizer.model_copy(update={"momentum": pytest.approx(momentum)})
+    assert effective_optimizer(config) == expected
 
 
 def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
