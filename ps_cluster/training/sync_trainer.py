@@ -14,11 +14,8 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
-from ps_cluster.training.async_trainer import Reporter, begin, build, end
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
-from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.saver import Saver
+from ps_cluster.training.session import Session
 from ps_cluster.training.waiting import now_after
 from ps_cluster.training.worker import Computation, Compute, Identity
 
@@ -40,13 +37,28 @@ def train(
       UserError: the checkpoint to resume from is missing or of another model.
       tf.errors.OpError: another worker failed.
     """
-    progress, started = begin(config, run_dir, dataset, resume=resume)
-    leads = index == 0
-    if leads:
-        checkpoints.clear_ended(run_dir.checkpoints)
-    reporter = Reporter(run_dir, progress) if leads else None
-    if reporter:
-        reporter.row("connecting")
+    session = Session(config, run_dir, dataset, leads=index == 0)
+    session.begin(resume=resume)
+    strategy = _connect(config)
+    device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
+    store, compute = session.build([device], device)
+    run_updates = all_reduce_function(strategy, store, compute, config)
+    progress, stop = session.progress, False
+    session.start()
+    while not progress.completed and not stop:
+        until = min(progress.applied + config.cluster.steps_per_dispatch, progress.total)
+        progress.scheduled_updates(until)
+        told = drain is not None and drain.is_set()
+        stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))
+        session.keep_up("training")
+    if session.leads:
+        session.end()
+    else:
+        threading.Event().wait()  # the launcher stops it when worker 0 has ended
+
+
+def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Waits for every worker."""
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
@@ -55,37 +67,7 @@ def train(
     # The strategy takes SIGTERM for notices of preemption; what it did before is asked for here.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     signal.siginterrupt(signal.SIGTERM, False)
-    if reporter:
-        reporter.row("building")
-    device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
-    store, compute = build(config, dataset, [device], device)
-    if started is not None:
-        store.restore(started.arrays)
-    run_updates = all_reduce_function(strategy, store, compute, config)
-    saver = Saver(config, run_dir, dataset.kind, store, progress)
-    progress.start()
-    _poll(
-        store, progress
-    )  # after a resume there may be nothing left to do, and the counts have to be known all the same
-    stop = False
-    while not progress.completed and not stop:
-        until = min(progress.applied + config.cluster.steps_per_dispatch, progress.total)
-        progress.scheduled_updates(until)
-        told = drain is not None and drain.is_set()
-        stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))
-        _poll(store, progress)
-        if reporter:
-            reporter.row_when_due("training")
-            saver.save_when_due()
-    if reporter:
-        end(config, saver, store, progress, reporter)
-    else:
-        threading.Event().wait()  # the launcher stops it when worker 0 has ended
-
-
-def _poll(store: ParameterStore, progress: RunProgress) -> None:
-    first, last = progress.open_range
-    progress.update(*store.read_ledgers(first, last), first=first)
+    return strategy
 
 
 def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig):

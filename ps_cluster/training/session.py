@@ -1,0 +1,185 @@
+"""What every training has around its own loop: where it starts, its rows and checkpoints on the way, and its end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.models import flat, registry
+from ps_cluster.reporting.tensorboard import TrainingWriter
+from ps_cluster.run_dir import RunDir, append_row, say, write_json
+from ps_cluster.training import checkpoints
+from ps_cluster.training.elastic import LocalSteps
+from ps_cluster.training.ledger import write_csv
+from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.training.saver import Saver
+from ps_cluster.training.slice import Slice
+from ps_cluster.training.step import TrainStep
+from ps_cluster.training.worker import SLICE_KINDS, Compute
+
+LOCAL_DEVICE = "/device:CPU:0"
+ROW_EVERY_S = 0.5
+
+
+class Session:
+    """A training in one process, from `begin` over `build` and `start` to `end`; between them its own loop.
+
+    Attributes:
+      progress: what is scheduled and applied, as of the last look at the ledger.
+      leads: whether this process writes into the run directory; where several train, one does.
+    """
+
+    def __init__(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, *, leads: bool = True):
+        self.progress = RunProgress(config, dataset.train_examples)
+        self.leads = leads
+        self._config = config
+        self._run_dir = run_dir
+        self._dataset = dataset
+        self._reporter = Reporter(run_dir, self.progress)
+        self._resumed: checkpoints.Checkpoint | None = None
+        self._store: ParameterStore  # from `build` on, like the saver
+        self._saver: Saver
+
+    def begin(self, *, resume: bool) -> None:
+        """Before connecting: takes in how far the training was when it is resumed.
+
+        Raises:
+          UserError: there is no checkpoint to resume from, or it is of other work.
+        """
+        if resume:
+            self._resume()
+        if self.leads:
+            checkpoints.clear_ended(self._run_dir.checkpoints)
+            self._reporter.row("connecting")
+
+    def _resume(self) -> None:
+        self._resumed = checkpoints.load_newest_good(self._run_dir.states, say)
+        if self._resumed is None:
+            raise UserError(f"run directory '{self._run_dir.root}' holds no checkpoint to resume from")
+        _check_same_work(self._config, RunConfig.model_validate(self._resumed.meta["config"]))
+        self.progress.resume(self._resumed.arrays["ledger"], self._resumed.meta["train_seconds"])
+
+    def build(self, devices: Sequence[str], own_device: str) -> tuple[ParameterStore, Compute]:
+        """The module's `build`, with the parameters of the checkpoint that is resumed.
+
+        Raises:
+          UserError: the checkpoint is of another model.
+        """
+        if self.leads:
+            self._reporter.row("building")
+        self._store, compute = build(self._config, self._dataset, devices, own_device)
+        if self._resumed is not None:
+            self._store.restore(self._resumed.arrays)
+        self._saver = Saver(self._config, self._run_dir, self._dataset.kind, self._store, self.progress)
+        return self._store, compute
+
+    def start(self) -> None:
+        """The first step is about to be scheduled."""
+        self.progress.start()
+        self._look()  # after a resume there may be nothing left to do, and the counts have to be known all the same
+
+    def keep_up(self, phase: str) -> None:
+        """Looks at the ledger, and writes what is due: a row that says `phase`, a checkpoint or a snapshot."""
+        self._look()
+        if self.leads:
+            self._reporter.row_when_due(phase)
+            self._saver.save_when_due()
+
+    def _look(self) -> None:
+        first, end = self.progress.open_range
+        self.progress.update(*self._store.read_ledgers(first, end), first=first)
+
+    def end(self) -> None:
+        """The last checkpoint, the ledger, the result, and the mark that no checkpoint comes after."""
+        self._saver.save_last()
+        outcome = "completed" if self.progress.completed else "stopped"
+        lengths = [part.length for part in self._store.slices] if self._config.on_parameter_servers else []
+        self._reporter.end(self.progress.result(lengths), self.progress.ledgers)
+        checkpoints.mark_ended(self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome)
+
+
+def _check_same_work(config: RunConfig, before: RunConfig) -> None:
+    """The ledger's step ids mean the same only where these are equal."""
+    works = [
+        {
+            "training.mode": c.training.mode,
+            "training.batch_size_per_worker": c.training.batch_size_per_worker,
+            "training.seed": c.training.seed,
+            "steps of an update": c.steps_per_update,
+        }
+        for c in (before, config)
+    ]
+    for name, value in works[0].items():
+        if value != works[1][name]:
+            raise UserError(f"{name}: got {works[1][name]}, but the checkpoint to resume from was made with {value}")
+
+
+def build(
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
+) -> tuple[ParameterStore, Compute]:
+    """The store, a slice on each of `devices`, and what a worker computes from it."""
+    with tf.device(own_device):
+        model = registry.build(
+            config.model.name,
+            len(dataset.classes),
+            precision=config.model.precision,
+            seed=config.training.seed,
+            whitening_images=np.asarray(dataset.images("train")[: registry.WHITENING_EXAMPLES]),
+        )
+        network = flat.FlatNetwork(model)
+        weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
+    factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
+    store = ParameterStore(
+        devices,
+        weights,
+        statistics,
+        factors,
+        config=config,
+        total_steps=config.total_steps(dataset.train_examples),
+        kind=SLICE_KINDS.get(config.training.mode, Slice),
+    )
+    step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
+    return store, LocalSteps(step, config, factors) if config.training.mode == "elastic" else step
+
+
+class Reporter:
+    """Writes a row of progress where people and programs look: metrics/progress.jsonl and TensorBoard."""
+
+    def __init__(self, run_dir: RunDir, progress: RunProgress):
+        self._run_dir = run_dir
+        self._progress = progress
+        self._tensorboard: TrainingWriter | None = None
+        self._next_s = 0.0
+
+    def row(self, phase: str) -> None:
+        row = self._progress.row(phase)
+        try:
+            append_row(self._run_dir.progress, row)
+            if phase in ("training", "ended"):
+                # Not before: making a writer needs TensorFlow's context, which connecting resets.
+                self._tensorboard = self._tensorboard or TrainingWriter(self._run_dir)
+                self._tensorboard.write(row)
+        except (OSError, tf.errors.OpError) as error:
+            # A full disk may have room again later, and the ledger has all that is in a row.
+            say(f"training goes on, but a row can't be written: {' '.join(str(error).split())[:200]}")
+
+    def row_when_due(self, phase: str) -> None:
+        if time.monotonic() >= self._next_s:
+            self._next_s = time.monotonic() + ROW_EVERY_S
+            self.row(phase)
+
+    def end(self, result: dict, ledgers: np.ndarray) -> None:
+        """The last row, the ledger, and the result where the launcher looks for it."""
+        write_csv(self._run_dir.updates, ledgers)
+        write_json(self._run_dir.training_result, result)
+        self.row("ended")
+        if self._tensorboard is not None:
+            self._tensorboard.write_staleness(result["staleness"]["histogram"], self._progress.applied)
+            self._tensorboard.close()
