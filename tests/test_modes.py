@@ -36,6 +36,11 @@ def ledger_rows(run_dir):
     return list(csv.DictReader((run_dir / "metrics" / "updates.csv").open()))
 
 
+def wait_s(row):
+    """How long the worker was slow on purpose."""
+    return float(row["pushed_time"]) - float(row["computed_time"])
+
+
 def slowness(run_dir):
     """By worker: the median of the time from pull to push over that of the computation alone."""
     ratios = {}
@@ -155,6 +160,8 @@ def test_ctrl_c_drains_and_a_resumed_run_completes(tmp_path, options):
         0,
         0,
     )
+    waits = [wait_s(row) for row in ledger_rows(run_dir) if row["worker"] == "0"]
+    assert waits and min(waits) >= 0.02, "the straggler of this test"
 
 
 def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_snapshot(tmp_path):
