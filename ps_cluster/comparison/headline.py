@@ -37,7 +37,9 @@ def headline(groups: Sequence[Group], views: Sequence[View]) -> list[str]:
     ]
     if not sentences and len(groups) > 1:
         one_seed = all(len(group.records) == 1 for group in groups)
-        sentences = ["One seed shows no difference: there is no interval." if one_seed else f"{NO_DIFFERENCE.capitalize()}."]
+        sentences = [
+            "One seed shows no difference: there is no interval." if one_seed else f"{NO_DIFFERENCE.capitalize()}."
+        ]
     return sentences[:_MOST_SENTENCES]
 
 
