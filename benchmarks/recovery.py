@@ -8,7 +8,6 @@ parameter server, waits until training goes on, and drains; and measures a run w
 
 from __future__ import annotations
 
-import csv
 import json
 import os
 import shutil
@@ -28,6 +27,7 @@ from benchmarks.throughput import CLUSTER, PROJECT, case, measure_once, spread
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
 from ps_cluster.run_dir import RunDir, read_rows
+from ps_cluster.training.ledger import read_csv
 
 WAIT_S = 120.0
 STEADY_S = 15.0  # training before the first fault, and what "before" is measured over
@@ -79,7 +79,7 @@ def _faults(data_dir: Path | None) -> dict[str, float]:
         process.send_signal(signal.SIGINT)
         process.wait(WAIT_S)
         summary = json.loads(run_dir.summary.read_text())
-        times = [float(row["applied_time"]) for row in csv.DictReader(run_dir.updates.open())]
+        times = read_csv(run_dir.updates)["applied_time"].tolist()
     finally:
         process.kill()
         process.wait()

@@ -8,7 +8,6 @@ falling. Both end after the same number of updates, computed from the same batch
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 import time
@@ -31,6 +30,7 @@ from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_packed
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir, write_json, write_whole
+from ps_cluster.training.ledger import read_csv
 
 
 def run_chaos(
@@ -131,8 +131,7 @@ class Experiment:
         """What is wrong with the disturbed run, when all have ended."""
         run_dir = RunDir(self._root / "disturbed")
         self._test_examples = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"])).test_examples
-        with run_dir.updates.open(newline="") as file:
-            step_ids = [int(row["step"]) for row in csv.DictReader(file)]
+        step_ids = read_csv(run_dir.updates)["step"].astype(int).tolist()
         return complaints(self._disturbed, self._undisturbed, self._total, step_ids, self._test_examples)
 
     def report(self, problems: Sequence[str]) -> dict[str, Any]:

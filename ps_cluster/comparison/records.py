@@ -14,13 +14,12 @@ import numpy as np
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training.ledger import PHASE_COLUMNS
+from ps_cluster.training.ledger import ROW, phase_shares, read_csv
 from ps_cluster.training.straggler_config import parse_stragglers
 
-_LEDGER_COLUMNS = ("worker", "staleness", "pulled_time", "pushed_time", "applied_time")
+_BUSY = ("computes", "slow on purpose")  # of ledger.PHASES
 
 Json = Mapping[str, Any]
-Columns = Mapping[str, np.ndarray]
 Histogram = Mapping[int, int]
 
 
@@ -82,7 +81,8 @@ class Record:
     cpu_seconds: float | None
     peak_memory_bytes: int | None
     machine: Json
-    ledger: Columns = field(repr=False)
+    ledger: np.ndarray = field(repr=False)
+    """A structured array [applied steps] of ledger.ROW; empty where the run kept none."""
 
     @property
     def seed(self) -> int:
@@ -148,7 +148,8 @@ def read_record(run_root: Path) -> Record:
     config = load_config(run_dir.config)
     summary = _summary(run_root, run_dir)
     try:
-        return _record(run_dir, config, summary, _ledger(run_dir.updates))
+        ledger = read_csv(run_dir.updates) if run_dir.updates.is_file() else np.empty(0, ROW)
+        return _record(run_dir, config, summary, ledger)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"
         raise UserError(f"run directory '{run_root}' can't be compared: its records are not whole ({what})") from error
@@ -178,22 +179,7 @@ def _summary(run_root: Path, run_dir: RunDir) -> Json:
     return summary
 
 
-def _ledger(path: Path) -> dict[str, np.ndarray]:
-    """Column → float64 [applied steps]; empty where the run kept no ledger or an empty one."""
-    if not path.is_file():
-        return {}
-    with path.open(encoding="utf-8") as file:
-        names = file.readline().strip().split(",")
-        lines = file.readlines()
-    if not lines:
-        return {}
-    table = np.loadtxt(lines, delimiter=",", ndmin=2)
-    if table.shape[1] != len(names) or not set(_LEDGER_COLUMNS) <= set(names):
-        raise ValueError(f"{path.name} has other columns: {','.join(names)}")
-    return dict(zip(names, table.T))
-
-
-def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: Columns) -> Record:
+def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: np.ndarray) -> Record:
     scores = tuple(
         Score(float(row["test_accuracy"]), float(row["train_seconds"]), int(row["examples"]), row["test_loss"])
         for row in summary["evaluation"]["history"]
@@ -249,9 +235,7 @@ def _staleness(summary: Json) -> Staleness:
     return Staleness(summary.get("mean"), summary.get("p95"), summary.get("max"), histogram)
 
 
-def _staleness_per_worker(ledger: Columns) -> dict[int, Histogram]:
-    if not ledger:
-        return {}
+def _staleness_per_worker(ledger: np.ndarray) -> dict[int, Histogram]:
     histograms = {}
     for worker in np.unique(ledger["worker"]):
         values, counts = np.unique(ledger["staleness"][ledger["worker"] == worker], return_counts=True)
@@ -259,13 +243,7 @@ def _staleness_per_worker(ledger: Columns) -> dict[int, Histogram]:
     return histograms
 
 
-def _idle_shares(ledger: Columns) -> dict[int, float]:
-    """Share of the training in which a worker was neither computing nor slow on purpose: 1 - sum(pushed - pulled) / span."""
-    if not ledger:
-        return {}
-    times = [ledger[name] for name in PHASE_COLUMNS if name in ledger]
-    span = max(map(np.max, times)) - min(map(np.min, times))
-    if span <= 0:
-        return {}
-    busy = ledger["pushed_time"] - ledger["pulled_time"]
-    return {int(worker): 1 - busy[ledger["worker"] == worker].sum() / span for worker in np.unique(ledger["worker"])}
+def _idle_shares(ledger: np.ndarray) -> dict[int, float]:
+    """Share of the training in which a worker was neither computing nor slow on purpose."""
+    shares = phase_shares(ledger)
+    return {worker: 1 - sum(by_phase[name] for name in _BUSY) for worker, by_phase in shares.items()}

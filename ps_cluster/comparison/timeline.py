@@ -9,9 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ps_cluster.comparison.groups import Group, stragglers
-from ps_cluster.comparison.records import Columns
 from ps_cluster.comparison.style import WIDTH_IN, legend_outside
-from ps_cluster.training.ledger import PHASE_COLUMNS, PHASES
+from ps_cluster.training.ledger import PHASES, phase_times
 
 # A colour for each of PHASES, with a hatch for those who don't see the colours.
 _LOOKS = (("#c3c9d0", "////"), ("#56B4E9", ""), ("#0072B2", ""), ("#E69F00", "...."), ("#D55E00", ""))
@@ -23,8 +22,7 @@ def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
     for straggler in stragglers(groups):
         chosen: dict[tuple, Group] = {}
         for group in groups:
-            ledger = group.first.ledger
-            if group.straggler == straggler and set(PHASE_COLUMNS) <= ledger.keys():
+            if group.straggler == straggler and len(group.first.ledger):
                 chosen.setdefault(_kind(group), group)
         if chosen:
             yield straggler, _timeline(list(chosen.values()))
@@ -52,15 +50,15 @@ def _timeline(groups: Sequence[Group]) -> Figure:
     return figure
 
 
-def _step_seconds(ledger: Columns) -> float:
+def _step_seconds(ledger: np.ndarray) -> float:
     """The median time from one update of a worker to its next, of the quickest worker."""
     applied = [np.sort(ledger["applied_time"][ledger["worker"] == worker]) for worker in np.unique(ledger["worker"])]
     gaps = [float(np.median(np.diff(times))) for times in applied if len(times) > 1]
     return min(gaps, default=float(np.ptp(ledger["applied_time"])))
 
 
-def _draw(axes: Axes, ledger: Columns, seconds: float) -> None:
-    edges = np.stack([ledger[name] for name in PHASE_COLUMNS])  # [phases + 1, steps]
+def _draw(axes: Axes, ledger: np.ndarray, seconds: float) -> None:
+    edges = phase_times(ledger)
     middle = (edges.min() + edges.max()) / 2
     start, end = middle - seconds / 2, middle + seconds / 2
     inside = (edges[-1] > start) & (edges[0] < end)

@@ -15,9 +15,7 @@ from rich.table import Table
 
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir, write_whole
-from ps_cluster.training.ledger import PHASE_COLUMNS, PHASES
-
-BETWEEN = "between steps"  # dispatch, and having nothing to do
+from ps_cluster.training.ledger import BETWEEN, PHASES, phase_shares, phase_times, read_csv
 
 
 def write_trace(run_dir: RunDir) -> None:
@@ -26,27 +24,7 @@ def write_trace(run_dir: RunDir) -> None:
     Raises:
       UserError: the run has left no ledger.
     """
-    rows = read_ledger(run_dir)
-    write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(rows))}))
-
-
-def read_ledger(run_dir: RunDir) -> np.ndarray:
-    """metrics/updates.csv as a structured array with its columns' names."""
-    if not run_dir.updates.is_file():
-        raise UserError(f"run directory '{run_dir.root}' holds no {run_dir.updates.name}: no training has ended in it")
-    return np.atleast_1d(np.genfromtxt(run_dir.updates, delimiter=",", names=True))
-
-
-def shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
-    """Worker → phase → share of the time from the first of all rows to the last; they sum to 1."""
-    start, end = rows[PHASE_COLUMNS[0]].min(), rows[PHASE_COLUMNS[-1]].max()
-    found = {}
-    for worker in np.unique(rows["worker"]):
-        edges = _edges(rows[rows["worker"] == worker])
-        seconds = np.maximum(np.diff(edges, axis=0), 0).sum(axis=1)
-        by_phase = dict(zip(PHASES, (seconds / (end - start)).tolist(), strict=True))
-        found[int(worker)] = by_phase | {BETWEEN: max(0.0, 1 - sum(by_phase.values()))}
-    return found
+    write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(_rows(run_dir)))}))
 
 
 def print_shares(run_dir: RunDir, console: Console) -> None:
@@ -54,22 +32,24 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
     table = Table(title="share of the training time [%]", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("worker", *PHASES, BETWEEN):
         table.add_column(name, justify="right")
-    for worker, by_phase in shares(read_ledger(run_dir)).items():
+    for worker, by_phase in phase_shares(_rows(run_dir)).items():
         table.add_row(str(worker), *(f"{100 * share:.0f}" for share in by_phase.values()))
     console.print(table)
     console.print(f"trace  {run_dir.trace}  (chrome://tracing, ui.perfetto.dev)", soft_wrap=True, highlight=False)
 
 
-def _edges(rows: np.ndarray) -> np.ndarray:
-    """float64 [phases + 1, steps]: unix seconds."""
-    return np.stack([rows[name] for name in PHASE_COLUMNS])
+def _rows(run_dir: RunDir) -> np.ndarray:
+    if not run_dir.updates.is_file():
+        raise UserError(f"run directory '{run_dir.root}' holds no {run_dir.updates.name}: no training has ended in it")
+    return read_csv(run_dir.updates)
 
 
 def _events(rows: np.ndarray) -> Iterator[dict[str, Any]]:
-    start = rows[PHASE_COLUMNS[0]].min()
+    times = phase_times(rows)
+    start = times[0].min()
     for worker, pid in sorted({(int(row["worker"]), int(row["pid"])) for row in rows}):
         yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"worker-{worker} (pid {pid})"}}
-    for row, edges in zip(rows, _edges(rows).T):
+    for row, edges in zip(rows, times.T):
         about = {name: int(row[name]) for name in ("step", "version", "staleness")}
         whole = {"ph": "X", "pid": int(row["pid"]), "tid": 0}
         yield whole | {"name": f"step {about['step']}", "args": about} | _span(edges[0], edges[-1], start)

@@ -23,6 +23,9 @@ COLUMNS = STORE_COLUMNS + WORKER_COLUMNS
 # What a worker does between two neighbours of PHASE_COLUMNS.
 PHASE_COLUMNS = ("asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "applied_time")
 PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes (and waits)")
+BETWEEN = "between steps"  # dispatch, and having nothing to do
+ROW = np.dtype([(name, np.float64) for name in ("step", *COLUMNS)])
+"""A line of metrics/updates.csv."""
 _INDEX = {name: index for index, name in enumerate(COLUMNS)}
 
 
@@ -82,9 +85,42 @@ def staleness_summary(rows: np.ndarray) -> dict:
 
 
 def write_csv(path: Path, ledgers: np.ndarray) -> None:
-    """A line for each applied step: its id and the columns."""
+    """A line for each applied step: the fields of ROW."""
     steps = np.flatnonzero(applied(ledgers))
     table = np.column_stack([steps, merged_rows(ledgers)])
     whole = {"version", "staleness", "worker", "pid", "examples", "correct"}
     formats = ["%d", *("%d" if name in whole else "%.9g" if "time" not in name else "%.6f" for name in COLUMNS)]
-    np.savetxt(path, table, fmt=formats, delimiter=",", header=",".join(("step", *COLUMNS)), comments="")
+    np.savetxt(path, table, fmt=formats, delimiter=",", header=",".join(ROW.names), comments="")
+
+
+def read_csv(path: Path) -> np.ndarray:
+    """What `write_csv` has written: a structured array [applied steps] of ROW.
+
+    Raises:
+      OSError: there is no such file.
+      ValueError: it has other columns.
+    """
+    header, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
+    if tuple(header.split(",")) != ROW.names:
+        raise ValueError(f"{path.name} has other columns: {header}")
+    return np.loadtxt(lines, ROW, delimiter=",", ndmin=1) if lines else np.empty(0, ROW)
+
+
+def phase_times(rows: np.ndarray) -> np.ndarray:
+    """float64 [phases + 1, steps] in unix seconds: when each phase began and the last one ended. `rows`: of ROW."""
+    return np.stack([rows[name] for name in PHASE_COLUMNS])
+
+
+def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
+    """Worker → each of PHASES and BETWEEN → its share of the time from the first step asked for to the last update.
+
+    A worker's shares sum to 1. `rows`: of ROW; without any, nobody has shares.
+    """
+    times = phase_times(rows)
+    found = {}
+    for worker in np.unique(rows["worker"]):
+        # Applied is a time of another clock, which may be behind the worker's.
+        seconds = np.maximum(np.diff(times[:, rows["worker"] == worker], axis=0), 0).sum(axis=1)
+        shares = seconds / (times[-1].max() - times[0].min())
+        found[int(worker)] = dict(zip((*PHASES, BETWEEN), [*shares.tolist(), max(0.0, 1 - float(shares.sum()))]))
+    return found

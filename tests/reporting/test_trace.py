@@ -1,7 +1,9 @@
+import io
 import json
 
 import numpy as np
 import pytest
+from rich.console import Console
 
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace
@@ -28,11 +30,11 @@ def run_dir(tmp_path):
     return run_with(tmp_path, one, other)
 
 
-def test_shares_are_of_the_time_of_the_whole_run_and_sum_to_one(run_dir):
-    found = trace.shares(trace.read_ledger(run_dir))
-    assert list(found[0].values()) == pytest.approx([0.05, 0.05, 0.2, 0, 0.1, 0.6])
-    assert list(found[1].values()) == pytest.approx([0, 0.1, 0.1, 0.6, 0.2, 0])
-    assert list(found[0]) == [*ledger.PHASES, trace.BETWEEN]
+def test_the_shares_are_a_line_for_each_worker(run_dir):
+    output = io.StringIO()
+    trace.print_shares(run_dir, Console(file=output, width=120))
+    lines = [line.split() for line in output.getvalue().splitlines()]
+    assert ["0", "5", "5", "20", "0", "10", "60"] in lines and ["1", "0", "10", "10", "60", "20", "0"] in lines
 
 
 def test_the_trace_has_every_step_and_its_phases_on_one_clock(run_dir):
