@@ -13,7 +13,7 @@ from ps_cluster.chaos import start as chaos_start
 from ps_cluster.cluster import environment, start
 from ps_cluster.command_line import OneLineErrors, config_layers, config_options, layered_config, overrides
 from ps_cluster.comparison import plan, runner
-from ps_cluster.config import MODEL_NAMES, parse_assignment
+from ps_cluster.config import MODEL_NAMES
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace
 from ps_cluster.reporting.progress import make_view
@@ -58,7 +58,7 @@ def run(
 ) -> int:
     """Train on a cluster of processes on this machine."""
     if resume:
-        _refuse_others(context, "resume", "profile")
+        _refuse_other_options(context)
         root, code = resume, start.resume_run(resume, view=make_view())
     else:
         config = layered_config(file, assignments, options)
@@ -122,7 +122,7 @@ def compare(
     **options: Any,
 ) -> int:
     """Train several modes on the same work, or take the finished runs RUN_DIR, and write the report."""
-    values = dict(parse_assignment(text) for text in assignments) | overrides(options)
+    values = overrides(assignments, options)
     changes = {
         "arms": [{"mode": mode} for mode in modes] if modes else None,
         "seeds": seeds,
@@ -194,12 +194,12 @@ def bench(models: str, precisions: str, rounds: int, output: Path | None, **opti
     throughput.print_table(throughput.measure(cases, dataset, rounds, output, notify=click.echo), Console())
 
 
-def _refuse_others(context: click.Context, name: str, *also: str) -> None:
-    """A run goes on as it was: its options stand in its directory."""
+def _refuse_other_options(context: click.Context) -> None:
+    """A resumed run goes on as it was: its settings stand in its directory."""
     given = click.core.ParameterSource.COMMANDLINE
     for parameter in context.command.params:
-        if parameter.name not in (name, *also) and context.get_parameter_source(parameter.name) == given:
-            raise UserError(f"--{name} goes on with the run as it was: leave {parameter.opts[0]} out")
+        if parameter.name not in ("resume", "profile") and context.get_parameter_source(parameter.name) == given:
+            raise UserError(f"--resume goes on with the run as it was: leave {parameter.opts[0]} out")
 
 
 if __name__ == "__main__":

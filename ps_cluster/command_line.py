@@ -82,20 +82,20 @@ def config_layers(command: Callable) -> Callable:
 
 def layered_config(file: Path | None, assignments: tuple[str, ...], options: dict[str, Any]) -> RunConfig:
     """The configuration from a file, `--set` and the command's own options; raises UserError for any of them."""
-    values = dict(parse_assignment(text) for text in assignments) | overrides(options)
+    values = overrides(assignments, options)
     build_config(None, values)  # so that what is wrong on the command line isn't said of the file
     return build_config(file, values)
 
 
-def overrides(options: dict[str, Any]) -> dict[str, Any]:
-    """Dotted key → value of the options that the user gave."""
+def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Dotted key → value of `--set` and, over it, of the command's own options; raises UserError for either."""
     given = {name: value for name, value in options.items() if value is not None}
     values = {key: given[_parameter(key)] for key, _ in CONFIG_OPTIONS.values() if _parameter(key) in given}
     if "training.epochs" in values:
         if "training.steps" in values:
             raise UserError("--epochs and --steps say the same thing twice: give one of them")
         values["training.steps"] = None  # a file's steps would win over the epochs asked for here
-    return values
+    return dict(parse_assignment(text) for text in assignments) | values
 
 
 def _parameter(key: str) -> str:
