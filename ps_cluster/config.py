@@ -198,12 +198,16 @@ class RunConfig(_Section):
         """Images behind one step id."""
         return self.training.batch_size_per_worker * self.batches_per_step
 
+    @property
+    def examples_per_update(self) -> int:
+        """Images behind one update."""
+        return self.examples_per_step * self.gradients_per_update
+
     def total_updates(self, train_examples: int) -> int:
         """Updates of the whole run: `training.steps` where it is set, else those of `epochs` passes over the images."""
         if self.training.steps is not None:
             return self.training.steps
-        examples_per_update = self.examples_per_step * self.gradients_per_update
-        return max(1, round(self.training.epochs * train_examples / examples_per_update))
+        return max(1, round(self.training.epochs * train_examples / self.examples_per_update))
 
     def total_steps(self, train_examples: int) -> int:
         """Step ids of the whole run."""

@@ -84,7 +84,8 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
                 for arm in comparison.arms:
                     for run in _run(comparison, arm, batch, straggler, seed):
                         runs.setdefault(run.name, run)
-    images = {_images(run.config) for run in runs.values() if run.config.training.steps is not None}
+    configs = [run.config for run in runs.values()]
+    images = {one.training.steps * one.examples_per_update for one in configs if one.training.steps is not None}
     if len(images) > 1:
         raise UserError(
             "training.steps: counts updates, and they see different numbers of images here: give training.epochs instead"
@@ -92,10 +93,6 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     if not runs:
         raise UserError(f"--straggler: got {', '.join(comparison.stragglers)}: no mode here has such a worker")
     return list(runs.values())
-
-
-def _images(config: RunConfig) -> int:
-    return config.training.steps * config.examples_per_step * config.gradients_per_update
 
 
 def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:

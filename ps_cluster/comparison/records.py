@@ -100,7 +100,7 @@ class Record:
     @property
     def batch(self) -> int:
         """Images behind one update."""
-        return self.config.examples_per_step * self.config.gradients_per_update
+        return self.config.examples_per_update
 
     @property
     def diverged(self) -> bool:

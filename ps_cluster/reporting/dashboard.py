@@ -53,8 +53,7 @@ class RunState:
         speed = self.row.get("examples_per_second")
         if not speed:
             return None
-        examples_per_update = self.config.examples_per_step * self.config.gradients_per_update
-        return (self.total - self.applied) * examples_per_update / speed
+        return (self.total - self.applied) * self.config.examples_per_update / speed
 
     def score(self, row: Row) -> None:
         if row["test_accuracy"] > self.best_score.get("test_accuracy", -1):
