@@ -154,8 +154,7 @@ class RunConfig(_Section):
             raise ValueError(f"training.staleness_method: got '{training.staleness_method}': it needs mode async")
         if training.staleness_method == "momentum" and self.optimizer.rule == "sgd":
             raise ValueError("training.staleness_method: got 'momentum': optimizer.rule sgd has none to correct")
-        named = [slow.worker for slow in parse_stragglers(cluster.straggler).slow]
-        if named and max(named) >= self.training_workers:
+        if not parse_stragglers(cluster.straggler).are_among(self.training_workers):
             raise ValueError(
                 f"cluster.straggler: got '{cluster.straggler}': mode {mode} has workers 0 to {self.training_workers - 1}"
             )

@@ -99,10 +99,10 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
     values = {**comparison.settings, **arm.set, "training.mode": arm.mode, "training.seed": seed}
     config = build_config(None, deepcopy(values))
     try:
-        named = [slow.worker for slow in parse_stragglers(straggler).slow]
+        stragglers = parse_stragglers(straggler)
     except ValueError as error:
         raise UserError(f"--straggler: {error}") from error
-    if named and max(named) >= config.training_workers:
+    if not stragglers.are_among(config.training_workers):
         return
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":

@@ -28,6 +28,10 @@ class Stragglers:
     def __bool__(self) -> bool:
         return self.gamma or bool(self.slow)
 
+    def are_among(self, workers: int) -> bool:
+        """Whether every worker that is named is one of `workers`, which count from 0."""
+        return all(slow.worker < workers for slow in self.slow)
+
 
 def parse_stragglers(text: str) -> Stragglers:
     """`"none"`, `"2:5x"`, `"1:+0.2s"`, several of these joined by `;`, or `"random:gamma"`.

@@ -43,6 +43,14 @@ def test_what_is_a_straggler_is_read():
     assert parse_stragglers("2:5x;1:+0.2s").slow == (Slowness(2, 5.0, 0.0), Slowness(1, 1.0, 0.2))
 
 
+@pytest.mark.parametrize(
+    ("text", "workers", "among"),
+    [("2:5x", 3, True), ("0:2x;2:5x", 2, False), ("none", 1, True), ("random:gamma", 1, True)],
+)
+def test_a_straggler_must_be_one_of_the_workers(text, workers, among):
+    assert parse_stragglers(text).are_among(workers) == among
+
+
 def test_a_sleep_takes_at_least_its_time():
     wait = tf.function(sleep, autograph=False)
     wait(tf.constant(0.0, tf.float64))
