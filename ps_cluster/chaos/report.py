@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import platform
 from collections.abc import Iterator, Mapping, Sequence
 from statistics import median
 from typing import Any
@@ -15,6 +13,7 @@ from rich.table import Table
 from ps_cluster.chaos.faults import KINDS
 from ps_cluster.chaos.runner import Injected
 from ps_cluster.chaos.verdict import tolerance
+from ps_cluster.cluster import machine
 
 SCHEMA = 1
 UPDATES = ("scheduled", "applied", "duplicated", "lost", "rolled_back", "replays_refused")
@@ -46,7 +45,7 @@ def make_report(
         "passed": not problems,
         "problems": list(problems),
         "settings": dict(settings),
-        "machine": {"cores": len(os.sched_getaffinity(0)), "processor": platform.machine()},
+        "machine": machine.describe(),
         "seconds": seconds,
         "faults": [fault.to_json() for fault in injected],
         "by_kind": by_kind(injected),

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from ps_cluster.cluster import machine
 from ps_cluster.cluster.isolation import network_for
 from ps_cluster.cluster.local_cluster import TASK_ARGV, LocalCluster
 from ps_cluster.cluster.policy import Limits, on_death
@@ -79,6 +80,7 @@ def run_local(
             startup_seconds=_startup_seconds(run_dir, started_time),
             restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
             usage=cluster.usage.report(),
+            machine=machine.describe(),
         )
     summary.print_closing_table(written, run_dir, Console())
     return _exit_code(ending, left)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from ps_cluster.cluster import isolation
 from ps_cluster.cluster.launcher import run_local
-from ps_cluster.cluster.processor import fastest_precision
+from ps_cluster.cluster.machine import fastest_precision
 from ps_cluster.cluster.task import end_with, run_task
 from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, WORKER, ClusterTopology, from_tf_config
 from ps_cluster.config import RunConfig, load_config

@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import shlex
-import sys
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from importlib import metadata
-from pathlib import Path
 from typing import Any
 
 from ps_cluster.comparison.groups import Group, flat_settings
 from ps_cluster.comparison.records import Record
 from ps_cluster.config import build_config
 
-_PACKAGES = ("tensorflow-cpu", "tensorflow", "keras", "numpy", "matplotlib")
 _PLACES = ("data.data_dir",)  # of this machine: another has the data elsewhere
 
 
@@ -38,38 +33,12 @@ def command(record: Record) -> str:
 
 
 def machines(groups: Sequence[Group]) -> list[dict[str, str]]:
-    """The machines that the runs have written down; where none has, the one that this report is written on."""
-    noted = [record.machine for group in groups for record in group.records if record.machine]
-    found = [{str(name): _flow(value) for name, value in machine.items()} for machine in noted]
-    return list({json.dumps(machine, sort_keys=True): machine for machine in found}.values()) or [_this_machine()]
-
-
-def _this_machine() -> dict[str, str]:
-    return {
-        "written down by": "the report, on the machine that it was made on: the runs noted none",
-        "processor": _processor(),
-        "cores": str(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()),
-        "system": platform.platform(),
-        "python": platform.python_version(),
-        **_versions(),
-    }
-
-
-def _processor() -> str:
-    file = Path("/proc/cpuinfo")
-    lines = file.read_text(encoding="utf-8").splitlines() if sys.platform == "linux" and file.is_file() else []
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor() or platform.machine())
-
-
-def _versions() -> dict[str, str]:
-    found = {}
-    for package in _PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            continue
-    return found
+    """Each machine that runs were trained on, with how many of them, as they have written it down; older ones have not."""
+    noted = Counter(json.dumps(record.machine) for group in groups for record in group.records if record.machine)
+    return [
+        {"runs": str(runs)} | {name: _flow(value) for name, value in json.loads(machine).items()}
+        for machine, runs in noted.items()
+    ]
 
 
 def _changed(record: Record) -> dict[str, str]:

@@ -33,6 +33,7 @@ def write_summary(
     startup_seconds: float | None,
     restarts: Restarts,
     usage: Json,
+    machine: Json,
 ) -> Json:
     """Writes summary.json and returns it.
 
@@ -44,6 +45,7 @@ def write_summary(
       wall_seconds: from the start of the launcher to now.
       startup_seconds: from the start of the launcher to the first applied update; None when there was none.
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
+      machine: what this start of the launcher was on (cluster/machine.py).
     """
     config = load_config(run_dir.config)
     training = _training(run_dir)
@@ -76,6 +78,7 @@ def write_summary(
         "cpu_seconds": usage["cpu_seconds"],
         "peak_memory_bytes": usage["peak_memory_bytes"],
         "processes": usage["processes"],
+        "machine": machine,
         "evaluation": _evaluation(run_dir),
     }
     write_json(run_dir.summary, summary)

@@ -97,7 +97,7 @@ def test_run_completes_is_scored_and_is_summed_up(launch):
     assert launch() == 0
     assert launch.summary["outcome"] == "completed" and launch.errors == []
     assert launch.summary["evaluation"]["test_accuracy"] == 0.5
-    assert launch.summary["startup_seconds"] > 0
+    assert launch.summary["startup_seconds"] > 0 and launch.summary["machine"]["cores"] > 0
     assert [row["applied"] for row in launch.view.rows] == [0, 1, 2] and len(launch.view.scores) == 1
 
 

@@ -31,6 +31,7 @@ class Fake:
     dataset_kind: str = "real"
     outcome: str = "completed"
     broken: int = 0
+    machine: dict[str, Any] | None = None
     rows: tuple[tuple[float, ...], ...] = ()
     """Of the ledger: (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied), seconds."""
 
@@ -84,6 +85,7 @@ def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
         "evaluation": {"history": history},
         "cpu_seconds": 31.5,
         "peak_memory_bytes": 900 * 2**20,
+        "machine": fake.machine,
     }
 
 

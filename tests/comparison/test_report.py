@@ -117,6 +117,20 @@ def test_the_page_says_what_was_found_and_what_the_runs_were(written):
     assert "python cli.py run" in page and "training.mode=sync-ps" in page
 
 
+def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path):
+    machines = [{"processor": name, "cores": 2, "avx512_bf16": True} for name in ("Some EPYC", "Some EPYC", "A Xeon")]
+    roots = [
+        write_run(tmp_path / str(seed), Fake({"training.seed": seed}, machine=machine))
+        for seed, machine in enumerate([*machines, None])
+    ]
+    page = write_report(roots, tmp_path / "report").page.read_text()
+    trained_on = re.findall("<dt>(?:runs|processor|cores|avx512_bf16)</dt><dd>(.*?)</dd>", page.split("Trained on")[1])
+    assert trained_on == ["2", "Some EPYC", "2", "true", "1", "A Xeon", "2", "true"]
+    assert (
+        "None of these runs has written down its machine." in write_report(roots[3:], tmp_path / "old").page.read_text()
+    )
+
+
 def test_every_axis_of_every_plot_has_a_unit(tmp_path):
     groups = make_groups([read_record(root) for root in write_runs(tmp_path)])
     plots = make_plots(groups, make_views(groups))

@@ -39,6 +39,9 @@ USAGE = {
 }
 
 
+MACHINE = {"processor": "Some EPYC", "cores": 2}
+
+
 @pytest.fixture
 def run_dir(tmp_path):
     """A run whose worker 1 was started again, before any evaluation."""
@@ -83,7 +86,7 @@ def score(run_dir: RunDir, step: int, accuracy: float) -> None:
 
 def write(run_dir: RunDir, **changes) -> dict:
     told = {"outcome": "completed", "wall_seconds": 27.0, "startup_seconds": 7.2, "restarts": {("worker", 1): 1}}
-    told["usage"] = USAGE
+    told |= {"usage": USAGE, "machine": MACHINE}
     return write_summary(run_dir, **(told | changes))
 
 
@@ -103,7 +106,7 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
     assert (summary["model"], summary["precision"]) == ("tutorial_cnn", "bfloat16")
     passed_on = ("updates", "gradients", "staleness")
     assert {name: summary[name] for name in passed_on} == {name: RESULT[name] for name in passed_on}
-    assert {name: summary[name] for name in USAGE} == USAGE
+    assert {name: summary[name] for name in USAGE} == USAGE and summary["machine"] == MACHINE
     assert (summary["straggler"], summary["staleness_method"], summary["simulate_workers"]) == ("none", "none", None)
     assert [summary[f"{name}_seconds"] for name in ("train", "wall", "startup")] == [16.1, 27.0, 7.2]
     assert summary["examples_per_second"] == 3100.0

@@ -1,0 +1,57 @@
+"""The machine that a run is on: what it has, and what its processor computes fast in."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+_CPUINFO = Path("/proc/cpuinfo")
+
+
+def fastest_precision(cpuinfo: Path = _CPUINFO) -> str:
+    """ "bfloat16" where the processor has instructions for it, else "float32" (also where it can't be told)."""
+    return "bfloat16" if set(_BFLOAT16_FLAGS) & _flags(cpuinfo) else "float32"
+
+
+def describe(cpuinfo: Path = _CPUINFO) -> dict[str, Any]:
+    """What summary.json says of this machine; nothing in it names the machine or its user.
+
+    `cores` are those that this process may use; `tensorflow` is None where it is not installed.
+    """
+    flags = _flags(cpuinfo)
+    return {
+        "processor": _first(cpuinfo, "model name") or platform.machine(),
+        "cores": len(os.sched_getaffinity(0)),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        **{flag: flag in flags for flag in _BFLOAT16_FLAGS},
+        "tensorflow": _tensorflow_version(),
+    }
+
+
+def _flags(cpuinfo: Path) -> set[str]:
+    return set(_first(cpuinfo, "flags").split())
+
+
+def _first(cpuinfo: Path, name: str) -> str:
+    """What is said of the first core under `name`, or an empty string."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    parts = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in parts if key.strip() == name), "")
+
+
+def _tensorflow_version() -> str | None:
+    """Of the package that is installed: importing it takes seconds."""
+    for package in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return None
