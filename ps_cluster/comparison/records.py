@@ -202,7 +202,7 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: np.ndarra
         examples=examples,
         staleness=_staleness(summary["staleness"]),
         staleness_per_worker=_staleness_per_worker(ledger),
-        idle_shares=_idle_shares(ledger),
+        idle_shares=_idle_shares(ledger, config.training_workers),
         updates_applied=summary["updates"]["applied"],
         gradients_dropped=summary.get("gradients", {}).get("dropped") or 0,
         replays_refused=summary["updates"].get("replays_refused"),
@@ -243,7 +243,11 @@ def _staleness_per_worker(ledger: np.ndarray) -> dict[int, Histogram]:
     return histograms
 
 
-def _idle_shares(ledger: np.ndarray) -> dict[int, float]:
-    """Share of the training in which a worker was neither computing nor slow on purpose."""
+def _idle_shares(ledger: np.ndarray, workers: int) -> dict[int, float]:
+    """Share of the training in which each worker was neither computing nor slow on purpose.
+
+    1 for a worker none of whose gradients were accepted; empty where nobody's were.
+    """
     shares = phase_shares(ledger)
-    return {worker: 1 - sum(by_phase[name] for name in _BUSY) for worker, by_phase in shares.items()}
+    busy = {worker: sum(by_phase[name] for name in _BUSY) for worker, by_phase in shares.items()}
+    return {worker: 1 - busy.get(worker, 0.0) for worker in range(workers)} if busy else {}

@@ -48,8 +48,13 @@ def test_a_run_that_recovered_did_not_diverge(tmp_path):
 
 
 def test_idle_share_is_what_lies_outside_of_pulled_to_pushed(tmp_path):
-    record = read(tmp_path, rows=LEDGER)
+    record = read(tmp_path, rows=LEDGER, settings={"cluster.workers": 2})
     assert record.idle_shares == {0: pytest.approx(1 - (2 + 2) / 10), 1: pytest.approx(1 - 8 / 10)}
+
+
+def test_a_worker_none_of_whose_gradients_were_accepted_was_idle_all_the_time(tmp_path):
+    record = read(tmp_path, rows=LEDGER, settings={"cluster.workers": 4})
+    assert [record.idle_shares[worker] for worker in (2, 3)] == [1.0, 1.0]
 
 
 def test_staleness_is_counted_for_each_worker(tmp_path):
