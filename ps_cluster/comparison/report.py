@@ -90,7 +90,7 @@ def write_report(
 
 
 def print_report(report: Report, console: Console) -> None:
-    """What has to be known first, the table, what was found in short, the details unless they are many, and the page."""
+    """What has to be known first, the tables, what was found in short, the details unless they are many, and the page."""
     for line in report.warnings:
         console.print(line, style="bold yellow", highlight=False, markup=False)
     table.print_tables(report.group_rows, report.target_accuracy, console)

@@ -19,11 +19,13 @@ from ps_cluster.comparison.statistics import Estimate, estimate
 from ps_cluster.reporting.closing_table import number
 
 Row = dict[str, Any]
-# The columns are too many for one table: two, each with who it is about on its left.
+# The columns are too many for one table in a terminal: three, each with who it is about on its left.
 TABLES = {
-    "Accuracy and speed (mean ± sd over seeds)": ("n", "accuracy", "interval", "speed", "seconds", "examples"),
+    "Accuracy (mean ± sd over seeds)": ("n", "accuracy", "interval"),
+    "Speed (mean ± sd over seeds)": ("speed", "seconds", "examples"),
     "Staleness, work and cost (means over seeds)": ("staleness", "updates", "idle", "cpu", "memory"),
 }
+_FOLDING = ("arm", "slow", "idle")  # in a terminal; the other columns are as wide as their numbers
 Metrics = Mapping[str, Callable[[Record], float | None]]
 _ACCURACIES = ("test_accuracy", "best_test_accuracy")
 
@@ -140,7 +142,7 @@ def cells(row: Row) -> dict[str, str]:
         "interval": "–" if None in interval else f"{interval[0] * 100:.2f} to {interval[1] * 100:.2f}",
         "speed": _spread(row, "examples_per_second", 1, ",.0f"),
         "seconds": limit + _spread(row, "seconds_to_target", 1, ",.1f") + some,
-        "examples": limit + number(row["examples_to_target_mean"], ",.0f"),
+        "examples": limit + _spread(row, "examples_to_target", 1, ",.0f"),
         "staleness": "–"
         if stale[0] is None
         else f"{stale[0]:.2f} / {number(stale[1], '.0f')} / {number(stale[2], '.0f')}",
@@ -152,25 +154,32 @@ def cells(row: Row) -> dict[str, str]:
 
 
 def print_tables(rows: Sequence[Row], target: float | None, console: Console) -> None:
-    """The groups, in two tables that fit a terminal; intervals and images to the target stand on the page alone."""
-    names = headings(target)
+    """The groups, in tables that fit a terminal of 80 columns: names and lists fold, numbers don't."""
     for title, keys in TABLES.items():
-        keys = [key for key in keys if key not in ("n", "interval", "examples")]
         table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False)
-        heads = ["arm", "batch /worker /update", "slow", *(names[key].replace(" / ", " /") for key in keys)]
-        lines = [
-            [row["arm"], f"{row['batch_per_worker']}/{row['batch_per_update']}", row["straggler"]]
-            + [re.sub(r" (±|/) ", r"\1", cells(row)[key]).replace(", ", " ") for key in keys]
-            for row in rows
-        ]
-        for index, head in enumerate(heads):
-            # Headings may wrap, numbers may not.
-            width = max(len(line[index]) for line in lines) if index else None
-            table.add_column(head, justify="right" if index else "left", overflow="fold", min_width=width)
+        lines = [_printed(row, keys) for row in rows]
+        for name, head, *values in zip(("arm", "batch", "slow", *keys), _printed_heads(keys, target), *lines):
+            width = None if name in _FOLDING else max(map(len, (*values, *head.split())))
+            table.add_column(head, justify="left" if name == "arm" else "right", overflow="fold", width=width)
         for line in lines:
             table.add_row(*line)
         console.print()
         console.print(table, highlight=False, markup=False)
+
+
+def _printed_heads(keys: Sequence[str], target: float | None) -> list[str]:
+    """Headings of a printed table; they wrap at their spaces."""
+    names = headings(target)
+    return ["arm", "batch /worker /update", "slow"] + [
+        names[key].replace(" / ", " /").replace(" %", "%") for key in keys
+    ]
+
+
+def _printed(row: Row, keys: Sequence[str]) -> list[str]:
+    """A line of a printed table: `cells` without the spaces that a page has room for."""
+    shown = cells(row)
+    numbers = [re.sub(r" (±|/) ", r"\1", shown[key]).replace(", ", " ") for key in keys]
+    return [row["arm"], f"{row['batch_per_worker']}/{row['batch_per_update']}", row["straggler"], *numbers]
 
 
 def _identity(group: Group) -> Row:

@@ -20,7 +20,7 @@ from ps_cluster.comparison.plots import make_plots
 from ps_cluster.comparison.records import read_record
 from ps_cluster.comparison.report import SYNTHETIC, default_target, print_report, write_report
 from ps_cluster.comparison.style import looks
-from ps_cluster.comparison.table import cells, group_rows
+from ps_cluster.comparison.table import TABLES, cells, group_rows, headings, print_tables
 from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
@@ -446,8 +446,43 @@ def test_the_printed_table_has_a_row_for_each_group(written):
     lines = output.getvalue().splitlines()
     row = next(line for line in lines if line.startswith("sync ") and "2:5x" in line)
     assert "70.10±0.10" in row and "128/384" in row
-    assert sum("128/128" in line and line.startswith("async") for line in lines) == 4
+    assert sum("128/128" in line and line.startswith("async") for line in lines) == 2 * len(TABLES)
     assert lines[-1].endswith("report.html")
+
+
+def test_the_printed_tables_show_every_number_unbroken_in_80_columns(tmp_path):
+    ledger = tuple((100 + worker, 31, worker, 0, 0, 1, 2, 2, 10 + worker) for worker in range(8))
+    settings = {"cluster.workers": 8, "cluster.straggler": "random:gamma", "training.simulate_workers": 30}
+    settings |= {"training.staleness_method": "gap_aware"}
+    ends = [(0.7, 1234.5), (0.5, 2345.6), (0.9, 1000.0)]
+    roots = [
+        write_run(
+            tmp_path / f"{rate}-{seed}",
+            Fake(
+                settings | {"training.seed": seed, "optimizer.learning_rate": rate},
+                ((0.4, 1.0, 5000), (accuracy, seconds, 1_000_000)),
+                rows=ledger,
+                broken=broken and seed == 2,
+            ),
+        )
+        for rate, broken in ((0.0125, False), (0.00025, True))
+        for seed, (accuracy, seconds) in enumerate(ends)
+    ]
+    rows = group_rows(groups_and_views(roots)[0], 0.6)
+    output = io.StringIO()
+    print_tables(rows, 0.6, Console(file=output, width=80))
+    text = output.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert [title for title in TABLES if title in text] == list(TABLES)
+    for row in rows:
+        for key, cell in cells(row).items():
+            parts = cell.split(", ") if key == "idle" else [cell.replace(" ± ", "±").replace(" / ", "/")]
+            assert all(part in text for part in parts), key
+    assert "(2 of 3)" in text and "(1 of 3 diverged)" in text
+
+
+def test_every_column_is_in_one_of_the_tables():
+    assert [key for keys in TABLES.values() for key in keys] == list(headings(None))
 
 
 def test_nothing_of_it_imports_tensorflow():
