@@ -9,6 +9,7 @@ from typing import Any
 import click
 from rich.console import Console
 
+from benchmarks import arms, throughput
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.cluster import environment, start
 from ps_cluster.command_line import OneLineErrors, config_layers, config_options, layered_config, overrides
@@ -178,20 +179,34 @@ def chaos(context: click.Context, root: Path | None, **settings: Any) -> int:
 
 
 @cli.command()
-@click.option("--models", default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks, separated by commas.")
-@click.option("--precisions", default="float32,bfloat16", help="Precisions, separated by commas.")
+@click.option(
+    "--arms", "names", type=_LIST, default=",".join(arm.name for arm in arms.DEFAULT), help="What to measure."
+)
+@click.option("--models", type=_LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
+@click.option("--precisions", type=_LIST, default="float32,bfloat16", help="Precisions.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, help="Measurements of each arm; medians are shown.")
-@click.option("--output", type=click.Path(path_type=Path), help="Also write every figure to this JSON file.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
+@click.option("--output", type=_FOLDER, help="Also write every figure to this JSON file.")
 @config_options("--dataset", "--data-dir")
-def bench(models: str, precisions: str, rounds: int, output: Path | None, **options: Any) -> None:
-    """Measure images/s of this cluster beside one process and beside per-variable parameter servers."""
+def bench(
+    names: list[str],
+    models: list[str],
+    precisions: list[str],
+    rounds: int,
+    assignments: tuple[str, ...],
+    output: Path | None,
+    **options: Any,
+) -> None:
+    """Measure images/s of this cluster beside one process, all-reduce, and per-variable parameter servers."""
     os.environ.update(environment.for_tensorflow(os.environ))
-    from benchmarks import throughput
-
-    wanted = layered_config(None, (), options).data
+    chosen = arms.choose(names)
+    values = dict(parse_assignment(text) for text in assignments)
+    wanted = layered_config(None, assignments, options).data
     dataset = start.resolve_data(wanted.dataset, wanted.data_dir, notify=click.echo)
-    cases = throughput.cases(models.split(","), precisions.split(","), dataset)
-    throughput.print_table(throughput.measure(cases, dataset, rounds, output, notify=click.echo), Console())
+    cases = throughput.cases(models, precisions, dataset, values)
+    throughput.print_table(
+        chosen, throughput.measure(chosen, cases, dataset, rounds, output, notify=click.echo), Console()
+    )
 
 
 def _refuse_other_options(context: click.Context) -> None:

@@ -14,7 +14,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.throughput import CLUSTER, case, measure_once, spread
+from benchmarks.arms import CLUSTER
+from benchmarks.throughput import case, measure_once, spread
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
 

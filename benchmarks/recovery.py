@@ -23,7 +23,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.throughput import CLUSTER, PROJECT, case, measure_once, spread
+from benchmarks.arms import CLUSTER
+from benchmarks.throughput import PROJECT, case, measure_once, spread
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
 from ps_cluster.run_dir import RunDir, read_rows

@@ -14,12 +14,14 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.table import Table
 
+from benchmarks.arms import Arm
 from ps_cluster.cluster.start import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset
@@ -28,23 +30,19 @@ from ps_cluster.run_dir import RunDir, write_json
 PROJECT = Path(__file__).resolve().parents[1]
 ARM_TIMEOUT_S = 600
 BATCH_SIZE = 128
-SINGLE, CLUSTER, SYNC, PER_VARIABLE = "single", "cluster", "sync", "per_variable"
-MODULES = {
-    SINGLE: "benchmarks.single",
-    CLUSTER: "benchmarks.cluster",
-    SYNC: "benchmarks.cluster",
-    PER_VARIABLE: "benchmarks.cluster",
-}
 # Images of one measurement, so that each takes about 10 to 30 s on two cores.
 EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 10_000, "airbench": 9_000}
 
 
-def cases(models: Iterable[str], precisions: Iterable[str], packed: PackedDataset) -> list[RunConfig]:
-    """A complete configuration for every model and precision; raises UserError for an unknown one."""
-    return [case(model, precision, packed) for model in models for precision in precisions]
+def cases(
+    models: Iterable[str], precisions: Iterable[str], packed: PackedDataset, values: Mapping[str, Any]
+) -> list[RunConfig]:
+    """A complete configuration, with `values` in it, for every model and precision; raises UserError for an unknown one."""
+    return [case(model, precision, packed).with_values(values) for model in models for precision in precisions]
 
 
 def measure(
+    arms: Sequence[Arm],
     cases: Iterable[RunConfig],
     packed: PackedDataset,
     rounds: int,
@@ -52,35 +50,52 @@ def measure(
     *,
     notify: Callable[[str], None],
 ) -> list[dict]:
-    """One row for each case: the rates of all rounds and the ratios to `single` in the same round.
+    """One row for each case: the rates of all rounds and their ratios to each arm's baseline in the same round.
 
     Raises:
+      UserError: a case and an arm do not fit together.
       RuntimeError: an arm failed; its output is in the message.
     """
     rows = []
-    for config in cases:
-        model, precision = config.model.name, config.model.precision
-        rates: dict[str, list[float]] = {arm: [] for arm in MODULES}
+    for case in cases:
+        model, precision = case.model.name, case.model.precision
+        configs = [arm.config(case) for arm in arms]  # what does not fit is found before anything is measured
+        rates: dict[str, list[float]] = {arm.name: [] for arm in arms}
         for round_number in range(rounds):
-            for arm in MODULES:
-                rates[arm].append(measure_once(arm, config, packed))
-                notify(f"{model} {precision} round {round_number + 1}/{rounds}: {arm} {rates[arm][-1]:,.0f} images/s")
-        rows.append(_row(model, precision, rates))
+            for arm, config in zip(arms, configs):
+                rate = measure_once(arm, config, packed)
+                rates[arm.name].append(rate)
+                notify(f"{model} {precision} round {round_number + 1}/{rounds}: {arm.name} {rate:,.0f} images/s")
+        rows.append({"model": model, "precision": precision} | figures(arms, rates))
         if output:
             write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "rows": rows})
     return rows
 
 
-def print_table(rows: list[dict], console: Console) -> None:
-    table = Table(title="images/s, and the ratio to single in the same round: median (min–max)", box=None)
+def figures(arms: Sequence[Arm], rates: Mapping[str, list[float]]) -> dict[str, dict]:
+    """Spread of every arm's rates, and of their ratios to its baseline in the same round where that was measured too."""
+    found = dict(rates)
+    for arm in arms:
+        if arm.baseline in rates and arm.baseline != arm.name:
+            found[ratio_name(arm)] = [rate / base for rate, base in zip(rates[arm.name], rates[arm.baseline])]
+    return {name: spread(values) for name, values in found.items()}
+
+
+def ratio_name(arm: Arm) -> str:
+    return f"{arm.name}_to_{arm.baseline}"
+
+
+def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None:
+    table = Table(title="images/s, and the ratio to another arm in the same round: median (min–max)", box=None)
     for name in ("network", "precision", "arm"):
         table.add_column(name, no_wrap=True)
-    for name in ("images/s", "to single"):
+    for name in ("images/s", "ratio", "to"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
-        for arm in MODULES:
-            ratio = "1" if arm == SINGLE else _shown(row[f"{arm}_to_single"], ".2f")
-            table.add_row(row["model"], row["precision"], arm, _shown(row[arm], ",.0f"), ratio)
+        for arm in arms:
+            ratio = row.get(ratio_name(arm))
+            against = (_shown(ratio, ".2f"), arm.baseline) if ratio else ()
+            table.add_row(row["model"], row["precision"], arm.name, _shown(row[arm.name], ",.0f"), *against)
     console.print(table, highlight=False)
 
 
@@ -97,42 +112,24 @@ def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
     return complete_config(build_config(overrides=overrides), packed)
 
 
-def measure_once(arm: str, config: RunConfig, packed: PackedDataset) -> float:
-    if arm == SYNC:  # the same images: every update takes a batch of each worker
-        updates = max(1, config.total_steps(packed.train_examples) // config.cluster.workers)
-        config = config.with_values({"training.mode": "sync", "training.steps": updates})
+def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
+    """Images/s of one run of `arm` in a run directory of its own; raises RuntimeError when it fails."""
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
     try:
         run_dir = RunDir.create(folder / "run")
         run_dir.config.write_text(config.to_yaml())
         write_json(run_dir.dataset, {"name": packed.name, "kind": packed.kind, "directory": str(packed.directory)})
-        command = [
-            sys.executable,
-            "-m",
-            MODULES[arm],
-            str(run_dir.root),
-            *(["--per-variable"] if arm == PER_VARIABLE else []),
-        ]
+        command = [sys.executable, "-m", arm.module, str(run_dir.root), *arm.arguments]
         done = subprocess.run(
             command, cwd=PROJECT, capture_output=True, text=True, timeout=ARM_TIMEOUT_S, stdin=subprocess.DEVNULL
         )
         if done.returncode:
-            raise RuntimeError(f"benchmark arm {arm} failed with exit code {done.returncode}: {done.stderr[-2000:]}")
+            raise RuntimeError(
+                f"benchmark arm {arm.name} failed with exit code {done.returncode}: {done.stderr[-2000:]}"
+            )
         return json.loads(done.stdout.splitlines()[-1])["examples_per_second"]
     finally:
         shutil.rmtree(folder)
-
-
-def _row(model: str, precision: str, rates: dict[str, list[float]]) -> dict:
-    ratios = {
-        f"{arm}_to_single": [rate / single for rate, single in zip(rates[arm], rates[SINGLE])]
-        for arm in (CLUSTER, SYNC, PER_VARIABLE)
-    }
-    return {
-        "model": model,
-        "precision": precision,
-        **{name: spread(values) for name, values in (rates | ratios).items()},
-    }
 
 
 def spread(values: list[float]) -> dict:

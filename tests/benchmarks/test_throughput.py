@@ -1,0 +1,38 @@
+import pytest
+
+from benchmarks import arms, throughput
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
+
+CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
+
+
+@pytest.mark.parametrize(
+    ("name", "mode", "updates"),
+    [("single", "async", 60), ("cluster", "async", 60), ("sync", "sync", 20), ("per_variable", "async", 60)],
+)
+def test_every_arm_trains_the_same_images_in_its_own_mode(name, mode, updates):
+    config = arms.ARMS[name].config(CASE)
+    assert (config.training.mode, config.training.steps) == (mode, updates)
+    assert config.total_steps(50_000) == 60
+
+
+def test_arms_are_measured_in_the_order_they_were_asked_for_and_once():
+    assert [arm.name for arm in arms.choose(["sync", "single", "sync"])] == ["sync", "single"]
+
+
+def test_unknown_arm_is_told_with_those_that_there_are():
+    with pytest.raises(UserError, match="--arms: got 'horovod'.*single, cluster, sync, per_variable"):
+        arms.choose(["single", "horovod"])
+
+
+def test_a_ratio_is_taken_within_each_round():
+    found = throughput.figures([arms.SINGLE, arms.CLUSTER], {"single": [100.0, 200.0, 50.0], "cluster": [90, 100, 50]})
+    assert found["cluster_to_single"]["values"] == [0.9, 0.5, 1.0]
+    assert found["cluster_to_single"]["median"] == 0.9
+    assert (found["single"]["min"], found["single"]["max"]) == (50, 200)
+    assert "single_to_single" not in found
+
+
+def test_there_is_no_ratio_to_an_arm_that_was_not_measured():
+    assert throughput.figures([arms.CLUSTER], {"cluster": [90.0]}).keys() == {"cluster"}
