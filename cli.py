@@ -180,11 +180,12 @@ def chaos(context: click.Context, root: Path | None, **settings: Any) -> int:
 
 @cli.command()
 @click.option(
-    "--arms", "names", type=_LIST, default=",".join(arm.name for arm in arms.DEFAULT), help="What to measure."
+    "--arms", "names", type=_LIST, default=",".join(arm.name for arm in arms.DEFAULT), help="Also ddp, torch_single."
 )
 @click.option("--models", type=_LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
 @click.option("--precisions", type=_LIST, default="float32,bfloat16", help="Precisions.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, help="Measurements of each arm; medians are shown.")
+@click.option("--ddp-python", type=_FOLDER, help="For the arms ddp and torch_single: a Python that has PyTorch.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
 @click.option("--output", type=_FOLDER, help="Also write every figure to this JSON file.")
 @config_options("--dataset", "--data-dir")
@@ -193,13 +194,14 @@ def bench(
     models: list[str],
     precisions: list[str],
     rounds: int,
+    ddp_python: Path | None,
     assignments: tuple[str, ...],
     output: Path | None,
     **options: Any,
 ) -> None:
-    """Measure images/s of this cluster beside one process, all-reduce, and per-variable parameter servers."""
+    """Measure images/s of this cluster beside one process, all-reduce, per-variable parameter servers, and PyTorch."""
     os.environ.update(environment.for_tensorflow(os.environ))
-    chosen = arms.choose(names)
+    chosen = arms.choose(names, ddp_python)
     values = dict(parse_assignment(text) for text in assignments)
     wanted = layered_config(None, assignments, options).data
     dataset = start.resolve_data(wanted.dataset, wanted.data_dir, notify=click.echo)

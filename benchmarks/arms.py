@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 from ps_cluster.config import RunConfig
@@ -19,6 +23,8 @@ class Arm:
     arguments: tuple[str, ...] = ()  # of the module, behind the run directory
     values: Mapping[str, Any] = field(default_factory=dict)  # dotted key → value: what it sets in the configuration
     baseline: str = "single"  # the arm that its rate is held against
+    torch: bool = False  # whether it needs a Python with PyTorch
+    python: str = sys.executable
 
     def config(self, case: RunConfig) -> RunConfig:
         """`case` as this arm trains it: the same images, however many of them an update takes."""
@@ -30,14 +36,41 @@ SINGLE = Arm("single", "benchmarks.single")
 CLUSTER = Arm("cluster", "benchmarks.cluster")
 SYNC = Arm("sync", "benchmarks.cluster", values={"training.mode": "sync"})
 PER_VARIABLE = Arm("per_variable", "benchmarks.cluster", arguments=("--per-variable",))
+DDP = Arm("ddp", "benchmarks.ddp", values={"training.mode": "sync"}, torch=True)
+TORCH_SINGLE = Arm(
+    "torch_single",
+    "benchmarks.ddp",
+    values={"training.mode": "single", "cluster.intra_op_threads": len(os.sched_getaffinity(0))},
+    torch=True,
+)
 
 DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE)
-ARMS = {arm.name: arm for arm in DEFAULT}
+ARMS = {arm.name: arm for arm in (*DEFAULT, DDP, TORCH_SINGLE)}
 
 
-def choose(names: Iterable[str]) -> list[Arm]:
-    """The arms of these names, in this order; raises UserError for an unknown one."""
+def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[Arm]:
+    """The arms of these names, in this order, each with its Python.
+
+    Raises:
+      UserError: an unknown name, or `ddp_python` is needed and has no PyTorch.
+    """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in ARMS]:
         raise UserError(f"--arms: got '{unknown[0]}': there are {', '.join(ARMS)}")
-    return [ARMS[name] for name in names]
+    return [_with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
+
+
+def _with_torch(arm: Arm, python: Path | None) -> Arm:
+    if python is None:
+        raise UserError(
+            f"--arms: {arm.name} needs --ddp-python, a Python with benchmarks/requirements-ddp.txt installed"
+        )
+    python = python.absolute()  # not resolved: behind the link that it is, no virtual environment would be found
+    try:
+        subprocess.run([python, "-c", "import torch"], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        raise UserError(
+            f"--ddp-python: got '{python}': no Python that can import torch; "
+            f"{arm.name} needs one with benchmarks/requirements-ddp.txt installed"
+        ) from error
+    return replace(arm, python=str(python))

@@ -12,7 +12,6 @@ import json
 import shutil
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
@@ -117,9 +116,9 @@ def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
     try:
         run_dir = RunDir.create(folder / "run")
-        run_dir.config.write_text(config.to_yaml())
+        run_dir.config.write_text(config.model_dump_json())  # which is YAML, and read without a YAML library too
         write_json(run_dir.dataset, {"name": packed.name, "kind": packed.kind, "directory": str(packed.directory)})
-        command = [sys.executable, "-m", arm.module, str(run_dir.root), *arm.arguments]
+        command = [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments]
         done = subprocess.run(
             command, cwd=PROJECT, capture_output=True, text=True, timeout=ARM_TIMEOUT_S, stdin=subprocess.DEVNULL
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import keras
 import numpy as np
 
+from ps_cluster.data.pixels import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.models import networks
 
 BUILDERS = {
@@ -57,7 +58,7 @@ def _make_partial_identity(model: keras.Model) -> None:
 def _whiten(model: keras.Model, images: np.ndarray) -> None:
     """Sets the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2)."""
     layer = model.get_layer("whiten")
-    normalised = (images - np.array(networks.PIXEL_MEAN, np.float32)) / np.array(networks.PIXEL_STD, np.float32)
+    normalised = (images - np.array(PIXEL_MEAN, np.float32)) / np.array(PIXEL_STD, np.float32)
     patches = np.lib.stride_tricks.sliding_window_view(normalised, (2, 2), axis=(1, 2))  # [N, 31, 31, 3, 2, 2]
     flat = patches.transpose(0, 1, 2, 4, 5, 3).reshape(-1, 12)
     values, vectors = np.linalg.eigh(np.cov(flat, rowvar=False))

@@ -1,7 +1,9 @@
+import sys
+
 import pytest
 
 from benchmarks import arms, throughput
-from ps_cluster.config import build_config
+from ps_cluster.config import build_config, load_config
 from ps_cluster.errors import UserError
 
 CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
@@ -9,7 +11,14 @@ CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
 
 @pytest.mark.parametrize(
     ("name", "mode", "updates"),
-    [("single", "async", 60), ("cluster", "async", 60), ("sync", "sync", 20), ("per_variable", "async", 60)],
+    [
+        ("single", "async", 60),
+        ("cluster", "async", 60),
+        ("sync", "sync", 20),
+        ("per_variable", "async", 60),
+        ("ddp", "sync", 20),
+        ("torch_single", "single", 60),
+    ],
 )
 def test_every_arm_trains_the_same_images_in_its_own_mode(name, mode, updates):
     config = arms.ARMS[name].config(CASE)
@@ -24,6 +33,19 @@ def test_arms_are_measured_in_the_order_they_were_asked_for_and_once():
 def test_unknown_arm_is_told_with_those_that_there_are():
     with pytest.raises(UserError, match="--arms: got 'horovod'.*single, cluster, sync, per_variable"):
         arms.choose(["single", "horovod"])
+
+
+def test_pytorch_runs_in_the_environment_it_was_given(tmp_path):
+    python = tmp_path / "python"
+    python.write_text("#!/bin/sh\nexit 0\n")
+    python.chmod(0o755)
+    single, ddp = arms.choose(["single", "ddp"], ddp_python=python)
+    assert (single.python, ddp.python) == (sys.executable, str(python))
+
+
+def test_configuration_of_an_arm_is_read_back_whole_from_json(tmp_path):
+    (tmp_path / "config.yaml").write_text(CASE.model_dump_json())
+    assert load_config(tmp_path / "config.yaml") == CASE
 
 
 def test_a_ratio_is_taken_within_each_round():

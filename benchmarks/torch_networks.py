@@ -1,0 +1,107 @@
+"""The networks of `ps_cluster/models/networks.py` in PyTorch: same layers, shapes, padding and trainable parameters.
+
+Each takes normalised images `[B, 3, 32, 32]` and gives a score a class.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+
+import torch
+from torch import nn
+
+_relu = partial(nn.ReLU, inplace=True)
+
+
+def tutorial_cnn(classes: int) -> nn.Module:
+    """See `ps_cluster.models.networks.tutorial_cnn`."""
+    return nn.Sequential(
+        nn.Conv2d(3, 32, 3), _relu(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3), _relu(), nn.MaxPool2d(2),
+        nn.Conv2d(64, 64, 3), _relu(), nn.Flatten(),
+        nn.Linear(1024, 64), _relu(), nn.Linear(64, classes),
+    )  # fmt: skip
+
+
+def cifar_tf_cnn(classes: int) -> nn.Module:
+    """See `ps_cluster.models.networks.cifar_tf_cnn`."""
+    pool = partial(nn.MaxPool2d, 3, 2, ceil_mode=True)  # pads below and right alone, as "same" does there
+    return nn.Sequential(
+        nn.Conv2d(3, 64, 5, padding="same"), _relu(), pool(),
+        nn.Conv2d(64, 64, 5, padding="same"), _relu(), pool(), nn.Flatten(),
+        nn.Linear(4096, 512), _relu(), nn.Linear(512, classes),
+    )  # fmt: skip
+
+
+class _Residual(nn.Module):
+    def __init__(self, inputs: int, filters: int, stride: int):
+        super().__init__()
+        # "same" with stride 2 pads below and right alone; padding all around instead costs no copy, and as much to compute.
+        self._body = nn.Sequential(
+            nn.Conv2d(inputs, filters, 3, stride, 1, bias=False), nn.BatchNorm2d(filters), _relu(),
+            nn.Conv2d(filters, filters, 3, 1, 1, bias=False), nn.BatchNorm2d(filters),
+        )  # fmt: skip
+        same = stride == 1 and inputs == filters
+        self._shortcut = nn.Identity() if same else nn.Conv2d(inputs, filters, 1, stride, bias=False)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return torch.relu_(self._body(x) + self._shortcut(x))
+
+
+def resnet_small(classes: int) -> nn.Module:
+    """See `ps_cluster.models.networks.resnet_small`."""
+    layers = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), _relu()]
+    inputs = 16
+    for filters in (16, 32, 64):
+        layers += [_Residual(inputs, filters, 1 if inputs == filters else 2), _Residual(filters, filters, 1)]
+        inputs = filters
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
+
+
+class _Airbench(nn.Sequential):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return super().forward(x).float() / 9
+
+
+def _shift(width: int) -> nn.Module:
+    """A normalisation whose scale stays 1."""
+    norm = nn.BatchNorm2d(width, momentum=0.4)
+    norm.weight.requires_grad_(False)
+    return norm
+
+
+def airbench(classes: int) -> nn.Module:
+    """See `ps_cluster.models.networks.airbench`."""
+    layers, inputs = [nn.Conv2d(3, 24, 2), _relu()], 24
+    for width in (64, 256, 256):
+        layers += [nn.Conv2d(inputs, width, 3, padding="same", bias=False), nn.MaxPool2d(2), _shift(width), _relu()]
+        layers += [nn.Conv2d(width, width, 3, padding="same", bias=False), _shift(width), _relu()]
+        inputs = width
+    return _Airbench(*layers, nn.MaxPool2d(3), nn.Flatten(), nn.Linear(256, classes, bias=False))
+
+
+BUILDERS = {
+    "tutorial_cnn": tutorial_cnn,
+    "cifar_tf_cnn": cifar_tf_cnn,
+    "resnet_small": resnet_small,
+    "airbench": airbench,
+}
+# Of the Keras networks, for ten classes (tests/models/test_networks.py).
+PARAMETERS = {"tutorial_cnn": 122_570, "cifar_tf_cnn": 2_210_122, "resnet_small": 175_066, "airbench": 1_971_640}
+
+
+def build(name: str) -> nn.Module:
+    """A network for ten classes in channels_last, which oneDNN's kernels take without a copy.
+
+    Raises:
+      RuntimeError: it has not as many trainable parameters as the Keras network.
+    """
+    network = BUILDERS[name](10).to(memory_format=torch.channels_last)
+    if trainable(network) != PARAMETERS[name]:
+        raise RuntimeError(f"{name} has {trainable(network):,} parameters here and {PARAMETERS[name]:,} in Keras")
+    return network
+
+
+def trainable(network: nn.Module) -> int:
+    """How many of its parameters are trained."""
+    return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)

@@ -1,0 +1,100 @@
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ps_cluster.data.packed import write_packed
+from ps_cluster.run_dir import RunDir, write_json
+
+torch = pytest.importorskip(
+    "torch", reason="no PyTorch here: it takes an environment of benchmarks/requirements-ddp.txt"
+)
+
+from benchmarks import torch_input, torch_networks  # noqa: E402
+
+PROJECT = Path(__file__).parents[2]
+IMAGES = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
+LABELS = np.arange(40, dtype=np.uint8) % 10
+CONFIG = {
+    "cluster": {"workers": 2, "intra_op_threads": 1},
+    "data": {"augmentation": {"crop_padding_pixels": 2, "flip": "alternating"}},
+    "model": {"name": "tutorial_cnn", "precision": "bfloat16"},
+    "training": {"mode": "sync", "seed": 0, "batch_size_per_worker": 4, "steps": 3, "label_smoothing": 0.1},
+}
+
+
+@pytest.fixture
+def dataset(tmp_path):
+    return write_packed(tmp_path / "data", "synthetic", tuple("abcdefghij"), (IMAGES, LABELS, IMAGES, LABELS))
+
+
+@pytest.fixture
+def run_dir(tmp_path, dataset):
+    run_dir = RunDir.create(tmp_path / "run")
+    write_json(run_dir.config, CONFIG)
+    write_json(run_dir.dataset, {"directory": str(dataset.directory)})
+    return run_dir
+
+
+@pytest.mark.parametrize("name", torch_networks.BUILDERS)
+def test_every_network_has_as_many_parameters_as_in_keras_and_gives_a_score_a_class(name):
+    assert torch_networks.build(name)(torch_input.normalised(IMAGES)).shape == (40, 10)
+
+
+def test_images_are_normalised_and_lie_as_the_kernels_want_them():
+    images = torch_input.normalised(IMAGES)
+    mean, std = np.array([0.4914, 0.4822, 0.4465]) * 255, np.array([0.2470, 0.2435, 0.2616]) * 255
+    assert images.permute(0, 2, 3, 1).numpy() == pytest.approx((IMAGES - mean) / std, abs=1e-4)
+    assert images.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_pixels_come_from_the_image_shifted_with_reflected_borders_and_then_mirrored():
+    ids, shifts = np.array([7, 3]), np.array([[-2, 1], [2, 0]])
+    taken = IMAGES.reshape(-1, 3)[torch_input.sources(ids, shifts, np.array([False, True]))]
+    padded = np.pad(IMAGES, [(0, 0), (2, 2), (2, 2), (0, 0)], "reflect")
+    assert (taken[0] == padded[7, 0:32, 4:36]).all()
+    assert (taken[1] == padded[3, 3:35, 2:34][:, ::-1]).all()
+
+
+def test_the_processes_share_every_epoch(dataset):
+    labels = np.zeros(10, int)
+    for rank in range(2):
+        stream = torch_input.batches(dataset, CONFIG, rank, processes=2)
+        for _ in range(5):  # an epoch of 40 images
+            labels += np.bincount(next(stream)[1], minlength=10)
+    assert (labels == 4).all()
+
+
+def test_it_ends_with_its_rate_and_leaves_no_process(run_dir):
+    code, out, _ = in_a_session_of_its_own("-m", "benchmarks.ddp", str(run_dir.root))
+    assert code == 0
+    assert "122,570 trainable parameters" in out
+    assert json.loads(out.splitlines()[-1])["examples_per_second"] > 0
+
+
+def test_one_that_takes_too_long_is_ended_with_all_its_processes(run_dir):
+    code = (
+        f"from pathlib import Path; from benchmarks import ddp; ddp.TIMEOUT_S = 0.1; ddp.main(Path('{run_dir.root}'))"
+    )
+    ended, _, error = in_a_session_of_its_own("-c", code)
+    assert ended == 1 and "TimeoutError" in error
+
+
+def in_a_session_of_its_own(*argv: str) -> tuple[int, str, str]:
+    """(exit code, stdout, stderr) of Python with these arguments, when nothing is left of its process group."""
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(
+        [sys.executable, *argv], cwd=PROJECT, stdout=pipe, stderr=pipe, text=True, start_new_session=True
+    )
+    out, error = process.communicate(timeout=120)
+    deadline = time.monotonic() + 5.0  # multiprocessing's own tracker of resources ends when it notices
+    with pytest.raises(ProcessLookupError):
+        while time.monotonic() < deadline:
+            os.killpg(process.pid, 0)
+            time.sleep(0.05)
+    return process.returncode, out, error
