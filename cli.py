@@ -185,6 +185,7 @@ def chaos(context: click.Context, root: Path | None, **settings: Any) -> int:
 @click.option("--models", type=_LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
 @click.option("--precisions", type=_LIST, default="float32,bfloat16", help="Precisions.")
 @click.option("--rounds", type=click.IntRange(1, 100), default=3, help="Measurements of each arm; medians are shown.")
+@click.option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x, and what they keep.")
 @click.option("--ddp-python", type=_FOLDER, help="For the arms ddp and torch_single: a Python that has PyTorch.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
 @click.option("--output", type=_FOLDER, help="Also write every figure to this JSON file.")
@@ -194,6 +195,7 @@ def bench(
     models: list[str],
     precisions: list[str],
     rounds: int,
+    straggler: str | None,
     ddp_python: Path | None,
     assignments: tuple[str, ...],
     output: Path | None,
@@ -201,10 +203,12 @@ def bench(
 ) -> None:
     """Measure images/s of this cluster beside one process, all-reduce, per-variable parameter servers, and PyTorch."""
     os.environ.update(environment.for_tensorflow(os.environ))
-    chosen = arms.choose(names, ddp_python)
+    wanted = layered_config(None, assignments, options)
     values = dict(parse_assignment(text) for text in assignments)
-    wanted = layered_config(None, assignments, options).data
-    dataset = start.resolve_data(wanted.dataset, wanted.data_dir, notify=click.echo)
+    chosen = arms.choose(names, ddp_python)
+    if straggler:
+        chosen = arms.with_straggler(chosen, straggler, wanted.cluster.workers)
+    dataset = start.resolve_data(wanted.data.dataset, wanted.data.data_dir, notify=click.echo)
     cases = throughput.cases(models, precisions, dataset, values)
     throughput.print_table(
         chosen, throughput.measure(chosen, cases, dataset, rounds, output, notify=click.echo), Console()

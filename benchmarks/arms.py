@@ -12,6 +12,7 @@ from typing import Any
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.training.straggler_config import parse_stragglers
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,8 @@ class Arm:
     arguments: tuple[str, ...] = ()  # of the module, behind the run directory
     values: Mapping[str, Any] = field(default_factory=dict)  # dotted key → value: what it sets in the configuration
     baseline: str = "single"  # the arm that its rate is held against
+    ideal: float | None = None  # share of the baseline's rate that the best of all clusters would keep
+    can_be_slow: bool = False  # whether its workers obey cluster.straggler
     torch: bool = False  # whether it needs a Python with PyTorch
     python: str = sys.executable
 
@@ -33,8 +36,8 @@ class Arm:
 
 
 SINGLE = Arm("single", "benchmarks.single")
-CLUSTER = Arm("cluster", "benchmarks.cluster")
-SYNC = Arm("sync", "benchmarks.cluster", values={"training.mode": "sync"})
+CLUSTER = Arm("cluster", "benchmarks.cluster", can_be_slow=True)
+SYNC = Arm("sync", "benchmarks.cluster", values={"training.mode": "sync"}, can_be_slow=True)
 PER_VARIABLE = Arm("per_variable", "benchmarks.cluster", arguments=("--per-variable",))
 DDP = Arm("ddp", "benchmarks.ddp", values={"training.mode": "sync"}, torch=True)
 TORCH_SINGLE = Arm(
@@ -58,6 +61,35 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[Arm]:
     if unknown := [name for name in names if name not in ARMS]:
         raise UserError(f"--arms: got '{unknown[0]}': there are {', '.join(ARMS)}")
     return [_with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
+
+
+def with_straggler(chosen: list[Arm], straggler: str, workers: int) -> list[Arm]:
+    """`chosen`, and behind each arm whose workers can be slow on purpose the same one with `straggler`.
+
+    Raises:
+      UserError: there is no such arm, or `straggler` does not say how many times slower a worker is.
+    """
+    ideal = _ideal(straggler, workers)
+    if not any(arm.can_be_slow for arm in chosen):
+        able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
+        raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")
+    return [one for arm in chosen for one in (arm, *([_slowed(arm, straggler, ideal)] if arm.can_be_slow else []))]
+
+
+def _slowed(arm: Arm, straggler: str, ideal: float) -> Arm:
+    values = {**arm.values, "cluster.straggler": straggler}
+    return replace(arm, name=f"{arm.name}+straggler", values=values, baseline=arm.name, ideal=ideal)
+
+
+def _ideal(straggler: str, workers: int) -> float:
+    """Throughput that is left when nobody waits for the slow workers: 2.2 / 3 if one of three takes 5 times as long."""
+    try:
+        slow = parse_stragglers(straggler).slow
+    except ValueError as error:
+        raise UserError(f"--straggler: {error}") from error
+    if not slow or any(one.extra_s for one in slow):
+        raise UserError(f"--straggler: got '{straggler}': say how many times slower, e.g. 2:5x")
+    return (workers - len(slow) + sum(1 / one.factor for one in slow)) / workers
 
 
 def _with_torch(arm: Arm, python: Path | None) -> Arm:

@@ -72,11 +72,16 @@ def measure(
 
 
 def figures(arms: Sequence[Arm], rates: Mapping[str, list[float]]) -> dict[str, dict]:
-    """Spread of every arm's rates, and of their ratios to its baseline in the same round where that was measured too."""
+    """Spread of every arm's rates, and of their ratios to its baseline in the same round where that was measured too.
+
+    Where there is an ideal, also what share of it the ratio comes to.
+    """
     found = dict(rates)
     for arm in arms:
         if arm.baseline in rates and arm.baseline != arm.name:
             found[ratio_name(arm)] = [rate / base for rate, base in zip(rates[arm.name], rates[arm.baseline])]
+        if arm.ideal:
+            found[ideal_name(arm)] = [ratio / arm.ideal for ratio in found[ratio_name(arm)]]
     return {name: spread(values) for name, values in found.items()}
 
 
@@ -84,18 +89,30 @@ def ratio_name(arm: Arm) -> str:
     return f"{arm.name}_to_{arm.baseline}"
 
 
+def ideal_name(arm: Arm) -> str:
+    return f"{arm.name}_to_ideal"
+
+
 def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None:
-    table = Table(title="images/s, and the ratio to another arm in the same round: median (min–max)", box=None)
+    """All rates with their ratios to `single`, and below what each slowed arm keeps of itself."""
+    table = Table(title="images/s, and the ratio to single in the same round: median (min–max)", box=None)
     for name in ("network", "precision", "arm"):
         table.add_column(name, no_wrap=True)
-    for name in ("images/s", "ratio", "to"):
+    for name in ("images/s", "to single"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         for arm in arms:
-            ratio = row.get(ratio_name(arm))
-            against = (_shown(ratio, ".2f"), arm.baseline) if ratio else ()
-            table.add_row(row["model"], row["precision"], arm.name, _shown(row[arm.name], ",.0f"), *against)
+            ratio = None if arm.ideal else row.get(ratio_name(arm))
+            cells = (_shown(row[arm.name], ",.0f"), _shown(ratio, ".2f") if ratio else "")
+            table.add_row(row["model"], row["precision"], arm.name, *cells)
     console.print(table, highlight=False)
+    for line in (_kept(arm, row) for row in rows for arm in arms if arm.ideal):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _kept(arm: Arm, row: dict) -> str:
+    share, of_ideal = _shown(row[ratio_name(arm)], ".2f"), _shown(row[ideal_name(arm)], ".2f")
+    return f"{row['model']} {row['precision']}: {arm.name} {share} of {arm.baseline}: {of_ideal} of the ideal {arm.ideal:.2f}"
 
 
 def _shown(found: dict, spec: str) -> str:

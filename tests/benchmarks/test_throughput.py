@@ -1,6 +1,7 @@
 import sys
 
 import pytest
+from rich.console import Console
 
 from benchmarks import arms, throughput
 from ps_cluster.config import build_config, load_config
@@ -46,6 +47,26 @@ def test_pytorch_runs_in_the_environment_it_was_given(tmp_path):
 def test_configuration_of_an_arm_is_read_back_whole_from_json(tmp_path):
     (tmp_path / "config.yaml").write_text(CASE.model_dump_json())
     assert load_config(tmp_path / "config.yaml") == CASE
+
+
+def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
+    chosen = arms.with_straggler(arms.choose(["single", "cluster", "sync"]), "2:5x", workers=3)
+    assert [arm.name for arm in chosen] == ["single", "cluster", "cluster+straggler", "sync", "sync+straggler"]
+    slow = chosen[4]
+    assert slow.baseline == "sync" and slow.ideal == pytest.approx(2.2 / 3)
+    config = slow.config(CASE)
+    assert (config.training.mode, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
+
+
+def test_what_a_slowed_arm_keeps_is_told_beside_the_ideal():
+    chosen = arms.with_straggler([arms.CLUSTER], "2:5x", workers=3)
+    found = throughput.figures(chosen, {"cluster": [300.0, 100.0, 100.0], "cluster+straggler": [220.0, 55.0, 66.0]})
+    assert found["cluster+straggler_to_cluster"]["values"] == pytest.approx([2.2 / 3, 0.55, 0.66])
+    assert found["cluster+straggler_to_ideal"]["values"] == pytest.approx([1, 0.75, 0.9])
+    console = Console(record=True, width=100)
+    throughput.print_table(chosen, [{"model": "airbench", "precision": "float32"} | found], console)
+    last = console.export_text().splitlines()[-1]
+    assert last == "airbench float32: cluster+straggler 0.66 (0.55–0.73) of cluster: 0.90 (0.75–1.00) of the ideal 0.73"
 
 
 def test_a_ratio_is_taken_within_each_round():
