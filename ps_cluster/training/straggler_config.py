@@ -5,8 +5,16 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
+import numpy as np
+
 _ONE = re.compile(r"(\d+):(?:(\d+(?:\.\d+)?)x|\+(\d+(?:\.\d+)?)s)")
 NONE, GAMMA = "none", "random:gamma"
+
+# Ali et al. 2000, "Representing task and machine heterogeneities for heterogeneous computing systems" (Tamkang J. Sci.
+# Eng. 3(3)), the coefficient-of-variation method; these values are those of Hakimi et al. 2019 (arXiv:1907.11612) for
+# machines that differ.
+MACHINE_VARIATION = 0.6
+TASK_VARIATION = 0.1
 
 
 @dataclass(frozen=True)
@@ -57,3 +65,10 @@ def _slowness(text: str) -> Slowness:
             f"{text!r} is no straggler: write 2:5x (worker 2 takes 5 times as long), 1:+0.2s, random:gamma or none"
         )
     return Slowness(int(match[1]), factor, float(match[3] or 0))
+
+
+def machine_means(workers: int, seed: int) -> np.ndarray:
+    """float64 [workers]: how long a step takes each worker, the fastest 1; gamma with MACHINE_VARIATION."""
+    shape = MACHINE_VARIATION**-2
+    means = np.random.default_rng(seed).gamma(shape, 1 / shape, size=workers)
+    return means / means.min()

@@ -2,24 +2,10 @@
 
 from __future__ import annotations
 
-import numpy as np
 import tensorflow as tf
 
-from ps_cluster.training.straggler_config import Stragglers
+from ps_cluster.training.straggler_config import TASK_VARIATION, Stragglers, machine_means
 from ps_cluster.training.waiting import sleep
-
-# Ali et al. 2000, "Representing task and machine heterogeneities for heterogeneous computing systems" (Tamkang J. Sci.
-# Eng. 3(3)), the coefficient-of-variation method; these values are those of Hakimi et al. 2019 (arXiv:1907.11612) for
-# machines that differ.
-MACHINE_VARIATION = 0.6
-TASK_VARIATION = 0.1
-
-
-def machine_means(workers: int, seed: int) -> np.ndarray:
-    """float64 [workers]: how long a step takes each worker, the fastest 1; gamma with MACHINE_VARIATION."""
-    shape = MACHINE_VARIATION**-2
-    means = np.random.default_rng(seed).gamma(shape, 1 / shape, size=workers)
-    return means / means.min()
 
 
 class SlowDown:

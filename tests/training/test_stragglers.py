@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training.straggler_config import Slowness, parse_stragglers
-from ps_cluster.training.stragglers import SlowDown, machine_means
+from ps_cluster.training.straggler_config import Slowness, machine_means, parse_stragglers
+from ps_cluster.training.stragglers import SlowDown
 from ps_cluster.training.waiting import sleep
 
 
