@@ -1,0 +1,136 @@
+"""What a step costs, and the cluster it is to run on: all that the simulation knows of the real thing."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ps_cluster.config import CONFIG_FOLDER, first_error, read_yaml
+from ps_cluster.errors import UserError
+from ps_cluster.run_dir import write_whole
+from ps_cluster.training.straggler_config import Stragglers
+
+COSTS_FOLDER = CONFIG_FOLDER / "simulate"
+
+Seconds = Annotated[float, Field(ge=0)]
+Variation = Annotated[float, Field(ge=0, le=10)]
+"""Coefficient of variation: standard deviation over mean."""
+
+
+class Costs(BaseModel):
+    """Of one step of one worker. Seconds are wall seconds on a free machine, but for those called cpu."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+    measured_on: str
+    parameters: int = Field(ge=1)
+    bytes_per_parameter: float = Field(gt=0)  # on the wire
+    images_per_step: int = Field(ge=1)
+    steps_per_dispatch: int = Field(ge=1)
+
+    compute_seconds: float = Field(gt=0)  # from the parameters' arrival at the worker to the gradient
+    compute_cv: Variation
+    worker_cpu_seconds: Seconds  # all that the worker's process takes in a step, its share of pull and push included
+
+    pull_fixed_seconds: Seconds  # of the parameter server's processor, for each request
+    pull_seconds_per_parameter: Seconds
+    push_fixed_seconds: Seconds
+    apply_seconds_per_parameter: Seconds
+    server_cv: Variation  # of these four together
+
+    pull_delay_seconds: Seconds  # of a pull, in nobody's queue: calls, packing, waking up
+    push_delay_seconds: Seconds
+    step_gap_seconds: Seconds  # between two steps of a dispatch
+    dispatch_delay_seconds: Seconds  # between two dispatches, beside what the chief's processor takes
+    chief_seconds: Seconds  # of the chief's processor, for each dispatch
+
+    look_every_seconds: float = Field(gt=0)  # sync-ps: how often a waiting worker asks whether the next round is open
+    look_cpu_seconds: Seconds  # of the parameter server's process, for each look
+    startup_cpu_seconds: Seconds  # of each process before its first step; only for calibrating by CPU seconds
+
+    def pull_seconds(self, servers: int) -> float:
+        """Of one parameter server's processor for a pull, where `servers` share the parameters."""
+        return self.pull_fixed_seconds + self.pull_seconds_per_parameter * self.parameters / servers
+
+    def push_seconds(self, servers: int) -> float:
+        """Of one parameter server's processor for a push, the update included."""
+        return self.push_fixed_seconds + self.apply_seconds_per_parameter * self.parameters / servers
+
+    @property
+    def wire_bytes(self) -> float:
+        """Of all parameters, one way."""
+        return self.bytes_per_parameter * self.parameters
+
+    @property
+    def delay_seconds(self) -> float:
+        """Mean of a step's delays, which are nobody's work."""
+        between = (self.dispatch_delay_seconds - self.step_gap_seconds) / self.steps_per_dispatch
+        return self.pull_delay_seconds + self.push_delay_seconds + self.step_gap_seconds + between
+
+    def with_delays_times(self, factor: float) -> Costs:
+        """The same work with other delays."""
+        names = ("pull_delay_seconds", "push_delay_seconds", "step_gap_seconds", "dispatch_delay_seconds")
+        return self.model_copy(update={name: factor * getattr(self, name) for name in names})
+
+
+@dataclass(frozen=True)
+class Network:
+    """Every machine has one link of this rate in each direction; the switch between them is never short of it."""
+
+    link_bytes_per_second: float
+    latency_seconds: float
+
+    def seconds(self, size_bytes: float) -> float:
+        """That a link is busy with so many bytes."""
+        return size_bytes / self.link_bytes_per_second
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """What is simulated. `cores`: of the one machine that all processes share; None gives each process its own."""
+
+    workers: int
+    servers: int
+    network: Network
+    mode: str = "async"
+    backup_workers: int = 0
+    stragglers: Stragglers = Stragglers()
+    cores: int | None = None
+    seed: int = 0
+
+    @property
+    def gradients_per_update(self) -> int:
+        """Gradients that one update averages."""
+        return 1 if self.mode == "async" else self.workers - self.backup_workers
+
+
+def known_costs() -> list[str]:
+    """Names that `costs_of` takes."""
+    return sorted(path.stem for path in COSTS_FOLDER.glob("*.yaml"))
+
+
+def costs_of(network: str) -> Costs:
+    """The costs in configs/simulate/<network>.yaml."""
+    return read_costs(COSTS_FOLDER / f"{network}.yaml")
+
+
+def read_costs(file: Path) -> Costs:
+    """Raises UserError for a file that can't be read, or a value of the wrong type or range."""
+    return make_costs(read_yaml(file), str(file))
+
+
+def make_costs(values: dict[str, Any], origin: str) -> Costs:
+    """Raises UserError, which names `origin`, for a value of the wrong type or range."""
+    try:
+        return Costs.model_validate(values)
+    except ValidationError as error:
+        raise UserError(first_error(error, origin)) from error
+
+
+def write_costs(file: Path, costs: Costs) -> None:
+    """As YAML that `read_costs` takes."""
+    write_whole(file, yaml.safe_dump(costs.model_dump(mode="json"), sort_keys=False))

@@ -1,0 +1,49 @@
+"""What varies: seconds drawn from gamma distributions, and workers that are slow."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from ps_cluster.training.straggler_config import TASK_VARIATION, Stragglers, machine_means
+
+_NUMBERS_AT_ONCE = 1 << 14
+
+
+def gamma(random: np.random.Generator, mean: float, variation: float, shape: tuple[int, ...] = ()) -> np.ndarray:
+    """float64 `shape`: gamma-distributed with this mean and coefficient of variation; without variation the mean.
+
+    How the times of a machine's tasks are drawn in Ali et al. 2000 and, for asynchronous training, in Hakimi et al. 2019
+    (arXiv:1907.11612).
+    """
+    if variation == 0 or mean == 0:
+        return np.full(shape, mean)
+    return random.gamma(variation**-2, mean * variation**2, size=shape)
+
+
+def gammas(random: np.random.Generator, mean: float, variation: float, width: int | None = None) -> Iterator:
+    """Endless draws, each a float or, with `width`, float64 [width]; drawn many at once, which is much faster."""
+    rows = max(1, _NUMBERS_AT_ONCE // (width or 1))
+    while True:
+        block = gamma(random, mean, variation, (rows,) if width is None else (rows, width))
+        yield from block.tolist() if width is None else block
+
+
+class Slow:
+    """How much longer workers wait after a computation, as `--straggler` makes real ones wait."""
+
+    def __init__(self, stragglers: Stragglers, workers: int, random: np.random.Generator, seed: int):
+        self._stragglers = stragglers
+        self._random = random
+        self._factors = machine_means(workers, seed) if stragglers.gamma else np.ones(workers)
+        self._extras = np.zeros(workers)
+        for slow in stragglers.slow:
+            self._factors[slow.worker], self._extras[slow.worker] = slow.factor, slow.extra_s
+
+    def seconds(self, worker: int | slice, own_seconds: float | np.ndarray) -> float | np.ndarray:
+        """For one worker, or for several, after computations that took `own_seconds`, each its own."""
+        if not self._stragglers:
+            return 0.0 * own_seconds
+        variation = gamma(self._random, 1.0, TASK_VARIATION if self._stragglers.gamma else 0.0, np.shape(own_seconds))
+        return np.maximum(0.0, self._factors[worker] * variation - 1) * own_seconds + self._extras[worker]

@@ -1,0 +1,86 @@
+"""A machine for every process: queues at the parameter servers' processors and links."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.draws import gammas
+from ps_cluster.simulation.training import Training
+
+
+class SeparateMachines(Training):
+    """Every request goes to all parameter servers at once, so one numpy operation serves it in all their queues.
+
+    That is exact, not an approximation: the messages of a request arrive at all servers at one moment, so every queue has
+    the same order and Lindley's recursion `free = max(free, arrival) + service` (Lindley 1952) can be taken for all
+    queues together. What differs between servers is how long each takes.
+    """
+
+    def __init__(self, costs: Costs, cluster: Cluster):
+        super().__init__(costs, cluster)
+        servers, network = cluster.servers, cluster.network
+        self._latency = network.latency_seconds
+        self._slice_seconds = network.seconds(costs.wire_bytes / servers)
+        self._all_seconds = network.seconds(costs.wire_bytes)
+        # Of a worker's link: what is still to come, itself included, when the i-th slice begins to arrive.
+        self._still_to_come = self._slice_seconds * np.arange(servers, 0, -1)
+        self._processors_free = np.zeros(servers)
+        self._links_out_free = np.zeros(servers)
+        self._links_in_free = 0.0  # equal for all: a gradient's slices leave the worker side by side
+        self._chief_free = 0.0
+        self._pulls = gammas(self.random, costs.pull_seconds(servers), costs.server_cv, servers)
+        self._pushes = gammas(self.random, costs.push_seconds(servers), costs.server_cv, servers)
+        self._computations = gammas(self.random, costs.compute_seconds, costs.compute_cv)
+        self._waiting: list[int] = []
+
+    def ask_chief(self, then: Callable[[], None]) -> None:
+        self._chief_free = max(self._chief_free, self.events.now) + self.costs.chief_seconds
+        self.events.at(self._chief_free, then)
+
+    def pull(self, worker: int) -> None:
+        self.events.after(self.costs.pull_delay_seconds + self._latency, self._serve_pull, worker)
+
+    def _serve_pull(self, worker: int) -> None:
+        self.read(worker, slice(None))
+        served = self._serve(next(self._pulls))
+        begins = np.maximum(self._links_out_free, served)
+        self._links_out_free = begins + self._slice_seconds
+        arrived = self._latency + float(np.max(np.sort(begins) + self._still_to_come))
+        seconds = next(self._computations)
+        self.events.at(arrived + seconds, self.compute_and_wait, worker, seconds, self._push)
+
+    def _serve(self, seconds: np.ndarray) -> np.ndarray:
+        """float64 [servers]: when each is done with a request that arrives now."""
+        self._processors_free = np.maximum(self._processors_free, self.events.now) + seconds
+        return self._processors_free
+
+    def _push(self, worker: int) -> None:
+        """The worker's link sends to all servers, each of whose links others may be using."""
+        reaches = self.events.now + self.costs.push_delay_seconds + self._latency
+        self._links_in_free = max(self._links_in_free, reaches) + self._slice_seconds
+        self.events.at(max(self._links_in_free, reaches + self._all_seconds), self._serve_push, worker)
+
+    def _serve_push(self, worker: int) -> None:
+        taken = float(np.max(self._serve(next(self._pushes))))
+        self.take(worker, slice(None))
+        self.ended(worker, taken)
+        self.events.at(taken + self._latency, self.go_on, worker)
+
+    def admit(self, worker: int) -> None:
+        self.events.after(self.costs.pull_delay_seconds + 2 * self._latency, self._look, worker)
+
+    def _look(self, worker: int) -> None:
+        if self.may_take_part(worker):
+            self.dispatch(worker)
+        else:
+            self._waiting.append(worker)
+
+    def round_closed(self) -> None:
+        """Those who wait find out at their next look."""
+        closed = float(np.max(self._processors_free))
+        for worker, late in zip(self._waiting, self.random.random(len(self._waiting)), strict=True):
+            self.events.at(closed + late * self.costs.look_every_seconds + self._latency, self.dispatch, worker)
+        self._waiting.clear()

@@ -1,0 +1,146 @@
+"""Asynchronous and round-based training as events, whatever the machines: who pulls which version, and what it becomes."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.draws import Slow
+from ps_cluster.simulation.events import Events
+
+STEPS_PER_WORKER, FEWEST_STEPS = 20, 4000
+WARM_UP = 0.25  # share of the steps that are left out: the queues fill up first
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A row for each step in the order in which they ended, the warm-up included."""
+
+    seconds: np.ndarray  # float64 [steps], when the gradient was applied or dropped
+    staleness: np.ndarray  # int64 [steps], -1 where it was dropped
+    versions: np.ndarray  # int64 [servers], at the end
+    computing_seconds: float  # that all workers together had spent, slow on purpose not counted
+
+    @property
+    def _span(self) -> tuple[int, float]:
+        first = int(WARM_UP * len(self.seconds))
+        return first, self.seconds[-1] - self.seconds[first - 1]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Of steps computed, late ones included."""
+        first, seconds = self._span
+        return (len(self.seconds) - first) / seconds
+
+    @property
+    def gradients_per_second(self) -> float:
+        """Of gradients that counted."""
+        first, seconds = self._span
+        return np.count_nonzero(self.staleness[first:] >= 0) / seconds
+
+    @property
+    def warm_staleness(self) -> np.ndarray:
+        """int64 [gradients that counted after the warm-up]"""
+        warm = self.staleness[self._span[0] :]
+        return warm[warm >= 0]
+
+
+class Training(ABC):
+    """Workers that go round: dispatched → pull → compute → push → (in rounds: wait for the next one) → dispatched."""
+
+    def __init__(self, costs: Costs, cluster: Cluster):
+        self.costs = costs
+        self.cluster = cluster
+        self.events = Events()
+        self.random = np.random.default_rng(cluster.seed)
+        self._slow = Slow(cluster.stragglers, cluster.workers, self.random, cluster.seed)
+        self._taken = np.zeros(cluster.workers, np.int64)
+        self._versions = np.zeros(cluster.servers, np.int64)
+        self._pulled = np.zeros([cluster.workers, cluster.servers], np.int64)
+        self._stalest = np.zeros(cluster.workers, np.int64)
+        self._contributions = 0
+        self._computing = 0.0
+        self._ends: list[tuple[float, int]] = []
+
+    def run(self, steps: int | None = None) -> Trained:
+        """Trains until so many steps have ended; without `steps` as many as a steady mean needs."""
+        wanted = steps or max(FEWEST_STEPS, STEPS_PER_WORKER * self.cluster.workers)
+        for worker, late in enumerate(self.random.random(self.cluster.workers)):
+            self.events.at(late * self.costs.compute_seconds, self.dispatch, worker)
+        self.events.run_while(lambda: len(self._ends) < wanted)
+        seconds, staleness = np.array(sorted(self._ends)).T
+        return Trained(seconds, staleness.astype(np.int64), self._versions.copy(), self._computing)
+
+    @property
+    def in_rounds(self) -> bool:
+        return self.cluster.mode == "sync-ps"
+
+    def dispatch(self, worker: int) -> None:
+        """The worker's next step: of the dispatch it has, or of a new one from the chief."""
+        first_of_dispatch = self._taken[worker] % self.costs.steps_per_dispatch == 0
+        self._taken[worker] += 1
+        if first_of_dispatch:
+            self.ask_chief(lambda: self.events.after(self.costs.dispatch_delay_seconds, self.pull, worker))
+        else:
+            self.events.after(self.costs.step_gap_seconds, self.pull, worker)
+
+    @abstractmethod
+    def ask_chief(self, then: Callable[[], None]) -> None:
+        """`then()` once the chief's processor has made a dispatch."""
+
+    @abstractmethod
+    def pull(self, worker: int) -> None:
+        """`read` on every parameter server, compute, wait `slow`, and push."""
+
+    @abstractmethod
+    def admit(self, worker: int) -> None:
+        """Asks whether the worker may take part in a round, and dispatches it once `may_take_part`."""
+
+    def read(self, worker: int, server: int | slice) -> None:
+        """A pull is served: the version of each slice that the worker gets."""
+        self._pulled[worker, server] = self._versions[server]
+
+    def compute_and_wait(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
+        """A computation of so many seconds is over: `then(worker)`, later where the worker is slow on purpose."""
+        self._computing += seconds
+        self.events.after(self._slow.seconds(worker, seconds), then, worker)
+
+    def take(self, worker: int, server: int | slice) -> None:
+        """A push is served: its gradient is applied, counts in the round, or comes too late."""
+        behind = self._versions[server] - self._pulled[worker, server]
+        if self.in_rounds:
+            self._take_in_round(worker, late=bool(np.any(behind)))
+            return
+        self._versions[server] += 1
+        self._stalest[worker] = max(self._stalest[worker], np.max(behind))
+
+    def _take_in_round(self, worker: int, *, late: bool) -> None:
+        self._stalest[worker] = -1 if late else 0
+        self._contributions += not late
+        if self._contributions == self.cluster.gradients_per_update:
+            self._contributions = 0
+            self._versions += 1
+            self.round_closed()
+
+    def round_closed(self) -> None:
+        """The next round is open."""
+
+    def ended(self, worker: int, seconds: float) -> None:
+        """All slices have the worker's push, the last one at `seconds`."""
+        self._ends.append((seconds, int(self._stalest[worker])))
+        self._stalest[worker] = 0
+
+    def go_on(self, worker: int) -> None:
+        """The worker knows that its push was taken."""
+        if self.in_rounds:
+            self.admit(worker)
+        else:
+            self.dispatch(worker)
+
+    def may_take_part(self, worker: int) -> bool:
+        """Whether the worker has not yet given its gradient to the round that is open."""
+        return self._versions[0] > self._pulled[worker, 0]
