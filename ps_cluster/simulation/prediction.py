@@ -1,0 +1,95 @@
+"""What a cluster would do, in numbers: throughput, staleness, and what keeps it from doing more."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from ps_cluster.simulation import ring
+from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.machines import SeparateMachines
+from ps_cluster.simulation.one_machine import OneMachine
+from ps_cluster.simulation.training import Trained
+from ps_cluster.training.straggler_config import Stragglers
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """`utilisation`: resource → share of the time for which it is busy, 0 to 1, the mean over all of its kind."""
+
+    workers: int
+    parameter_servers: int | None  # None where there are none
+    images_per_second: float
+    efficiency: float  # against so many workers, each as fast as one alone
+    staleness_mean: float
+    staleness_p95: int
+    utilisation: dict[str, float]
+
+    @property
+    def bottleneck(self) -> str:
+        """The busiest resource."""
+        return max(self.utilisation, key=self.utilisation.__getitem__)
+
+
+def predict(costs: Costs, cluster: Cluster) -> Prediction:
+    """Simulates the cluster, and one worker of it alone.
+
+    Args:
+      cluster: mode "async", "sync-ps" or "sync"; the last has no parameter servers and a machine for each worker.
+    """
+    alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
+    outcome = _all_reduced if cluster.mode == "sync" else _trained
+    predicted, one = outcome(costs, cluster), outcome(costs, alone)
+    return replace(predicted, efficiency=predicted.images_per_second / (cluster.workers * one.images_per_second))
+
+
+def simulate(costs: Costs, cluster: Cluster, steps: int | None = None) -> Trained:
+    """Training of `cluster` in mode async or sync-ps."""
+    kind = SeparateMachines if cluster.cores is None else OneMachine
+    return kind(costs, cluster).run(steps)
+
+
+def _trained(costs: Costs, cluster: Cluster) -> Prediction:
+    trained = simulate(costs, cluster)
+    stale = trained.warm_staleness
+    return Prediction(
+        workers=cluster.workers,
+        parameter_servers=cluster.servers,
+        images_per_second=trained.gradients_per_second * costs.images_per_step,
+        efficiency=1.0,
+        staleness_mean=float(stale.mean()),
+        staleness_p95=int(np.percentile(stale, 95, method="lower")),
+        utilisation=_utilisation(costs, cluster, trained),
+    )
+
+
+def _utilisation(costs: Costs, cluster: Cluster, trained: Trained) -> dict[str, float]:
+    """By the utilisation law: throughput times what a step takes of the resource (Denning and Buzen 1978, eq. 1)."""
+    rate, servers = trained.steps_per_second, cluster.servers
+    server = rate * (costs.pull_seconds(servers) + costs.push_seconds(servers))
+    chief = rate * costs.chief_seconds / costs.steps_per_dispatch
+    if cluster.cores is not None:
+        return {"cores": (rate * costs.worker_cpu_seconds + servers * server + chief) / cluster.cores}
+    slice_seconds = cluster.network.seconds(costs.wire_bytes / servers)
+    computing = trained.computing_seconds / len(trained.seconds)
+    return {
+        "worker": rate * computing / cluster.workers,
+        "ps": server,
+        "ps link": rate * slice_seconds,
+        "chief": chief,
+    }
+
+
+def _all_reduced(costs: Costs, cluster: Cluster) -> Prediction:
+    seconds = ring.update_seconds(costs, cluster)
+    sending = ring.bytes_sent(costs, cluster.workers) / cluster.network.link_bytes_per_second
+    return Prediction(
+        workers=cluster.workers,
+        parameter_servers=None,
+        images_per_second=cluster.workers * costs.images_per_step / seconds,
+        efficiency=1.0,
+        staleness_mean=0.0,
+        staleness_p95=0,
+        utilisation={"worker": costs.compute_seconds / seconds, "link": sending / seconds},
+    )

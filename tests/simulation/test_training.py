@@ -1,0 +1,157 @@
+"""The simulation against what is known exactly: sums, bounds, and closed queueing networks."""
+
+import numpy as np
+import pytest
+
+from ps_cluster.simulation.prediction import predict, simulate
+from ps_cluster.training.straggler_config import parse_stragglers
+
+EVERYTHING = {
+    "steps_per_dispatch": 4, "pull_fixed_seconds": 0.01, "pull_seconds_per_parameter": 1e-5, "push_fixed_seconds": 0.02,
+    "apply_seconds_per_parameter": 2e-5, "pull_delay_seconds": 0.03, "push_delay_seconds": 0.04,
+    "step_gap_seconds": 0.05, "dispatch_delay_seconds": 0.06, "chief_seconds": 0.07,
+}  # fmt: skip
+
+
+def seconds_per_step(trained):
+    return 1 / trained.steps_per_second
+
+
+def machine_repairman(workers, think_seconds, serve_seconds):
+    """Throughput of so many workers that think, and are served for so long in all, one at a time, both exponential.
+
+    Exact mean value analysis of a closed network (Reiser and Lavenberg 1980).
+    """
+    queue = 0.0
+    for population in range(1, workers + 1):
+        response = serve_seconds * (1 + queue)
+        throughput = population / (think_seconds + response)
+        queue = throughput * response
+    return throughput
+
+
+@pytest.mark.parametrize("servers", [1, 4])
+def test_a_step_of_one_worker_takes_the_sum_of_its_times(costs, cluster, servers):
+    trained = simulate(costs(**EVERYTHING), cluster(1, servers, bytes_per_second=4e5, latency=0.001), steps=400)
+    processor = 0.01 + 0.02 + (0.01 + 0.02) / servers
+    between = 0.05 * 3 / 4 + (0.06 + 0.07) / 4
+    sending = 2 * 0.01  # 4,000 bytes each way at 400,000 a second, over the worker's link whatever the servers are
+    assert seconds_per_step(trained) == pytest.approx(
+        1 + processor + 0.03 + 0.04 + between + sending + 4 * 0.001, rel=1e-6
+    )
+    assert set(trained.staleness) == {0}
+
+
+def test_on_one_machine_a_step_of_one_worker_takes_as_long_though_its_process_computes_more(costs, cluster):
+    for cpu in (0.9, 1.0, 1.1):
+        trained = simulate(costs(**EVERYTHING, worker_cpu_seconds=cpu), cluster(1, cores=2), steps=400)
+        assert seconds_per_step(trained) == pytest.approx(1 + 0.06 + 0.07 + 0.07, rel=1e-6)
+
+
+@pytest.mark.parametrize("cores", [None, 4])
+def test_equal_workers_and_a_free_server_make_updates_as_stale_as_there_are_others(costs, cluster, cores):
+    trained = simulate(costs(compute_cv=0.2), cluster(4, cores=cores))
+    assert trained.gradients_per_second == pytest.approx(4, rel=0.01)
+    assert trained.warm_staleness.mean() == pytest.approx(3, rel=0.01)
+
+
+def test_staleness_is_of_the_part_of_a_step_between_pull_and_push(costs, cluster):
+    trained = simulate(costs(compute_cv=0.5, step_gap_seconds=3.0, dispatch_delay_seconds=3.0), cluster(9))
+    assert trained.warm_staleness.mean() == pytest.approx(8 / 4, rel=0.03)
+
+
+@pytest.mark.parametrize("cores", [None, 100])
+def test_a_busy_server_bounds_the_throughput(costs, cluster, cores):
+    busy = costs(pull_fixed_seconds=0.1, push_fixed_seconds=0.1, worker_cpu_seconds=1.0, server_cv=0.5)
+    assert simulate(busy, cluster(40, cores=cores)).steps_per_second == pytest.approx(1 / 0.2, rel=0.02)
+    assert predict(busy, cluster(40)).bottleneck == "ps"
+
+
+def test_parameter_servers_share_what_is_by_parameter_and_not_what_is_by_request(costs, cluster):
+    # Pulls queue behind the pushes of all others, so the server is idle for a computation in every turn: a short one.
+    by_parameter = costs(compute_seconds=0.01, apply_seconds_per_parameter=1e-3)
+    assert simulate(by_parameter, cluster(200, 1)).steps_per_second == pytest.approx(1, rel=0.01)
+    assert simulate(by_parameter, cluster(200, 8)).steps_per_second == pytest.approx(8, rel=0.01)
+    by_request = costs(push_fixed_seconds=1.0)
+    assert simulate(by_request, cluster(200, 8)).steps_per_second == pytest.approx(1, rel=0.01)
+
+
+def test_a_full_link_bounds_the_throughput(costs, cluster):
+    found = predict(costs(), cluster(40, 2, bytes_per_second=2e4))  # a slice has 2,000 bytes
+    assert found.images_per_second == pytest.approx(10 * 10, rel=0.01)
+    assert found.bottleneck == "ps link" and found.utilisation["ps link"] == pytest.approx(1, rel=0.01)
+
+
+def test_the_chief_bounds_the_throughput_by_its_dispatches(costs, cluster):
+    found = predict(costs(chief_seconds=0.4, steps_per_dispatch=4), cluster(40))
+    assert found.images_per_second == pytest.approx(10 * 10, rel=0.02) and found.bottleneck == "chief"
+
+
+@pytest.mark.parametrize("cores", [None, 1000])
+def test_exponential_times_give_the_throughput_of_the_machine_repairman(costs, cluster, cores):
+    exponential = costs(compute_cv=1.0, pull_fixed_seconds=0.05, push_fixed_seconds=0.05, server_cv=1.0)
+    trained = simulate(exponential, cluster(10, cores=cores), steps=60_000)
+    assert trained.steps_per_second == pytest.approx(machine_repairman(10, 1.0, 0.1), rel=0.02)
+
+
+def test_workers_that_compute_share_the_cores(costs, cluster):
+    trained = simulate(costs(compute_cv=0.3), cluster(5, cores=2))
+    assert trained.steps_per_second == pytest.approx(2, rel=0.01)
+    assert predict(costs(), cluster(5, cores=2)).utilisation["cores"] == pytest.approx(1, rel=0.01)
+
+
+def test_shared_cores_give_the_throughput_of_mean_value_analysis(costs, cluster):
+    """Processor sharing of one core has the queue of an exponential server, whatever the distribution of the work is."""
+    thinking = costs(compute_cv=2.0, push_delay_seconds=9.0)
+    trained = simulate(thinking, cluster(10, cores=1), steps=60_000)
+    assert trained.steps_per_second == pytest.approx(machine_repairman(10, 9.0, 1.0), rel=0.02)
+
+
+@pytest.mark.parametrize("cores", [None, 50])
+def test_a_round_takes_as_long_as_the_slowest_worker(costs, cluster, cores):
+    exponential = costs(compute_cv=1.0)
+    workers = 8
+    slowest = sum(1 / k for k in range(1, workers + 1))  # the expected largest of exponential times of mean 1
+    trained = simulate(exponential, cluster(workers, cores=cores, mode="sync-ps"), steps=6000)
+    look = 0.01  # the mean until a worker sees that the round is over
+    assert workers * seconds_per_step(trained) == pytest.approx(slowest + look, rel=0.04)
+    assert set(trained.staleness) == {0}
+
+
+@pytest.mark.parametrize("cores", [None, 50])
+def test_backup_workers_spare_a_round_its_slowest(costs, cluster, cores):
+    slow = parse_stragglers("0:10x")
+    with_backup = cluster(4, mode="sync-ps", backup_workers=1, stragglers=slow, cores=cores)
+    trained = simulate(costs(), with_backup, steps=2000)
+    assert trained.gradients_per_second == pytest.approx(3, rel=0.02)
+    assert (trained.staleness == -1).any(), "the late gradients are dropped"
+    waiting = simulate(costs(), cluster(4, mode="sync-ps", stragglers=slow, cores=cores), steps=400)
+    assert waiting.gradients_per_second == pytest.approx(4 / 10, rel=0.02)
+
+
+@pytest.mark.parametrize("cores", [None, 2])
+def test_every_applied_gradient_makes_one_version_of_every_slice(costs, cluster, cores):
+    trained = simulate(costs(compute_cv=0.5, push_fixed_seconds=0.1), cluster(6, 3, cores=cores), steps=500)
+    made = trained.versions
+    assert len(trained.seconds) == 500 and (made >= 500).all() and (made <= 500 + 6).all()
+    rounds = simulate(costs(compute_cv=0.5), cluster(6, cores=cores, mode="sync-ps", backup_workers=2), steps=500)
+    assert rounds.versions[0] == np.count_nonzero(rounds.staleness >= 0) // 4
+
+
+@pytest.mark.parametrize("cores", [None, 2])
+def test_the_same_seed_gives_the_same_training_and_another_one_does_not(costs, cluster, cores):
+    varied = costs(compute_cv=0.5, server_cv=0.5, push_fixed_seconds=0.1)
+    one, again, other = (simulate(varied, cluster(5, 2, cores=cores, seed=seed), steps=300) for seed in (3, 3, 4))
+    assert np.array_equal(one.seconds, again.seconds) and np.array_equal(one.staleness, again.staleness)
+    assert not np.array_equal(one.seconds, other.seconds)
+
+
+@pytest.mark.parametrize("cores", [None, 8])
+def test_a_straggler_slows_itself_alone(costs, cluster, cores):
+    slow = cluster(4, stragglers=parse_stragglers("1:5x;2:+1s"), cores=cores)
+    assert simulate(costs(), slow).steps_per_second == pytest.approx(1 + 1 + 1 / 5 + 1 / 2, rel=0.01)
+
+
+def test_machines_that_differ_are_slower_than_the_fastest(costs, cluster):
+    mixed = simulate(costs(), cluster(20, stragglers=parse_stragglers("random:gamma")))
+    assert 1 < mixed.steps_per_second < 20 * 0.95
