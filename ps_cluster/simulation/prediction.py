@@ -65,7 +65,7 @@ def _trained(costs: Costs, cluster: Cluster) -> Prediction:
 
 
 def _utilisation(costs: Costs, cluster: Cluster, trained: Trained) -> dict[str, float]:
-    """By the utilisation law: throughput times what a step takes of the resource (Denning and Buzen 1978, eq. 1)."""
+    """By the utilisation law: throughput times what a step takes of the resource (Denning and Buzen 1978)."""
     rate, servers = trained.steps_per_second, cluster.servers
     server = rate * (costs.pull_seconds(servers) + costs.push_seconds(servers))
     chief = rate * costs.chief_seconds / costs.steps_per_dispatch
@@ -82,8 +82,8 @@ def _utilisation(costs: Costs, cluster: Cluster, trained: Trained) -> dict[str, 
 
 
 def _all_reduced(costs: Costs, cluster: Cluster) -> Prediction:
-    seconds = ring.update_seconds(costs, cluster)
-    sending = ring.bytes_sent(costs, cluster.workers) / cluster.network.link_bytes_per_second
+    phases = ring.phase_seconds(costs, cluster)
+    seconds = sum(phases.values())
     return Prediction(
         workers=cluster.workers,
         parameter_servers=None,
@@ -91,5 +91,5 @@ def _all_reduced(costs: Costs, cluster: Cluster) -> Prediction:
         efficiency=1.0,
         staleness_mean=0.0,
         staleness_p95=0,
-        utilisation={"worker": costs.compute_seconds / seconds, "link": sending / seconds},
+        utilisation={phase: took / seconds for phase, took in phases.items()},
     )

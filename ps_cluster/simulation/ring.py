@@ -8,31 +8,32 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps_cluster.simulation.costs import Cluster, Costs, Network
+from ps_cluster.simulation.costs import Cluster, Costs
 from ps_cluster.simulation.draws import Slow, gamma
 
 ROUNDS = 400
 
 
-def bytes_sent(costs: Costs, workers: int) -> float:
-    """By each worker in an all-reduce of the gradients."""
-    return 2 * (workers - 1) / workers * costs.wire_bytes
+def phase_seconds(costs: Costs, cluster: Cluster) -> dict[str, float]:
+    """Means of an update's phases, one after the other.
+
+    The slowest worker's computation; 2 (W - 1) / W bytes / bandwidth; 2 (W - 1) latency; the update of a whole replica.
+    """
+    turns = 2 * (cluster.workers - 1)
+    return {
+        "worker": _slowest_seconds(costs, cluster),
+        "link": turns * cluster.network.seconds(costs.wire_bytes / cluster.workers),
+        "latency": turns * cluster.network.latency_seconds,
+        "update": costs.apply_seconds_per_parameter * costs.parameters,
+    }
 
 
-def all_reduce_seconds(costs: Costs, workers: int, network: Network) -> float:
-    """2 (W - 1) / W bytes / bandwidth + 2 (W - 1) latency."""
-    return network.seconds(bytes_sent(costs, workers)) + 2 * (workers - 1) * network.latency_seconds
-
-
-def update_seconds(costs: Costs, cluster: Cluster) -> float:
-    """Mean of an update: the slowest worker's computation, the all-reduce, and the update of a whole replica."""
+def _slowest_seconds(costs: Costs, cluster: Cluster) -> float:
     random = np.random.default_rng(cluster.seed)
     slow = Slow(cluster.stragglers, cluster.workers, random, cluster.seed)
 
-    def slowest() -> float:
+    def one_round() -> float:
         own = gamma(random, costs.compute_seconds, costs.compute_cv, (cluster.workers,))
         return float(np.max(own + slow.seconds(slice(None), own)))
 
-    apply = costs.apply_seconds_per_parameter * costs.parameters
-    computing = float(np.mean([slowest() for _ in range(ROUNDS)]))
-    return computing + all_reduce_seconds(costs, cluster.workers, cluster.network) + apply
+    return float(np.mean([one_round() for _ in range(ROUNDS)]))
