@@ -1,0 +1,81 @@
+"""The simulation held against a real run on this machine."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ps_cluster.errors import UserError
+from ps_cluster.simulation.calibration import FinishedRun
+from ps_cluster.simulation.costs import Cluster, Costs, Network
+from ps_cluster.simulation.prediction import predict
+from ps_cluster.training.straggler_config import parse_stragglers
+
+CHECKED_MODES = ("async", "sync-ps")
+
+
+@dataclass(frozen=True)
+class Compared:
+    """One quantity, predicted and measured."""
+
+    name: str
+    predicted: float
+    measured: float
+
+    @property
+    def error(self) -> float | None:
+        """Relative to what was measured; None where that is 0."""
+        return self.predicted / self.measured - 1 if self.measured else None
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self) | {"relative_error": self.error}
+
+
+def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
+    """Predicts `run`, whose processes shared `cores`, and compares.
+
+    Raises:
+      UserError: a run of another mode or of other steps than `costs` are of, or one that measured nothing.
+    """
+    _refuse_other_work(costs, run)
+    config = run.config
+    predicted = predict(costs, _cluster_of(run, cores))
+    measured = run.summary
+    if not measured["examples_per_second"]:
+        raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
+    found = [Compared("images/s", predicted.images_per_second, measured["examples_per_second"])]
+    if config.training.mode == "async":
+        found.append(Compared("mean staleness", predicted.staleness_mean, measured["staleness"]["mean"]))
+    return found
+
+
+def _cluster_of(run: FinishedRun, cores: int) -> Cluster:
+    config = run.config
+    return Cluster(
+        workers=config.training_workers,
+        servers=config.cluster.parameter_servers,
+        network=Network(float("inf"), 0.0),
+        mode=config.training.mode,
+        backup_workers=config.training.backup_workers,
+        stragglers=parse_stragglers(config.cluster.straggler),
+        cores=cores,
+        seed=config.training.seed,
+    )
+
+
+def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
+    training = run.config.training
+    if training.mode not in CHECKED_MODES:
+        raise UserError(
+            f"--check '{run.root}': training.mode: got '{training.mode}': {' or '.join(CHECKED_MODES)} needed"
+        )
+    if training.simulate_workers is not None:
+        raise UserError(
+            f"--check '{run.root}': training.simulate_workers: got {training.simulate_workers}: it needs null"
+        )
+    for name, costed, done in (
+        ("parameters", costs.parameters, run.parameters),
+        ("images a step", costs.images_per_step, run.config.examples_per_step),
+    ):
+        if costed != done:
+            raise UserError(f"--check '{run.root}': {name}: got {done}, but the costs are of {costed}")
