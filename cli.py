@@ -12,13 +12,22 @@ from rich.console import Console
 from benchmarks import arms, throughput
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.cluster import environment, start
-from ps_cluster.command_line import OneLineErrors, config_layers, config_options, layered_config, overrides
+from ps_cluster.command_line import (
+    IntegerList,
+    OneLineErrors,
+    config_layers,
+    config_options,
+    layered_config,
+    overrides,
+)
 from ps_cluster.comparison import plan, runner
 from ps_cluster.config import MODEL_NAMES
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.run_dir import RunDir
+from ps_cluster.simulation import start as simulation_start
+from ps_cluster.simulation.costs import known_costs
 
 _FOLDER = click.Path(path_type=Path)
 
@@ -59,7 +68,7 @@ def run(
 ) -> int:
     """Train on a cluster of processes on this machine."""
     if resume:
-        _refuse_other_options(context)
+        _refuse_others(context, "resume", "profile", because="--resume goes on with")
         root, code = resume, start.resume_run(resume, view=make_view())
     else:
         config = layered_config(file, assignments, options)
@@ -204,23 +213,50 @@ def bench(
     """Measure images/s of this cluster beside one process, all-reduce, per-variable parameter servers, and PyTorch."""
     os.environ.update(environment.for_tensorflow(os.environ))
     wanted = layered_config(None, assignments, options)
-    values = dict(parse_assignment(text) for text in assignments)
     chosen = arms.choose(names, ddp_python)
     if straggler:
         chosen = arms.with_straggler(chosen, straggler, wanted.cluster.workers)
     dataset = start.resolve_data(wanted.data.dataset, wanted.data.data_dir, notify=click.echo)
-    cases = throughput.cases(models, precisions, dataset, values)
+    cases = throughput.cases(models, precisions, dataset, overrides(assignments, options))
     throughput.print_table(
         chosen, throughput.measure(chosen, cases, dataset, rounds, output, notify=click.echo), Console()
     )
 
 
-def _refuse_other_options(context: click.Context) -> None:
-    """A resumed run goes on as it was: its settings stand in its directory."""
+@cli.command()
+@click.option(
+    "--workers", type=IntegerList(1, 10_000), default="10,100,1000,10000", help="Numbers, comma between them."
+)
+@click.option("--ps", "parameter_servers", type=IntegerList(1, 256), default="1,4,16,64,256", help="The same.")
+@click.option("--mode", type=click.Choice(simulation_start.MODES), default="async", help="sync: ring all-reduce.")
+@click.option("--backup-workers", type=click.IntRange(0), default=0, help="Mode sync-ps: so many may come late.")
+@click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")
+@click.option("--network", type=click.Choice(known_costs()), help="Its costs; default: those of the run's network.")
+@click.option("--from", "calibrate_from", type=_FOLDER, metavar="RUN_DIR", help="Costs of a run with --workers 1.")
+@click.option("--check", "check_run", type=_FOLDER, metavar="RUN_DIR", help="Predict this finished run, and compare.")
+@click.option("--link-gbps", type=click.FloatRange(0, min_open=True), default=10.0, help="Of each machine, each way.")
+@click.option("--latency-us", type=click.FloatRange(0), default=50.0, help="One way, in microseconds.")
+@click.option("--one-machine", is_flag=True, help="All processes share its cores, and there is no network.")
+@click.option("--cores", type=click.IntRange(1, 1024), help="Of the one machine; default: those of this one.")
+@click.option("--steps-per-dispatch", type=click.IntRange(1, 1000), help="Other than the costs were measured with.")
+@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
+@click.option("--json", "json_file", type=_FOLDER, metavar="FILE", help="Also write every figure to this file.")
+@click.option("--save-costs", type=_FOLDER, metavar="FILE", help="Write the costs as YAML.")
+@click.pass_context
+def simulate(context: click.Context, **settings: Any) -> None:
+    """Predict throughput and staleness of clusters that are not there, to plan one."""
+    if settings["check_run"]:
+        kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
+        _refuse_others(context, *kept, because="--check predicts")
+    simulation_start.run_simulation(simulation_start.Settings(**settings), Console())
+
+
+def _refuse_others(context: click.Context, *allowed: str, because: str) -> None:
+    """For options that say what stands in a run's directory already."""
     given = click.core.ParameterSource.COMMANDLINE
     for parameter in context.command.params:
-        if parameter.name not in ("resume", "profile") and context.get_parameter_source(parameter.name) == given:
-            raise UserError(f"--resume goes on with the run as it was: leave {parameter.opts[0]} out")
+        if parameter.name not in allowed and context.get_parameter_source(parameter.name) == given:
+            raise UserError(f"{because} the run as it was: leave {parameter.opts[0]} out")
 
 
 if __name__ == "__main__":

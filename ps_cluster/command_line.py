@@ -35,6 +35,20 @@ CONFIG_OPTIONS = {
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
+class IntegerList(click.ParamType):
+    """Integers of a range with commas between them, as a tuple."""
+
+    name = "list"
+
+    def __init__(self, smallest: int, largest: int):
+        self._one = click.IntRange(smallest, largest)
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[int, ...]:
+        if isinstance(value, tuple):
+            return value  # click converts a default twice
+        return tuple(self._one.convert(part.strip(), parameter, context) for part in value.split(","))
+
+
 class OneLineErrors(click.Group):
     """A group whose commands return exit codes, and which tells the user's mistakes in one line and exits with 2."""
 

@@ -1,0 +1,133 @@
+"""From what the user asked for to tables: whose costs, which clusters, or which run to check against."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass, replace
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ps_cluster.errors import UserError
+from ps_cluster.run_dir import write_whole
+from ps_cluster.simulation import calibration, report
+from ps_cluster.simulation.check import check
+from ps_cluster.simulation.costs import Cluster, Costs, Network, costs_of, known_costs, write_costs
+from ps_cluster.simulation.prediction import predict
+from ps_cluster.training.straggler_config import NONE, Stragglers, parse_stragglers
+
+MODES = ("async", "sync-ps", "sync")
+ANY_NETWORK = "tutorial_cnn"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What `cli.py simulate` takes; the options of the same names."""
+
+    workers: tuple[int, ...] = (10, 100, 1000, 10_000)
+    parameter_servers: tuple[int, ...] = (1, 4, 16, 64, 256)
+    mode: str = "async"
+    backup_workers: int = 0
+    straggler: str = NONE
+    network: str | None = None
+    calibrate_from: Path | None = None
+    check_run: Path | None = None
+    link_gbps: float = 10.0
+    latency_us: float = 50.0
+    one_machine: bool = False
+    cores: int | None = None
+    steps_per_dispatch: int | None = None
+    seed: int = 0
+    json_file: Path | None = None
+    save_costs: Path | None = None
+
+
+def run_simulation(settings: Settings, console: Console) -> None:
+    """Prints, and writes the files asked for. Raises UserError for bad input."""
+    costs = _costs(settings)
+    if settings.save_costs:
+        write_costs(settings.save_costs, costs)
+    act = _check if settings.check_run else _predict
+    result = {"costs": costs.model_dump(mode="json")} | act(settings, costs, console)
+    if settings.json_file:
+        write_whole(settings.json_file, json.dumps(result, indent=1))
+
+
+def _costs(settings: Settings) -> Costs:
+    run = calibration.read_run(settings.calibrate_from) if settings.calibrate_from else None
+    name = settings.network or _same_or_any(run)
+    costs = costs_of(name)
+    if run:
+        costs = calibration.calibrate(run, costs)
+    if settings.steps_per_dispatch:
+        costs = costs.model_copy(update={"steps_per_dispatch": settings.steps_per_dispatch})
+    return costs
+
+
+def _same_or_any(run: calibration.FinishedRun | None) -> str:
+    """The network of the run where its costs are known."""
+    return run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
+
+
+def _check(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]:
+    cores = settings.cores or len(os.sched_getaffinity(0))
+    compared = check(costs, calibration.read_run(settings.check_run), cores)
+    report.print_check(compared, console)
+    console.print(
+        f"run {settings.check_run} on {cores} cores\ncosts: {costs.measured_on}", highlight=False, soft_wrap=True
+    )
+    return {"check": str(settings.check_run), "cores": cores, "quantities": [one.to_json() for one in compared]}
+
+
+def _predict(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]:
+    clusters = _clusters(settings)
+    predictions = []
+    with console.status("") as status:
+        for cluster in clusters:
+            status.update(f"simulates {cluster.workers} workers, {cluster.servers} ps")
+            predictions.append(predict(costs, cluster))
+    report.print_predictions(predictions, console)
+    report.print_setting(costs, clusters[0], console)
+    return {"setting": _plain(settings), "predictions": [asdict(one) for one in predictions]}
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
+
+
+def _clusters(settings: Settings) -> list[Cluster]:
+    """All that are asked for, fewest workers first."""
+    stragglers = _stragglers(settings)
+    _refuse_what_does_not_fit(settings)
+    cores = (settings.cores or len(os.sched_getaffinity(0))) if settings.one_machine else None
+    network = Network(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
+    servers = (1,) if settings.mode == "sync" else settings.parameter_servers
+    any_of_them = Cluster(1, 1, network, settings.mode, settings.backup_workers, stragglers, cores, settings.seed)
+    return [replace(any_of_them, workers=w, servers=p) for w, p in product(settings.workers, servers)]
+
+
+def _stragglers(settings: Settings) -> Stragglers:
+    try:
+        stragglers = parse_stragglers(settings.straggler)
+    except ValueError as error:
+        raise UserError(f"--straggler: {error}") from error
+    named, fewest = [slow.worker for slow in stragglers.slow], min(settings.workers)
+    if named and max(named) >= fewest:
+        raise UserError(f"--straggler: got {settings.straggler!r}: of {fewest} workers the last one is {fewest - 1}")
+    return stragglers
+
+
+def _refuse_what_does_not_fit(settings: Settings) -> None:
+    mode, backup = settings.mode, settings.backup_workers
+    if backup and (mode != "sync-ps" or backup >= min(settings.workers)):
+        raise UserError(f"--backup-workers: got {backup}: it needs --mode sync-ps and more workers than that")
+    if settings.cores is not None and not settings.one_machine:
+        raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
+    if settings.one_machine and mode == "sync":
+        raise UserError("--mode: got 'sync': with --one-machine it takes async or sync-ps")
+    most = max(settings.parameter_servers)
+    if settings.one_machine and mode == "sync-ps" and most > 1:
+        raise UserError(f"--ps: got {most}: --mode sync-ps with --one-machine takes 1")

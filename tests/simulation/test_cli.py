@@ -1,0 +1,79 @@
+"""`cli.py simulate`, from the command line to what it prints and writes."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from cli import cli
+from ps_cluster.simulation.costs import costs_of, known_costs, read_costs
+from tests.simulation.fake_run import write_run
+
+
+def simulate(*arguments):
+    return CliRunner().invoke(cli, ["simulate", *map(str, arguments)])
+
+
+def test_the_committed_costs_are_valid():
+    assert known_costs()
+    for name in known_costs():
+        assert costs_of(name).measured_on
+
+
+def test_every_cluster_asked_for_is_a_line_that_fits_80_columns(tmp_path):
+    file = tmp_path / "all.json"
+    result = simulate("--workers", "3,10", "--ps", "1, 2", "--json", file)
+    assert result.exit_code == 0, result.output
+    header, *lines = result.output.splitlines()
+    assert "efficiency" in header and len(lines) == 4 + 2
+    assert all(len(line) <= 80 for line in [header, *lines[:4]])
+    found = json.loads(file.read_text())
+    pairs = [(one["workers"], one["parameter_servers"]) for one in found["predictions"]]
+    assert pairs == [(3, 1), (3, 2), (10, 1), (10, 2)]
+    assert set(found["predictions"][0]["utilisation"]) == {"worker", "ps", "ps link", "chief"}
+    assert found["setting"]["latency_us"] == 50 and found["costs"]["parameters"] == 122570
+
+
+@pytest.mark.parametrize("options", [("--mode", "sync-ps"), ("--one-machine", "--cores", "4"), ("--mode", "sync")])
+def test_other_clusters_are_simulated_too(options):
+    result = simulate("--workers", 4, "--ps", 1, *options)
+    assert result.exit_code == 0 and len(result.output.splitlines()) == 4, result.output
+
+
+def test_a_slow_network_is_the_bottleneck():
+    result = simulate("--workers", 20, "--ps", 1, "--link-gbps", 0.05)
+    assert "ps link 100 %" in result.output
+
+
+def test_costs_are_saved_and_a_run_is_checked(tmp_path):
+    run, costs, file = write_run(tmp_path / "run"), tmp_path / "costs.yaml", tmp_path / "check.json"
+    result = simulate("--from", run, "--check", run, "--cores", 2, "--save-costs", costs, "--json", file)
+    assert result.exit_code == 0, result.output
+    assert "predicted" in result.output and "images/s" in result.output and "mean staleness" in result.output
+    assert read_costs(costs).measured_on == "run: tutorial_cnn, float32, workers 1, ps 1, steps 400"
+    quantities = json.loads(file.read_text())["quantities"]
+    assert abs(quantities[0]["relative_error"]) < 0.02
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--workers", "10,many"], "'many' is not a valid integer"),
+        (["--workers", "20000"], "20000 is not in the range 1<=x<=10000"),
+        (["--ps", "0"], "0 is not in the range"),
+        (["--link-gbps", "0"], "0.0 is not in the range"),
+        (["--straggler", "quick"], "'quick' is no straggler"),
+        (["--workers", "2,9", "--straggler", "2:5x"], "of 2 workers the last one is 1"),
+        (["--backup-workers", "1"], "--backup-workers: got 1: it needs --mode sync-ps"),
+        (["--cores", "2"], "--cores: got 2: it needs --one-machine or --check"),
+        (["--mode", "sync", "--one-machine"], "--mode: got 'sync'"),
+        (["--mode", "sync-ps", "--one-machine", "--ps", "1,4"], "--ps: got 4"),
+        (["--from", "nowhere"], "nowhere"),
+        (["--check", "nowhere", "--ps", "1"], "--check predicts the run as it was: leave --ps out"),
+    ],
+)
+def test_bad_input_is_one_line_that_names_it(options, named, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    result = simulate(*options)
+    assert result.exit_code == 2
+    assert named in result.output and len(result.output.splitlines()) == 1
