@@ -16,8 +16,8 @@ _relu = partial(nn.ReLU, inplace=True)
 def tutorial_cnn(classes: int) -> nn.Module:
     """See `ps_cluster.models.networks.tutorial_cnn`."""
     return nn.Sequential(
-        nn.Conv2d(3, 32, 3), _relu(), nn.MaxPool2d(2),
-        nn.Conv2d(32, 64, 3), _relu(), nn.MaxPool2d(2),
+        nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), _relu(),
+        nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), _relu(),
         nn.Conv2d(64, 64, 3), _relu(), nn.Flatten(),
         nn.Linear(1024, 64), _relu(), nn.Linear(64, classes),
     )  # fmt: skip
@@ -27,8 +27,8 @@ def cifar_tf_cnn(classes: int) -> nn.Module:
     """See `ps_cluster.models.networks.cifar_tf_cnn`."""
     pool = partial(nn.MaxPool2d, 3, 2, ceil_mode=True)  # pads below and right alone, as "same" does there
     return nn.Sequential(
-        nn.Conv2d(3, 64, 5, padding="same"), _relu(), pool(),
-        nn.Conv2d(64, 64, 5, padding="same"), _relu(), pool(), nn.Flatten(),
+        nn.Conv2d(3, 64, 5, padding="same"), pool(), _relu(),
+        nn.Conv2d(64, 64, 5, padding="same"), pool(), _relu(), nn.Flatten(),
         nn.Linear(4096, 512), _relu(), nn.Linear(512, classes),
     )  # fmt: skip
 
