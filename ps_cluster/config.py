@@ -37,7 +37,7 @@ class Cluster(_Section):
     evaluator: bool
     intra_op_threads: int = Field(ge=1, le=256)
     wire: Literal["auto", "bfloat16", "float32"]
-    steps_per_dispatch: int = Field(ge=1, le=1000)
+    steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]
     straggler: str
     isolation: Literal["auto", "require", "off"]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -13,6 +14,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
+from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.session import LOCAL_DEVICE, Session
 from ps_cluster.training.worker import Compute, rounds_function, steps_function
@@ -110,26 +112,42 @@ class _Chief:
         self._finish_steps_under_way()
 
     def _dispatch(self) -> None:
-        workers, at_once = self._config.training_workers, self._config.cluster.steps_per_dispatch
-        ahead = 2 * workers * at_once / self._config.steps_per_update + AHEAD_S * self._progress.updates_per_second()
+        ahead = self._two_dispatches_each + AHEAD_S * self._progress.updates_per_second()
         while self._progress.outstanding < ahead and next(self._plan, None):
             pass
 
+    @property
+    def _two_dispatches_each(self) -> float:
+        """Updates that keep every worker busy while it has one dispatch under way and one waiting."""
+        steps = 2 * self._config.training_workers * self._size(self._steps_per_second, left=math.inf)
+        return steps / self._config.steps_per_update
+
+    @property
+    def _steps_per_second(self) -> float:
+        """Of one worker."""
+        return self._progress.updates_per_second() * self._config.steps_per_update / self._config.training_workers
+
+    def _size(self, per_second: float, left: float) -> int:
+        return dispatch_size(self._config.cluster.steps_per_dispatch, per_second=per_second, left=left)
+
     def _steps(self, run_steps: Callable) -> Iterator[bool]:
         """Schedules the steps that are missing, a dispatch with each turn."""
-        missing, size = self._progress.missing_steps(), self._config.cluster.steps_per_dispatch
-        for step_ids in np.split(missing, range(size, len(missing), size)) if len(missing) else ():
+        missing = self._progress.missing_steps()
+        while len(missing):
+            size = self._size(self._steps_per_second, left=len(missing) / self._config.training_workers)
+            step_ids, missing = np.split(missing, [size])
             self._dispatcher.schedule(run_steps, args=(tf.constant(step_ids, tf.int64),))
             self._progress.scheduled_steps(step_ids)
             yield True
 
     def _rounds(self, run_rounds: Callable) -> Iterator[bool]:
         """Schedules rounds: a dispatch for every worker with each turn. One that takes a second one finds it done."""
-        size, first, total = self._config.cluster.steps_per_dispatch, self._progress.applied, self._progress.total
-        for round_end in (*range(first + size, total, size), total) if first < total else ():
+        end, total = self._progress.applied, self._progress.total
+        while end < total:
+            end = min(total, end + self._size(self._progress.updates_per_second(), left=total - end))
             for _ in range(self._config.training_workers):
-                self._dispatcher.schedule(run_rounds, args=(tf.constant(round_end, tf.int64),))
-            self._progress.scheduled_updates(round_end)
+                self._dispatcher.schedule(run_rounds, args=(tf.constant(end, tf.int64),))
+            self._progress.scheduled_updates(end)
             yield True
 
     def _finish_steps_under_way(self) -> None:

@@ -6,6 +6,7 @@ all-reduce a step. Worker 0 also writes checkpoints, rows and the result. TF_CON
 
 from __future__ import annotations
 
+import math
 import signal
 import threading
 
@@ -14,6 +15,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
+from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.session import Session
 from ps_cluster.training.waiting import now_after
@@ -44,9 +46,10 @@ def train(
     store, compute = session.build([device], device)
     run_updates = all_reduce_function(strategy, store, compute, config)
     progress, stop = session.progress, False
+    at_once = dispatch_size(config.cluster.steps_per_dispatch, per_second=0.0, left=math.inf)  # equal in all workers
     session.start()
     while not progress.completed and not stop:
-        until = min(progress.applied + config.cluster.steps_per_dispatch, progress.total)
+        until = min(progress.applied + at_once, progress.total)
         progress.scheduled_updates(until)
         told = drain is not None and drain.is_set()
         stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))

@@ -1,0 +1,24 @@
+"""How many steps a worker is handed at once."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+# A dispatch costs the chief about a millisecond and its worker a round trip. With more steps in it, more are done twice
+# when a worker dies.
+DISPATCH_S, FEWEST, MOST = 0.5, 4, 64
+
+
+def dispatch_size(setting: int | Literal["auto"], *, per_second: float, left: float) -> int:
+    """Steps (or rounds) that a worker is handed at once.
+
+    Args:
+      setting: the number, or "auto": what takes a worker about `DISPATCH_S`, less towards the end, so that no worker
+        has much to do while the others have nothing.
+      per_second: steps (or rounds) a second of one worker, 0 while it is not known.
+      left: steps (or rounds) that are left for each worker.
+    """
+    if setting != "auto":
+        return setting
+    wanted = min(max(FEWEST, per_second * DISPATCH_S), MOST)
+    return int(max(1, min(wanted, left / 2)))
