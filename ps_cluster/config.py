@@ -62,6 +62,7 @@ class Data(_Section):
 class Model(_Section):
     name: Literal[MODEL_NAMES]
     precision: Literal["auto", "bfloat16", "float32"]
+    activation: Literal["relu", "gelu", "silu"]
 
 
 class Training(_Section):
@@ -118,6 +119,10 @@ class Schedule(_Section):
     end_factor: Fraction
 
 
+class Evaluation(_Section):
+    augment_last: bool
+
+
 class Checkpoints(_Section):
     every_seconds: float = Field(gt=0)
     snapshot_every_seconds: float = Field(gt=0)
@@ -134,6 +139,7 @@ class RunConfig(_Section):
     optimizer: Optimizer
     schedule: Schedule
     checkpoints: Checkpoints
+    evaluation: Evaluation
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:

@@ -81,7 +81,7 @@ class _Evaluator:
         checkpoint = checkpoints.load_newest_good([self._place.checkpoints], self._notify)
         if checkpoint is None:
             raise UserError(f"{self._place.describe_lack()}: train first, or name another with --checkpoint-dir")
-        self._score(checkpoint)
+        self._score(checkpoint, augmented=self._wants_views(checkpoint))
         self._refresh_summary()
         return self._rows
 
@@ -137,15 +137,16 @@ class _Evaluator:
             self._damaged.add(identity)
             return None
 
-    def _score(self, checkpoint: Checkpoint) -> None:
+    def _score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> None:
         self._scorer = self._scorer or self._make_scorer(checkpoint)
         started = time.monotonic()
-        score = self._scorer.score(checkpoint)
+        score = self._scorer.score(checkpoint, augmented=augmented)
         row = {
             "time": time.time(),
             "step": checkpoint.step,
             "test_accuracy": score.accuracy,
             "test_loss": score.loss,
+            "augmented_test_accuracy": score.augmented_accuracy,
             "train_seconds": checkpoint.meta.get("train_seconds"),
             "examples": checkpoint.meta.get("examples"),
             "seconds": time.monotonic() - started,
@@ -153,7 +154,7 @@ class _Evaluator:
         }
         self._rows.append(row)
         self._notify(_line(row, self._scorer.test_examples, checkpoint.meta.get("dataset_kind")))
-        if self._records.acquire() and row["step"] not in self._records.steps():
+        if self._records.acquire() and (augmented or row["step"] not in self._records.steps()):
             self._record(checkpoint, row)
 
     def _record(self, checkpoint: Checkpoint, row: Row) -> None:
@@ -173,10 +174,24 @@ class _Evaluator:
         last = ended.get("last_step")
         if last not in scored:
             self._notify(f"the last checkpoint, of step {last}, could not be scored")
-        elif not self._rows:
-            self._notify(f"training has ended and its last checkpoint, of step {last}, is scored already")
+        else:
+            self._score_views(last)
+            if not self._rows:
+                self._notify(f"training has ended and its last checkpoint, of step {last}, is scored already")
         self._refresh_summary()
         return self._rows
+
+    def _wants_views(self, checkpoint: Checkpoint) -> bool:
+        return self._place.config(checkpoint).evaluation.augment_last
+
+    def _has_views(self, step: int) -> bool:
+        return any(row["step"] == step and row.get("augmented_test_accuracy") for row in self._records.rows())
+
+    def _score_views(self, step: int) -> None:
+        """The last checkpoint once more where that is wanted: its row comes again, with both scores."""
+        checkpoint = None if self._has_views(step) else self._load(step)
+        if checkpoint is not None and self._wants_views(checkpoint):
+            self._score(checkpoint, augmented=True)
 
     def _refresh_summary(self) -> None:
         """An evaluation by hand completes the summary of a run that is over."""
@@ -201,8 +216,9 @@ class _Evaluator:
 
 def _line(row: Row, test_examples: int, dataset_kind: str | None) -> str:
     loss = "not a finite number" if row["test_loss"] is None else f"{row['test_loss']:.4f}"
+    views = f", over six views {row['augmented_test_accuracy']:.2%}" if row["augmented_test_accuracy"] else ""
     return (
-        f"step {row['step']:,}: test accuracy {row['test_accuracy']:.2%}, loss {loss} "
+        f"step {row['step']:,}: test accuracy {row['test_accuracy']:.2%}{views}, loss {loss} "
         f"({test_examples:,} {'GENERATED ' * (dataset_kind == 'synthetic')}images, {row['seconds']:.1f} s)"
         f"{', best so far' * row['best']}"
     )

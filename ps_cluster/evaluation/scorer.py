@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +23,7 @@ BATCH_SIZE = 500
 class Score:
     accuracy: float  # 0..1, share of the test images whose highest score is that of their label
     loss: float | None  # mean cross-entropy in nats; None where it is not a finite number
+    augmented_accuracy: float | None = None  # that of the mean over six views of each image, where it was asked for
 
 
 class Scorer:
@@ -35,6 +38,7 @@ class Scorer:
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         import tensorflow as tf
 
+        from ps_cluster.evaluation.views import mean_over_views
         from ps_cluster.models.registry import build
 
         if threads is not None:
@@ -43,25 +47,35 @@ class Scorer:
         self.test_examples = dataset.test_examples
         self._images, self._labels = dataset.images("test"), dataset.labels("test")
         self._model = build(
-            config.model.name, len(dataset.classes), precision=config.model.precision, seed=config.training.seed
+            config.model.name,
+            len(dataset.classes),
+            precision=config.model.precision,
+            seed=config.training.seed,
+            activation=config.model.activation,
         )
-        self._count = _counter(self._model)
+        plain = partial(self._model, training=False)
+        self._count, self._count_of_views = _counter(plain), _counter(partial(mean_over_views, plain))
 
-    def score(self, checkpoint: Checkpoint) -> Score:
-        """Every test image exactly once.
+    def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Score:
+        """Every test image exactly once; with `augmented` a second time, by six views of each.
 
         Raises:
           UserError: the checkpoint is not of this network.
         """
         self._assign(checkpoint)
+        accuracy, loss = self._over_the_test_set(self._count)
+        by_views = self._over_the_test_set(self._count_of_views)[0] if augmented else None
+        return Score(accuracy, loss if math.isfinite(loss) else None, by_views)
+
+    def _over_the_test_set(self, count: Callable) -> tuple[float, float]:
+        """(accuracy, mean loss)"""
         correct, loss_sum = 0, 0.0
         for start in range(0, self.test_examples, BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
-            batch_correct, batch_loss = self._count(np.asarray(self._images[batch]), np.asarray(self._labels[batch]))
+            batch_correct, batch_loss = count(np.asarray(self._images[batch]), np.asarray(self._labels[batch]))
             correct += int(batch_correct)
             loss_sum += float(batch_loss)
-        loss = loss_sum / self.test_examples
-        return Score(correct / self.test_examples, loss if math.isfinite(loss) else None)
+        return correct / self.test_examples, loss_sum / self.test_examples
 
     def save_model(self, path: Path) -> None:
         """The network with the weights scored last, as a .keras file that needs none of this code to load."""
@@ -78,13 +92,13 @@ class Scorer:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
 
-def _counter(model):
+def _counter(score: Callable):
     """(images uint8 [B, 32, 32, 3], labels uint8 [B]) → (how many are right int64 [], sum of the losses float32 [])."""
     import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec([None, 32, 32, 3], tf.uint8), tf.TensorSpec([None], tf.uint8)])
     def count(images, labels):
-        scores = tf.cast(model(tf.cast(images, tf.float32), training=False), tf.float32)
+        scores = tf.cast(score(tf.cast(images, tf.float32)), tf.float32)
         labels = tf.cast(labels, tf.int64)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
         # The highest of scores that are not numbers is the first one: without this a diverged network knows class 0.

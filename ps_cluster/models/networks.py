@@ -1,7 +1,7 @@
 """The networks, by name. Each is a plain Keras model that takes raw pixels, so what is saved needs no code of ours to load.
 
-Pooling comes before ReLU: the maximum of what ReLU leaves is what ReLU leaves of the maximum, and ReLU has a quarter of
-the values to look at.
+Pooling comes before the activation: the maximum of what ReLU leaves is what ReLU leaves of the maximum, and ReLU has a
+quarter of the values to look at.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def _logits(classes: int) -> list:
     ]
 
 
-def tutorial_cnn(classes: int) -> keras.Model:
+def tutorial_cnn(classes: int, activation: str) -> keras.Model:
     """The CNN of the TensorFlow CIFAR-10 tutorial (https://www.tensorflow.org/tutorials/images/cnn): 0.12 M parameters."""
     layers = keras.layers
     return keras.Sequential(
@@ -43,20 +43,20 @@ def tutorial_cnn(classes: int) -> keras.Model:
         + [
             layers.Conv2D(32, 3),
             layers.MaxPooling2D(),
-            layers.ReLU(),
+            layers.Activation(activation),
             layers.Conv2D(64, 3),
             layers.MaxPooling2D(),
-            layers.ReLU(),
-            layers.Conv2D(64, 3, activation="relu"),
+            layers.Activation(activation),
+            layers.Conv2D(64, 3, activation=activation),
             layers.Flatten(),
-            layers.Dense(64, activation="relu"),
+            layers.Dense(64, activation=activation),
         ]
         + _logits(classes),
         name="tutorial_cnn",
     )
 
 
-def cifar_tf_cnn(classes: int) -> keras.Model:
+def cifar_tf_cnn(classes: int, activation: str) -> keras.Model:
     """Two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512: 2.2 M parameters."""
     layers = keras.layers
     return keras.Sequential(
@@ -64,48 +64,49 @@ def cifar_tf_cnn(classes: int) -> keras.Model:
         + [
             layers.Conv2D(64, 5, padding="same"),
             layers.MaxPooling2D(3, 2, padding="same"),
-            layers.ReLU(),
+            layers.Activation(activation),
             layers.Conv2D(64, 5, padding="same"),
             layers.MaxPooling2D(3, 2, padding="same"),
-            layers.ReLU(),
+            layers.Activation(activation),
             layers.Flatten(),
-            layers.Dense(512, activation="relu"),
+            layers.Dense(512, activation=activation),
         ]
         + _logits(classes),
         name="cifar_tf_cnn",
     )
 
 
-def _residual(x, filters: int, stride: int, name: str):
+def _residual(x, filters: int, stride: int, activation: str, name: str):
     layers = keras.layers
     y = layers.Conv2D(filters, 3, stride, "same", use_bias=False, name=f"{name}_conv1")(x)
     y = layers.BatchNormalization(momentum=0.9, name=f"{name}_norm1")(y)
-    y = layers.ReLU(name=f"{name}_relu1")(y)
+    y = layers.Activation(activation, name=f"{name}_activation1")(y)
     y = layers.Conv2D(filters, 3, 1, "same", use_bias=False, name=f"{name}_conv2")(y)
     y = layers.BatchNormalization(momentum=0.9, name=f"{name}_norm2")(y)
     if stride != 1 or x.shape[-1] != filters:
         x = layers.Conv2D(filters, 1, stride, use_bias=False, name=f"{name}_shortcut")(x)
-    return layers.ReLU(name=f"{name}_relu2")(layers.Add(name=f"{name}_add")([x, y]))
+    return layers.Activation(activation, name=f"{name}_activation2")(layers.Add(name=f"{name}_add")([x, y]))
 
 
-def resnet_small(classes: int) -> keras.Model:
+def resnet_small(classes: int, activation: str) -> keras.Model:
     """A ResNet-14 for CIFAR (He et al. 2015, section 4.2, n = 2; 1x1 projections as shortcuts): 0.18 M parameters."""
     layers = keras.layers
     pixels, normalise = _pixels()
     x = normalise(pixels)
     x = layers.Conv2D(16, 3, padding="same", use_bias=False, name="stem_conv")(x)
     x = layers.BatchNormalization(momentum=0.9, name="stem_norm")(x)
-    x = layers.ReLU(name="stem_relu")(x)
+    x = layers.Activation(activation, name="stem_activation")(x)
     for group, filters in enumerate((16, 32, 64)):
         for block in range(2):
-            x = _residual(x, filters, 2 if group and not block else 1, f"group{group}_block{block}")
+            stride = 2 if group and not block else 1
+            x = _residual(x, filters, stride, activation, f"group{group}_block{block}")
     x = layers.GlobalAveragePooling2D()(x)
     for layer in _logits(classes):
         x = layer(x)
     return keras.Model(pixels, x, name="resnet_small")
 
 
-def airbench(classes: int, *, widths: tuple[int, int, int] = (64, 256, 256), activation: str = "relu") -> keras.Model:
+def airbench(classes: int, activation: str) -> keras.Model:
     """The network of airbench (Jordan 2024, arXiv:2404.00498, section 3): about 2.0 M parameters.
 
     A 2x2 whitening convolution, then three groups of convolution, pooling, normalisation, activation, convolution,
@@ -113,7 +114,7 @@ def airbench(classes: int, *, widths: tuple[int, int, int] = (64, 256, 256), act
     """
     layers = keras.layers
     body = [layers.Conv2D(24, 2, padding="valid", name="whiten"), layers.Activation(activation)]
-    for group, width in enumerate(widths):
+    for group, width in enumerate((64, 256, 256)):
         for half in range(2):
             body.append(layers.Conv2D(width, 3, padding="same", use_bias=False, name=f"group{group}_conv{half}"))
             if half == 0:

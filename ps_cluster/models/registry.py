@@ -19,13 +19,20 @@ WHITENING_EXAMPLES = 2000
 
 
 def build(
-    name: str, classes: int, *, precision: str, seed: int, whitening_images: np.ndarray | None = None
+    name: str,
+    classes: int,
+    *,
+    precision: str,
+    seed: int,
+    activation: str = "relu",
+    whitening_images: np.ndarray | None = None,
 ) -> keras.Model:
     """A network with its initial weights, which are a function of `seed` (and of the images).
 
     Args:
       name: a key of `BUILDERS`.
       classes: number of scores the network gives.
+      activation: a name that Keras knows.
       precision: "float32", or "bfloat16" to compute in it (variables stay float32).
       whitening_images: uint8 [N, 32, 32, 3] training images that airbench's first convolution is made from;
         None leaves it random, as for a network whose weights are loaded next.
@@ -34,7 +41,7 @@ def build(
     keras.config.set_dtype_policy(_POLICIES[precision])
     try:
         keras.utils.set_random_seed(seed)
-        model = BUILDERS[name](classes)
+        model = BUILDERS[name](classes, activation)
     finally:
         keras.config.set_dtype_policy(before)
     if name == "airbench":

@@ -107,6 +107,8 @@ def _accuracy(evaluation: Json) -> Text:
     if evaluation["test_accuracy"] is None:
         return Text("not measured: no checkpoint was scored", "yellow")
     text = Text(f"{evaluation['test_accuracy']:.2%}", "bold") + Text(f" at step {evaluation['step']:,}", "default")
+    if evaluation["augmented_test_accuracy"] is not None:
+        text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] != evaluation["step"]:
         text.append(f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}")
     return text

@@ -170,7 +170,7 @@ def _addresses(run_dir: RunDir) -> dict[tuple[str, int], Json]:
 
 def _evaluation(run_dir: RunDir) -> Json:
     """The scores, each step once (the newest of it), in the order of steps; nulls and an empty history without any."""
-    names = ("step", "test_accuracy", "test_loss", "train_seconds", "examples")
+    names = ("step", "test_accuracy", "test_loss", "augmented_test_accuracy", "train_seconds", "examples")
     by_step = {row["step"]: {name: row.get(name) for name in names} for row in read_rows(run_dir.evaluation)}
     history = [by_step[step] for step in sorted(by_step)]
     last = history[-1] if history else {}
@@ -178,6 +178,7 @@ def _evaluation(run_dir: RunDir) -> Json:
     return {
         "test_accuracy": last.get("test_accuracy"),
         "test_loss": last.get("test_loss"),
+        "augmented_test_accuracy": last.get("augmented_test_accuracy"),
         "step": last.get("step"),
         "best_test_accuracy": best.get("test_accuracy"),
         "best_step": best.get("step"),

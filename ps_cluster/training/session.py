@@ -131,6 +131,7 @@ def build(
             len(dataset.classes),
             precision=config.model.precision,
             seed=config.training.seed,
+            activation=config.model.activation,
             whitening_images=np.asarray(dataset.images("train")[: registry.WHITENING_EXAMPLES]),
         )
         network = flat.FlatNetwork(model)

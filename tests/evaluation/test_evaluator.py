@@ -238,3 +238,19 @@ def test_training_that_ended_without_a_checkpoint_is_an_error(run_dir):
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="stopped")
     with pytest.raises(UserError, match="training has ended"):
         evaluate(run_dir.root, notify=print)
+
+
+def test_the_last_checkpoint_is_scored_over_six_views_where_that_is_asked_for(run_dir, network):
+    overrides = {"model.name": "tutorial_cnn", "model.precision": "float32", "data.dataset": "synthetic"}
+    write_whole(run_dir.config, build_config(None, overrides | {"evaluation.augment_last": True}).to_yaml())
+    save(run_dir, 10, network[1])
+    save(run_dir, 20, always(3, network))
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
+    plain, both = evaluate(run_dir.root, notify=print)
+    assert plain["augmented_test_accuracy"] is None
+    assert both["augmented_test_accuracy"] == both["test_accuracy"], "these weights know one class in every view"
+    assert [row["step"] for row in read_rows(run_dir.evaluation)] == [20, 20]
+    assert evaluate(run_dir.root, notify=print) == [], "an evaluator started again has nothing left to score"
+    save(run_dir, 30, network[1])
+    (row,) = evaluate(run_dir.root, once=True, notify=print)
+    assert 0 < row["augmented_test_accuracy"] != row["test_accuracy"]

@@ -114,10 +114,10 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
         {"index": 0, "pid": 98, "address": "127.0.0.1:40098", "parameters": 122570, "restarts": 0}
     ]
     assert summary["evaluation"] == {
-        "test_accuracy": 0.71, "test_loss": 0.9, "step": 391, "best_test_accuracy": 0.71, "best_step": 391,
+        "test_accuracy": 0.71, "test_loss": 0.9, "augmented_test_accuracy": None, "step": 391, "best_test_accuracy": 0.71, "best_step": 391,
         "history": [
-            {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, "train_seconds": 8.0, "examples": 24960},
-            {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, "train_seconds": 8.0, "examples": 50048},
+            {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, "augmented_test_accuracy": None, "train_seconds": 8.0, "examples": 24960},
+            {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, "augmented_test_accuracy": None, "train_seconds": 8.0, "examples": 50048},
         ],
     }  # fmt: skip
 

@@ -1,0 +1,46 @@
+import keras
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.models import registry
+from ps_cluster.models.flat import FlatLayout, statistics_of
+from ps_cluster.models.fused import FusedBatchNormalization, with_fused_normalization
+
+IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
+
+
+def gradients(model, images):
+    with tf.GradientTape() as tape:
+        scores = model(images, training=True)
+        loss = tf.reduce_mean(scores**2)
+    return scores, [np.asarray(g) for g in tape.gradient(loss, [v.value for v in model.trainable_variables])]
+
+
+@pytest.mark.parametrize("name", ["resnet_small", "airbench"])
+def test_the_fused_network_gives_the_same_scores_gradients_and_statistics(name):
+    plain = registry.build(name, 10, precision="float32", seed=0, activation="gelu")  # rounding switches no ReLU
+    fused = with_fused_normalization(plain)
+    fused.set_weights(plain.get_weights())
+    expected, found = gradients(plain, IMAGES), gradients(fused, IMAGES)
+    assert np.asarray(found[0]) == pytest.approx(np.asarray(expected[0]), abs=1e-4)
+    for one, other in zip(found[1], expected[1], strict=True):
+        assert one == pytest.approx(other, rel=1e-2, abs=1e-3 * float(np.abs(other).max()))
+    for one, other in zip(statistics_of(fused), statistics_of(plain), strict=True):
+        assert np.asarray(one) == pytest.approx(np.asarray(other), abs=1e-4)
+
+
+def test_only_normalisation_changes_and_the_variables_keep_their_order():
+    plain = registry.build("airbench", 10, precision="bfloat16", seed=0)
+    fused = with_fused_normalization(plain)
+    kinds = {type(layer) for layer in fused.layers}
+    assert FusedBatchNormalization in kinds and keras.layers.BatchNormalization not in kinds
+    assert FlatLayout.of(fused.trainable_variables) == FlatLayout.of(plain.trainable_variables)
+    assert [layer.compute_dtype for layer in fused.layers] == [layer.compute_dtype for layer in plain.layers]
+
+
+def test_outside_of_training_it_is_kerass_own_layer():
+    plain = registry.build("airbench", 10, precision="float32", seed=0)
+    fused = with_fused_normalization(plain)
+    fused.set_weights(plain.get_weights())
+    assert (np.asarray(fused(IMAGES, training=False)) == np.asarray(plain(IMAGES, training=False))).all()
