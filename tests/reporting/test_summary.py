@@ -57,6 +57,8 @@ def run_dir(tmp_path):
     write_json(run_dir.cluster, {"launcher": {"pid": 1}, "tasks": tasks})
     write_json(run_dir.training_result, RESULT)
     return run_dir
+
+
 NO_VIEWS = {"augmented_test_accuracy": None}
 
 
