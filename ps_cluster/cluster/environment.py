@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
+
+from ps_cluster.cluster.lifeline import LAUNCHER_PID
+
+PROJECT = Path(__file__).resolve().parents[2]
 
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2"}  # errors only, unless the user wants to see more
 _FIXED = {
@@ -11,6 +17,12 @@ _FIXED = {
     "OMP_NUM_THREADS": "1",  # the tasks share the cores already
     "GRPC_FAIL_FAST": "use_caller",  # a lost ps or worker is an error at once, not a wait
 }
+
+
+def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
+    """`given` with what a process of a run needs: it finds this project, and ends with its launcher."""
+    python_path = os.pathsep.join(filter(None, [str(PROJECT), given.get("PYTHONPATH")]))
+    return for_tensorflow(given) | {"PYTHONPATH": python_path, LAUNCHER_PID: str(launcher_pid)}
 
 
 def for_tensorflow(given: Mapping[str, str]) -> dict[str, str]:

@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from ps_cluster.errors import UserError
 
@@ -41,6 +42,10 @@ class Network:
         if not self.descriptors:
             return argv
         return (*NAMESPACE_ARGV, "enter", ",".join(map(str, self.descriptors)), *argv)
+
+    def popen(self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Any) -> subprocess.Popen:
+        """`subprocess.Popen` in this network."""
+        return subprocess.Popen(self.inside(tuple(argv)), pass_fds=(*pass_fds, *self.descriptors), **options)
 
 
 class Unavailable(Exception):

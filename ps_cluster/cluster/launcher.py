@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import json
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -15,9 +16,10 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
-from ps_cluster.cluster import machine
-from ps_cluster.cluster.isolation import network_for
-from ps_cluster.cluster.local_cluster import TASK_ARGV, LocalCluster
+from ps_cluster.cluster import environment, machine
+from ps_cluster.cluster.fork_client import ForkServer, fork_server
+from ps_cluster.cluster.isolation import Network, network_for
+from ps_cluster.cluster.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
 from ps_cluster.cluster.policy import Limits, on_death
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import Supervisor
@@ -45,7 +47,8 @@ def run_local(
 
     Args:
       config: complete, nothing in it is "auto" any more.
-      task_argv: the command that runs one task, to which the task's options are added.
+      task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
+        fork of a process that has imported TensorFlow.
     Returns:
       The exit code of the program (see the module).
     Raises:
@@ -58,12 +61,16 @@ def run_local(
         _sole_launcher(run_dir),
         StopRequests() as stop_requests,
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
+        _fork_server_for(task_argv, network, run_dir) as server,
     ):
         write_whole(run_dir.config, config.to_yaml())
         packed = {"name": dataset.name, "kind": dataset.kind, "directory": str(dataset.directory)}
         write_json(run_dir.dataset, packed)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
-        cluster = LocalCluster(config, run_dir, Supervisor(), network, resume=resume, task_argv=task_argv)
+        supervisor = Supervisor(popen=server.popen if server else network.popen)
+        cluster = LocalCluster(
+            config, run_dir, supervisor, network, resume=resume, task_argv=task_argv, fork_server=server
+        )
         view.start(config, run_dir, dataset)
         try:
             ending = Watch(
@@ -84,6 +91,16 @@ def run_local(
         )
     summary.print_closing_table(written, run_dir, Console())
     return _exit_code(ending, left)
+
+
+@contextmanager
+def _fork_server_for(task_argv: tuple[str, ...], network: Network, run_dir: RunDir) -> Iterator[ForkServer | None]:
+    if task_argv[:2] != (sys.executable, "-m"):
+        yield None
+        return
+    log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
+    with fork_server(network.popen, run_dir.root, log, environment.for_child(os.environ, os.getpid())) as server:
+        yield server
 
 
 @contextmanager

@@ -5,19 +5,18 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Iterable
 
 from ps_cluster.cluster import environment
+from ps_cluster.cluster.fork_client import ForkServer
 from ps_cluster.cluster.isolation import Network
-from ps_cluster.cluster.lifeline import LAUNCHER_PID
 from ps_cluster.cluster.supervisor import Supervisor, TaskExit, TaskSpec
 from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, ClusterTopology, Task
 from ps_cluster.cluster.usage import Usage
 from ps_cluster.config import RunConfig
 from ps_cluster.run_dir import RunDir, write_json
 
-PROJECT = Path(__file__).resolve().parents[2]
+FORK_SERVER = Task("fork_server", 0)
 TASK_ARGV = (sys.executable, "-m", "ps_cluster.cluster.task")
 
 
@@ -33,6 +32,7 @@ class LocalCluster:
         *,
         resume: bool,
         task_argv: tuple[str, ...],
+        fork_server: ForkServer | None = None,
     ):
         self._config = config
         self._workers = config.cluster.workers
@@ -41,6 +41,7 @@ class LocalCluster:
         self._network = network
         self._task_options = ("--resume",) if resume else ()
         self._task_argv = task_argv
+        self._fork_server = fork_server
         self._ended: dict[Task, str] = {}
         self.topology = ClusterTopology({})
         self.restarts: Counter[Task] = Counter()
@@ -132,7 +133,10 @@ class LocalCluster:
         ]
 
     def _measure(self) -> None:
-        self.usage.look({process.pid: process.task for process in self._supervisor.processes if process.owns_pid})
+        processes = {process.pid: process.task for process in self._supervisor.processes if process.owns_pid}
+        if self._fork_server is not None and (pid := self._fork_server.pid) is not None:
+            processes[pid] = FORK_SERVER
+        self.usage.look(processes)
 
     def _write_down(self) -> None:
         tasks = [
@@ -151,16 +155,9 @@ class LocalCluster:
         named = ("--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index))
         return TaskSpec(
             task=task,
-            argv=self._network.inside((*self._task_argv, *named, *self._task_options)),
-            env=_child_environment(os.environ, self.topology.tf_config(task)),
+            argv=(*self._task_argv, *named, *self._task_options),
+            env=environment.for_child(os.environ, os.getpid()) | {"TF_CONFIG": self.topology.tf_config(task)},
             cwd=self._run_dir.root,
             log=self._run_dir.log(task.type, task.index),
             error=self._run_dir.error(task.type, task.index),
-            descriptors=self._network.descriptors,
         )
-
-
-def _child_environment(given: Mapping[str, str], tf_config: str) -> dict[str, str]:
-    python_path = os.pathsep.join(filter(None, [str(PROJECT), given.get("PYTHONPATH")]))
-    own = {"TF_CONFIG": tf_config, "PYTHONPATH": python_path, LAUNCHER_PID: str(os.getpid())}
-    return environment.for_tensorflow(given) | own

@@ -16,6 +16,7 @@ from typing import Any
 
 import psutil
 
+from ps_cluster.cluster.fork_client import ForkedProcess
 from ps_cluster.cluster.topology import Task
 
 KILL_TIMEOUT_S = 5.0
@@ -36,7 +37,6 @@ class TaskSpec:
     cwd: Path
     log: Path
     error: Path
-    descriptors: tuple[int, ...] = ()  # open files that the task is given, under the same numbers
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class TaskProcess:
     """A process that was started for a task; it leads a session and process group of its own."""
 
     spec: TaskSpec
-    popen: subprocess.Popen
+    popen: subprocess.Popen | ForkedProcess
     log_start: int  # bytes that the log had before
 
     @property
@@ -123,7 +123,6 @@ class Supervisor:
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                pass_fds=spec.descriptors,
             )
         self._processes[spec.task] = process = TaskProcess(spec, popen, log_start)
         self._accounted.discard(popen.pid)

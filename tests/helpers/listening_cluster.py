@@ -27,7 +27,9 @@ def launch(root: str, data_dir: str, setting: str) -> None:
     config = build_config(None, {"cluster.workers": 2})
     task_argv = (sys.executable, __file__, "task")
     with network_for(setting, run_dir.root, Path(data_dir), lambda line: print(line, file=sys.stderr)) as network:
-        cluster = LocalCluster(config, run_dir, Supervisor(), network, resume=False, task_argv=task_argv)
+        cluster = LocalCluster(
+            config, run_dir, Supervisor(popen=network.popen), network, resume=False, task_argv=task_argv
+        )
         cluster.start()
         try:
             sys.stdin.read()

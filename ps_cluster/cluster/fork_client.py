@@ -1,0 +1,110 @@
+"""The launcher's side of the fork server: what `subprocess.Popen` is to programs, for modules that need TensorFlow."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from ps_cluster.cluster.fork_server import MESSAGE_BYTES
+
+ARGV = (sys.executable, "-m", "ps_cluster.cluster.fork_server")
+ANSWER_TIMEOUT_S = 120.0  # the first answer comes after the import of TensorFlow
+
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+class ForkedProcess:
+    """A child of this process that another one has forked; the part of `subprocess.Popen` that the supervisor uses."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.returncode: int | None = None  # negative: killed by that signal
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class ForkServer:
+    """Starts the fork server when the first task is asked for, and again when it is gone."""
+
+    def __init__(self, popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str]):
+        """`popen` starts the server itself: whatever network that is in, the tasks are in."""
+        self._popen = popen
+        self._run_root = run_root
+        self._log = log
+        self._env = env
+        self._server: Any = None
+        self._channel: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._server.pid if self._server is not None and self._server.poll() is None else None
+
+    def popen(self, argv: list[str], *, env: Mapping[str, str], cwd: Path, stdout: BinaryIO, **_: Any) -> ForkedProcess:
+        """Runs `python -m module …` in a fork, in a session of its own, without input, both outputs in `stdout`.
+
+        Raises:
+          OSError: the server did not come up, or has ended.
+        """
+        if self.pid is None:
+            self._start()
+        request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
+        try:
+            socket.send_fds(self._channel, [request.encode()], [stdout.fileno()])
+            answer = self._channel.recv(MESSAGE_BYTES)
+        except OSError as error:
+            raise self._failed(str(error)) from error
+        if not answer:
+            raise self._failed("it ended")
+        return ForkedProcess(int(answer))
+
+    def _failed(self, why: str) -> OSError:
+        self.close()
+        return OSError(f"the process that tasks are forked from does not answer: {why} (log: {self._log})")
+
+    def _start(self) -> None:
+        self.close()
+        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel.settimeout(ANSWER_TIMEOUT_S)
+        with theirs, self._log.open("ab") as log:
+            self._server = self._popen(
+                [*ARGV, str(theirs.fileno()), str(self._run_root)],
+                env=dict(self._env),
+                cwd=self._run_root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+
+    def close(self) -> None:
+        """Ends the server; the tasks stay."""
+        if self._channel is not None:
+            self._channel.close()
+            self._server.kill()
+            self._server.wait()
+            self._channel = self._server = None
+
+
+@contextmanager
+def fork_server(popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str]) -> Iterator[ForkServer]:
+    """A fork server for as long as the block lasts. Until then this process adopts what its descendants leave behind."""
+    prctl = ctypes.CDLL(None).prctl
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    with contextlib.closing(ForkServer(popen, run_root, log, env)) as server:
+        yield server
+    prctl(_PR_SET_CHILD_SUBREAPER, 0)

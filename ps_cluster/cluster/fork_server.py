@@ -1,0 +1,103 @@
+"""A process that has imported TensorFlow and forks tasks: they start at once and share the pages of the import.
+
+    python -m ps_cluster.cluster.fork_server CHANNEL RUN_DIR
+
+It has a single thread and starts nothing in TensorFlow, so there is nothing that a fork could break. RUN_DIR is there to
+be seen in the list of processes. fork_client.py is the launcher's side.
+"""
+
+from __future__ import annotations
+
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import socket
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+from setproctitle import setproctitle
+
+from ps_cluster.cluster.lifeline import die_with_launcher
+
+MESSAGE_BYTES = 1 << 20
+PRELOADED = (
+    "ps_cluster.training.async_trainer",
+    "ps_cluster.training.sync_trainer",
+    "ps_cluster.evaluation.evaluator",
+    "ps_cluster.evaluation.views",
+)
+
+
+def serve(channel: socket.socket) -> None:
+    """Forks a task for every message until the launcher closes the channel; answers with the task's pid."""
+    for module in PRELOADED:
+        importlib.import_module(module)
+    gc.collect()
+    gc.freeze()  # a collection would write to every page that the tasks share
+    while True:
+        message, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 1)
+        if not message:
+            return
+        (log,) = descriptors
+        pid = _fork_for_the_launcher(json.loads(message), channel, log)
+        os.close(log)
+        channel.send(b"%d" % pid)
+
+
+def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int) -> int:
+    """A process whose parent is the launcher: the one in between has ended when this returns the pid."""
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between == 0:
+        between = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            for descriptor in (channel.fileno(), reader, writer):
+                os.close(descriptor)
+            while os.getppid() == between:  # the launcher adopts this process when the one in between ends
+                time.sleep(0.001)
+            _become(request, log)
+        os.write(writer, b"%d" % pid)
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(between, 0)
+    with os.fdopen(reader, "rb") as answer:
+        return int(answer.read())
+
+
+def _become(request: dict[str, Any], log: int) -> NoReturn:
+    """What `python -m MODULE ARGUMENTS` would be in a session of its own, with its output in the log."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for ours, standard in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(ours, standard)
+    os.close(nothing)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    setproctitle(" ".join(request["argv"]))
+    random.seed()
+    code = 1
+    try:
+        sys.argv = request["argv"][2:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    die_with_launcher()
+    with socket.socket(fileno=int(sys.argv[1])) as launcher:
+        serve(launcher)
