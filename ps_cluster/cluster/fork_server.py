@@ -20,7 +20,7 @@ import time
 import traceback
 from typing import Any, NoReturn
 
-from setproctitle import setproctitle
+from setproctitle import getproctitle, setproctitle
 
 from ps_cluster.cluster.lifeline import die_with_launcher
 
@@ -37,6 +37,7 @@ def serve(channel: socket.socket) -> None:
     """Forks a task for every message until the launcher closes the channel; answers with the task's pid."""
     for module in PRELOADED:
         importlib.import_module(module)
+    getproctitle()  # finds where the title is, which the forks could not once their environment has changed
     gc.collect()
     gc.freeze()  # a collection would write to every page that the tasks share
     while True:

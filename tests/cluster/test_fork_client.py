@@ -1,0 +1,90 @@
+"""Real forks of a real server that has imported TensorFlow."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from ps_cluster.cluster import environment, fork_client
+from ps_cluster.cluster.fork_client import fork_server
+from tests.helpers import processes
+
+ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    root = tmp_path_factory.mktemp("forks")
+    with fork_server(
+        subprocess.Popen, root, root / "server.log", environment.for_child(os.environ, os.getpid())
+    ) as made:
+        yield made
+    processes.assert_none_left(root, within_s=0)
+
+
+@pytest.fixture
+def fork(server, tmp_path):
+    def call(*arguments, env=None):
+        env = environment.for_child(os.environ, os.getpid()) | (env or {})
+        with (tmp_path / "log").open("ab") as log:
+            return server.popen([*ARGV, *arguments], env=env, cwd=tmp_path, stdout=log, start_new_session=True)
+
+    return call
+
+
+def ended(process, within_s=20):
+    processes.wait_until(lambda: process.poll() is not None, within_s)
+    return process.returncode
+
+
+def test_a_fork_is_a_child_of_this_process_in_a_session_of_its_own_with_its_own_surroundings(fork, tmp_path):
+    process = fork("exit", "3", env={"GREETING": "hello"})
+    assert ended(process) == 3
+    seen = json.loads((tmp_path / "log").read_text())
+    assert (seen["pid"], seen["parent"], seen["session"]) == (process.pid, os.getpid(), process.pid)
+    assert (seen["argv"], seen["folder"], seen["variable"]) == (["exit", "3"], str(tmp_path), "hello")
+    assert seen["preloaded"]
+    assert not any("socket" in descriptor for descriptor in seen["descriptors"]), "the launcher's channel is not for it"
+
+
+def test_how_a_fork_ended_is_told_as_of_a_program(fork, tmp_path):
+    assert ended(fork("raise")) == 1
+    assert "ValueError: as told" in (tmp_path / "log").read_text()
+    waiting = fork("wait")
+    processes.wait_until(lambda: f'"pid": {waiting.pid}' in (tmp_path / "log").read_text())
+    assert waiting.poll() is None
+    os.killpg(waiting.pid, signal.SIGKILL)
+    assert ended(waiting) == -signal.SIGKILL
+    assert waiting.poll() == -signal.SIGKILL, "asked again it still knows"
+
+
+def test_the_list_of_processes_shows_a_fork_by_its_own_command(fork):
+    waiting = fork("wait")
+    (process,) = [p for p in processes.psutil.Process().children() if p.pid == waiting.pid]
+    processes.wait_until(lambda: " ".join([*ARGV[1:], "wait"]) in " ".join(process.cmdline()))
+    os.killpg(waiting.pid, signal.SIGKILL)
+    ended(waiting)
+
+
+def test_a_server_that_was_killed_is_started_again_and_its_forks_stay(server, fork):
+    waiting, first = fork("wait"), server.pid
+    os.kill(first, signal.SIGKILL)
+    processes.wait_until(lambda: server.pid is None)
+    assert ended(fork("exit", "0"), within_s=60) == 0
+    assert server.pid != first and waiting.poll() is None
+    os.killpg(waiting.pid, signal.SIGKILL)
+    ended(waiting)
+
+
+def test_a_server_that_does_not_come_up_is_an_error_that_names_its_log(tmp_path, monkeypatch):
+    monkeypatch.setattr(fork_client, "ARGV", (sys.executable, "-c", "raise SystemExit('no TensorFlow here')"))
+    with (
+        fork_server(subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ) as server,
+        (tmp_path / "log").open("wb") as log,
+        pytest.raises(OSError, match=r"does not answer.*server\.log"),
+    ):
+        server.popen(ARGV, env=os.environ, cwd=tmp_path, stdout=log)
+    assert "no TensorFlow here" in (tmp_path / "server.log").read_text()

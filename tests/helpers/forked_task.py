@@ -1,0 +1,27 @@
+"""What a forked process sees of itself, as JSON in its log; then it ends as it is told: `exit 3`, `raise`, `wait`."""
+
+import json
+import os
+import sys
+import time
+
+if __name__ == "__main__":
+    seen = {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "session": os.getsid(0),
+        "argv": sys.argv[1:],
+        "folder": os.getcwd(),
+        "variable": os.environ.get("GREETING"),
+        "preloaded": "tensorflow" in sys.modules,
+        "descriptors": sorted(
+            os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd")[:-1]
+        ),
+    }
+    print(json.dumps(seen), flush=True)
+    if sys.argv[1] == "exit":
+        sys.exit(int(sys.argv[2]))
+    if sys.argv[1] == "raise":
+        raise ValueError("as told")
+    if sys.argv[1] == "wait":
+        time.sleep(60)
