@@ -13,7 +13,7 @@ from benchmarks import arms, throughput
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.cluster import environment, start
 from ps_cluster.command_line import (
-    IntegerList,
+    CommaList,
     OneLineErrors,
     config_layers,
     config_options,
@@ -30,18 +30,7 @@ from ps_cluster.simulation import start as simulation_start
 from ps_cluster.simulation.costs import known_costs
 
 _FOLDER = click.Path(path_type=Path)
-
-
-class _List(click.ParamType):
-    """Values with commas between them."""
-
-    name = "list"
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> list[str]:
-        return [part.strip() for part in value.split(",")]
-
-
-_LIST = _List()
+_LIST = CommaList()
 
 
 @click.group(cls=OneLineErrors, context_settings={"max_content_width": 120, "show_default": True})
@@ -225,9 +214,14 @@ def bench(
 
 @cli.command()
 @click.option(
-    "--workers", type=IntegerList(1, 10_000), default="10,100,1000,10000", help="Numbers, comma between them."
+    "--workers",
+    type=CommaList(click.IntRange(1, 10_000)),
+    default="10,100,1000,10000",
+    help="Numbers, comma between them.",
 )
-@click.option("--ps", "parameter_servers", type=IntegerList(1, 256), default="1,4,16,64,256", help="The same.")
+@click.option(
+    "--ps", "parameter_servers", type=CommaList(click.IntRange(1, 256)), default="1,4,16,64,256", help="The same."
+)
 @click.option("--mode", type=click.Choice(simulation_start.MODES), default="async", help="sync: ring all-reduce.")
 @click.option("--backup-workers", type=click.IntRange(0), default=0, help="Mode sync-ps: so many may come late.")
 @click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")

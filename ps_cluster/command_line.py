@@ -35,15 +35,15 @@ CONFIG_OPTIONS = {
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 
 
-class IntegerList(click.ParamType):
-    """Integers of a range with commas between them, as a tuple."""
+class CommaList(click.ParamType):
+    """Values of one type with commas between them, as a tuple."""
 
     name = "list"
 
-    def __init__(self, smallest: int, largest: int):
-        self._one = click.IntRange(smallest, largest)
+    def __init__(self, one: click.ParamType = click.STRING):
+        self._one = one
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[int, ...]:
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple:
         if isinstance(value, tuple):
             return value  # click converts a default twice
         return tuple(self._one.convert(part.strip(), parameter, context) for part in value.split(","))
