@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +13,10 @@ import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
-from ps_cluster.reporting.trace import read_ledger
 from ps_cluster.run_dir import RunDir
 from ps_cluster.simulation.costs import Costs, make_costs
+from ps_cluster.training import ledger
+from ps_cluster.training.dispatch import dispatch_size
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 COLD_STEPS = 8  # the first ones of each worker, in which graphs are still made
@@ -26,11 +29,17 @@ class FinishedRun:
     root: Path
     config: RunConfig
     summary: dict[str, Any]
-    rows: np.ndarray  # of the ledger, with its columns' names
+    rows: np.ndarray  # of ledger.ROW
 
     @property
     def parameters(self) -> int:
         return sum(server["parameters"] for server in self.summary["parameter_servers"])
+
+    @property
+    def steps_per_dispatch(self) -> int:
+        """That its workers were handed for most of the time."""
+        per_second = len(self.rows) / self.summary["train_seconds"] / self.config.training_workers
+        return dispatch_size(self.config.cluster.steps_per_dispatch, per_second=per_second, left=math.inf)
 
     def cpu_seconds(self, kind: str, startup: float) -> float:
         """Of all processes of a kind ("worker", "ps", "chief") together, without that of their start-up."""
@@ -41,20 +50,25 @@ class FinishedRun:
 def read_run(root: Path) -> FinishedRun:
     """Raises UserError where no training has ended in `root`, or it tells less than is needed."""
     run_dir = RunDir.open(root)
-    rows = read_ledger(run_dir)
-    try:
-        summary = json.loads(run_dir.summary.read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"run directory '{root}' holds no readable {run_dir.summary.name}") from error
-    if not summary.get("processes"):
-        raise UserError(f"{run_dir.summary.name} in '{root}': processes: got none: their CPU seconds are needed")
+    rows = _read(run_dir.updates, ledger.read_csv, root)
+    summary = _read(run_dir.summary, lambda file: json.loads(file.read_text(encoding="utf-8")), root)
+    for name in ("processes", "train_seconds"):
+        if not summary.get(name):
+            raise UserError(f"{run_dir.summary.name} in '{root}': {name}: got none: nothing to calibrate from")
     return FinishedRun(root, load_config(run_dir.config), summary, rows)
+
+
+def _read(file: Path, read: Callable[[Path], Any], root: Path) -> Any:
+    try:
+        return read(file)
+    except (OSError, ValueError) as error:
+        raise UserError(f"run directory '{root}' holds no readable {file.name}") from error
 
 
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
     """The costs of a run of mode async.
 
-    What one run can't tell is taken from `base`: the costs by parameter, of looking, and of starting up.
+    What one run can't tell is taken from `base`: the costs by parameter, by dispatch, of looking, and of starting up.
     Raises:
       UserError: a run of another mode, or too short.
     """
@@ -65,14 +79,14 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     share = run.parameters / servers
     pull, push = _split(cpu["ps"] / servers, walls["pull"], walls["push"])
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
-    size = run.config.cluster.steps_per_dispatch
-    chief = cpu["chief"] * size
+    dispatching = base.chief_seconds / run.steps_per_dispatch
+    background = (cpu["chief"] - dispatching) * len(run.rows) / run.summary["train_seconds"]
     measured = {
         "measured_on": _about(run, servers),
         "parameters": run.parameters,
         "bytes_per_parameter": WIRE_BYTES[run.config.wire],
         "images_per_step": run.config.examples_per_step,
-        "steps_per_dispatch": size,
+        "steps_per_dispatch": run.config.cluster.steps_per_dispatch,
         "compute_seconds": walls["compute"],
         "compute_cv": walls["compute_cv"],
         "worker_cpu_seconds": cpu["worker"],
@@ -82,8 +96,8 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
         "pull_delay_seconds": max(0.0, walls["pull"] - pull),
         "push_delay_seconds": max(0.0, walls["push"] - push),
         "step_gap_seconds": walls["step_gap"],
-        "dispatch_delay_seconds": max(0.0, walls["dispatch_gap"] - chief),
-        "chief_seconds": chief,
+        "dispatch_delay_seconds": max(0.0, walls["dispatch_gap"] - walls["step_gap"] - base.chief_seconds),
+        "chief_background_cores": max(0.0, background),
     }
     return make_costs(base.model_dump() | measured, str(run.root))
 
@@ -107,11 +121,11 @@ def _cpu_seconds(run: FinishedRun, base: Costs) -> dict[str, float]:
 
 def _wall_seconds(run: FinishedRun) -> dict[str, float]:
     """Means over all workers, and two coefficients of variation."""
-    size = run.config.cluster.steps_per_dispatch
+    size = run.steps_per_dispatch
     steps = [_steps_of(run.rows[run.rows["pid"] == pid], size) for pid in np.unique(run.rows["pid"])]
-    phases, step_gaps, dispatch_gaps = (np.concatenate(parts, axis=-1) for parts in zip(*steps, strict=True))
-    if not (len(step_gaps) and len(dispatch_gaps)):
+    if not any(len(within) and len(between) for _, within, between in steps):
         raise UserError(f"run directory '{run.root}': {len(run.rows)} steps are too few to calibrate from")
+    phases, step_gaps, dispatch_gaps = (np.concatenate(parts, axis=-1) for parts in zip(*steps, strict=True))
     pull, compute, push = phases
     return {
         "pull": float(pull.mean()),
@@ -125,10 +139,13 @@ def _wall_seconds(run: FinishedRun) -> dict[str, float]:
 
 
 def _steps_of(rows: np.ndarray, steps_per_dispatch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of one worker process: seconds [3, steps] of pull, compute, push; of the gaps in a dispatch; of those between two."""
-    rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
-    edges = ("admitted_time", "pulled_time", "computed_time", "pushed_time", "applied_time")
-    pull, compute, _, push = np.diff([rows[name] for name in edges], axis=0)
-    gaps = rows["asked_time"][1:] - rows["applied_time"][:-1]
-    same_dispatch = np.diff(rows["step"] // steps_per_dispatch) == 0
-    return np.stack([pull, compute, push]), gaps[same_dispatch], gaps[~same_dispatch]
+    """Of one worker process: seconds [3, steps] of pull, compute, push; of the gaps in a dispatch; of those between two.
+
+    The longest gaps are taken for those between two dispatches: the step ids don't tell, because those of a worker that
+    is alone go on without a gap.
+    """
+    times = ledger.phase_times(np.sort(rows, order="asked_time")[COLD_STEPS:])
+    _, pull, compute, _, push = np.diff(times, axis=0)
+    gaps = np.sort(times[0, 1:] - times[-1, :-1])
+    inside = len(gaps) - len(gaps) // steps_per_dispatch
+    return np.stack([pull, compute, push]), gaps[:inside], gaps[inside:]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +20,8 @@ Seconds = Annotated[float, Field(ge=0)]
 Variation = Annotated[float, Field(ge=0, le=10)]
 """Coefficient of variation: standard deviation over mean."""
 
+_DELAYS = ("pull_delay_seconds", "push_delay_seconds", "step_gap_seconds")
+
 
 class Costs(BaseModel):
     """Of one step of one worker. Seconds are wall seconds on a free machine, but for those called cpu."""
@@ -30,7 +32,7 @@ class Costs(BaseModel):
     parameters: int = Field(ge=1)
     bytes_per_parameter: float = Field(gt=0)  # on the wire
     images_per_step: int = Field(ge=1)
-    steps_per_dispatch: int = Field(ge=1)
+    steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]  # as in the configuration
 
     compute_seconds: float = Field(gt=0)  # from the parameters' arrival at the worker to the gradient
     compute_cv: Variation
@@ -44,9 +46,12 @@ class Costs(BaseModel):
 
     pull_delay_seconds: Seconds  # of a pull, in nobody's queue: calls, packing, waking up
     push_delay_seconds: Seconds
-    step_gap_seconds: Seconds  # between two steps of a dispatch
-    dispatch_delay_seconds: Seconds  # between two dispatches, beside what the chief's processor takes
+    step_gap_seconds: Seconds  # between two steps
+    dispatch_delay_seconds: Seconds  # that a new dispatch adds to it, beside what the chief's processor takes
     chief_seconds: Seconds  # of the chief's processor, for each dispatch
+    chief_background_cores: float = Field(
+        ge=0, lt=1
+    )  # that the chief takes all the time: it looks, and writes progress
 
     look_every_seconds: float = Field(gt=0)  # sync-ps: how often a waiting worker asks whether the next round is open
     look_cpu_seconds: Seconds  # of the parameter server's process, for each look
@@ -67,14 +72,12 @@ class Costs(BaseModel):
 
     @property
     def delay_seconds(self) -> float:
-        """Mean of a step's delays, which are nobody's work."""
-        between = (self.dispatch_delay_seconds - self.step_gap_seconds) / self.steps_per_dispatch
-        return self.pull_delay_seconds + self.push_delay_seconds + self.step_gap_seconds + between
+        """Of every step's delays, which are nobody's work."""
+        return sum(getattr(self, name) for name in _DELAYS)
 
     def with_delays_times(self, factor: float) -> Costs:
-        """The same work with other delays."""
-        names = ("pull_delay_seconds", "push_delay_seconds", "step_gap_seconds", "dispatch_delay_seconds")
-        return self.model_copy(update={name: factor * getattr(self, name) for name in names})
+        """The same work with every step's delays so many times as long."""
+        return self.model_copy(update={name: factor * getattr(self, name) for name in _DELAYS})
 
 
 @dataclass(frozen=True)

@@ -38,7 +38,7 @@ class Cores:
     the beginning, orders them: a job ends when `_share` is what it was at the job's start plus the job's seconds.
     """
 
-    def __init__(self, events: Events, cores: int):
+    def __init__(self, events: Events, cores: float):
         self._events = events
         self._cores = cores
         self._jobs: list[tuple[float, int, Action]] = []

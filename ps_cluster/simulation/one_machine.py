@@ -25,7 +25,7 @@ class OneMachine(Training):
         around = max(0.0, costs.worker_cpu_seconds - costs.compute_seconds)
         super().__init__(_without_processor_time(costs, around), cluster)
         servers = cluster.servers
-        self._cores = Cores(self.events, cluster.cores)
+        self._cores = Cores(self.events, cluster.cores - costs.chief_background_cores)
         self._chief = Process(self._cores)
         self._servers = [Process(self._cores) for _ in range(servers)]
         self._pulls = gammas(self.random, costs.pull_seconds(servers), costs.server_cv)

@@ -68,7 +68,8 @@ def _utilisation(costs: Costs, cluster: Cluster, trained: Trained) -> dict[str, 
     """By the utilisation law: throughput times what a step takes of the resource (Denning and Buzen 1978)."""
     rate, servers = trained.steps_per_second, cluster.servers
     server = rate * (costs.pull_seconds(servers) + costs.push_seconds(servers))
-    chief = rate * costs.chief_seconds / costs.steps_per_dispatch
+    dispatching = costs.chief_seconds * trained.dispatches / len(trained.seconds)
+    chief = rate * dispatching + costs.chief_background_cores
     if cluster.cores is not None:
         return {"cores": (rate * costs.worker_cpu_seconds + servers * server + chief) / cluster.cores}
     slice_seconds = cluster.network.seconds(costs.wire_bytes / servers)

@@ -37,7 +37,7 @@ def print_setting(costs: Costs, cluster: Cluster, console: Console) -> None:
         else f"one machine with {cluster.cores} cores"
     )
     for line in (
-        f"mode {cluster.mode}, {where}, {costs.steps_per_dispatch} steps a dispatch",
+        f"mode {cluster.mode}, {where}, steps a dispatch: {costs.steps_per_dispatch}",
         f"costs: {costs.measured_on}",
     ):
         console.print(line, highlight=False, soft_wrap=True, markup=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,6 +12,7 @@ import numpy as np
 from ps_cluster.simulation.costs import Cluster, Costs
 from ps_cluster.simulation.draws import Slow
 from ps_cluster.simulation.events import Events
+from ps_cluster.training.dispatch import dispatch_size
 
 STEPS_PER_WORKER, FEWEST_STEPS = 20, 4000
 WARM_UP = 0.25  # share of the steps that are left out: the queues fill up first
@@ -24,6 +26,7 @@ class Trained:
     staleness: np.ndarray  # int64 [steps], -1 where it was dropped
     versions: np.ndarray  # int64 [servers], at the end
     computing_seconds: float  # that all workers together had spent, slow on purpose not counted
+    dispatches: int
 
     @property
     def _span(self) -> tuple[int, float]:
@@ -58,7 +61,10 @@ class Training(ABC):
         self.events = Events()
         self.random = np.random.default_rng(cluster.seed)
         self._slow = Slow(cluster.stragglers, cluster.workers, self.random, cluster.seed)
-        self._taken = np.zeros(cluster.workers, np.int64)
+        # Of the dispatch that each worker has, how much is done: every one begins somewhere in the middle, since in a
+        # run that goes on for long they don't ask the chief at the same time.
+        self._dispatch_done = self.random.random(cluster.workers)
+        self._dispatches = 0
         self._versions = np.zeros(cluster.servers, np.int64)
         self._pulled = np.zeros([cluster.workers, cluster.servers], np.int64)
         self._stalest = np.zeros(cluster.workers, np.int64)
@@ -73,7 +79,7 @@ class Training(ABC):
             self.events.at(late * self.costs.compute_seconds, self.dispatch, worker)
         self.events.run_while(lambda: len(self._ends) < wanted)
         seconds, staleness = np.array(sorted(self._ends)).T
-        return Trained(seconds, staleness.astype(np.int64), self._versions.copy(), self._computing)
+        return Trained(seconds, staleness.astype(np.int64), self._versions.copy(), self._computing, self._dispatches)
 
     @property
     def in_rounds(self) -> bool:
@@ -81,12 +87,21 @@ class Training(ABC):
 
     def dispatch(self, worker: int) -> None:
         """The worker's next step: of the dispatch it has, or of a new one from the chief."""
-        first_of_dispatch = self._taken[worker] % self.costs.steps_per_dispatch == 0
-        self._taken[worker] += 1
-        if first_of_dispatch:
-            self.ask_chief(lambda: self.events.after(self.costs.dispatch_delay_seconds, self.pull, worker))
-        else:
-            self.events.after(self.costs.step_gap_seconds, self.pull, worker)
+        gap = self.costs.step_gap_seconds
+        self._dispatch_done[worker] += 1 / self._steps_per_dispatch
+        if self._dispatch_done[worker] < 1:
+            self.events.after(gap, self.pull, worker)
+            return
+        self._dispatch_done[worker] -= 1
+        self._dispatches += 1
+        self.ask_chief(lambda: self.events.after(self.costs.dispatch_delay_seconds + gap, self.pull, worker))
+
+    @property
+    def _steps_per_dispatch(self) -> int:
+        """What the chief would hand out now."""
+        seconds = self.events.now * self.cluster.workers
+        per_second = len(self._ends) / seconds if seconds else 0.0
+        return dispatch_size(self.costs.steps_per_dispatch, per_second=per_second, left=math.inf)
 
     @abstractmethod
     def ask_chief(self, then: Callable[[], None]) -> None:

@@ -9,19 +9,27 @@ from ps_cluster.run_dir import RunDir, write_json, write_whole
 from ps_cluster.training import ledger
 
 PULL_S, COMPUTE_S, PUSH_S, GAP_S, DISPATCH_GAP_S = 0.003, 0.010, 0.001, 0.002, 0.004
-STEP_S = PULL_S + COMPUTE_S + PUSH_S + (3 * GAP_S + DISPATCH_GAP_S) / 4
 CPU_OF_STEP = {"worker": 0.011, "ps": 0.002, "chief": 0.0005}
 PARAMETERS = 1000
+SIZES = {4: 4, "auto": 31}  # cluster.steps_per_dispatch → what steps of this length make of it
 
 
-def write_run(root: Path, *, steps: int = 400, startup_s: float = 2.0, **settings) -> Path:
+def step_seconds(setting: int | str) -> float:
+    """Mean of a step and the gap after it."""
+    return PULL_S + COMPUTE_S + PUSH_S + GAP_S + (DISPATCH_GAP_S - GAP_S) / SIZES[setting]
+
+
+def write_run(
+    root: Path, *, steps: int = 400, startup_s: float = 2.0, dispatch: int | str = "auto", **settings
+) -> Path:
     """Of one worker and one ps, whose steps all take the same; `settings`: dotted keys with __ for the dot."""
     given = {key.replace("__", "."): value for key, value in settings.items()}
     fixed = {"model.name": "tutorial_cnn", "model.precision": "float32", "cluster.workers": 1}
+    fixed["cluster.steps_per_dispatch"] = dispatch
     config = build_config(None, fixed | given)
     run_dir = RunDir.create(root)
     write_whole(run_dir.config, config.to_yaml())
-    ledger.write_csv(run_dir.updates, _rows(steps, config.examples_per_step))
+    ledger.write_csv(run_dir.updates, _rows(steps, config.examples_per_step, SIZES[dispatch]))
     processes = [
         {"type": kind, "index": 0, "pid": 7, "cpu_seconds": startup_s + seconds * steps}
         for kind, seconds in CPU_OF_STEP.items()
@@ -29,17 +37,18 @@ def write_run(root: Path, *, steps: int = 400, startup_s: float = 2.0, **setting
     summary = {
         "parameter_servers": [{"index": 0, "parameters": PARAMETERS}],
         "processes": processes,
-        "examples_per_second": config.examples_per_step / STEP_S,
+        "train_seconds": steps * step_seconds(dispatch),
+        "examples_per_second": config.examples_per_step / step_seconds(dispatch),
         "staleness": {"mean": 0.0},
     }
     write_json(run_dir.summary, summary)
     return root
 
 
-def _rows(steps: int, examples: int) -> np.ndarray:
+def _rows(steps: int, examples: int, steps_per_dispatch: int) -> np.ndarray:
     """float64 [1, steps, columns]"""
     ids = np.arange(steps)
-    asked = ids * (PULL_S + COMPUTE_S + PUSH_S + GAP_S) + ids // 4 * (DISPATCH_GAP_S - GAP_S)
+    asked = ids * (PULL_S + COMPUTE_S + PUSH_S + GAP_S) + ids // steps_per_dispatch * (DISPATCH_GAP_S - GAP_S)
     edges = asked + np.cumsum([0, 0, PULL_S, COMPUTE_S, 0, PUSH_S])[:, None]
     columns = dict(zip(ledger.PHASE_COLUMNS, edges)) | {"version": ids + 1, "pid": 7, "examples": examples}
     rows = np.zeros([1, steps, len(ledger.COLUMNS)])

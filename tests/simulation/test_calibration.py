@@ -12,7 +12,9 @@ from tests.simulation import fake_run
 @pytest.fixture
 def base(costs):
     """What a calibration takes from elsewhere."""
-    return costs(pull_seconds_per_parameter=1e-7, apply_seconds_per_parameter=2e-7, startup_cpu_seconds=2.0)
+    return costs(
+        pull_seconds_per_parameter=1e-7, apply_seconds_per_parameter=2e-7, startup_cpu_seconds=2.0, chief_seconds=4e-4
+    )
 
 
 def calibrated(root, base, **settings):
@@ -27,14 +29,24 @@ def test_the_costs_of_a_run_are_its_wall_seconds_and_processor_seconds(tmp_path,
     assert found.pull_seconds(1) == pytest.approx(0.0015) and found.push_seconds(1) == pytest.approx(0.0005)
     assert found.pull_seconds(4) == pytest.approx(0.0015 - 0.75 * 1e-7 * fake_run.PARAMETERS)
     assert found.pull_delay_seconds == pytest.approx(0.0015) and found.push_delay_seconds == pytest.approx(0.0005)
-    assert found.chief_seconds == pytest.approx(4 * 0.0005)
-    assert found.step_gap_seconds == pytest.approx(0.002) and found.dispatch_delay_seconds == pytest.approx(0.002)
 
 
+@pytest.mark.parametrize("dispatch", fake_run.SIZES)
+def test_the_gaps_of_a_run_are_its_dispatches_whether_their_size_was_given_or_not(tmp_path, base, dispatch):
+    found = calibrated(tmp_path / "run", base, dispatch=dispatch)
+    assert found.steps_per_dispatch == dispatch
+    assert found.step_gap_seconds == pytest.approx(0.002, rel=0.01)
+    assert found.dispatch_delay_seconds == pytest.approx(0.002 - 0.0004, rel=0.01)
+    of_step = 0.0005 - 0.0004 / fake_run.SIZES[dispatch]
+    assert found.chief_background_cores == pytest.approx(of_step / fake_run.step_seconds(dispatch))
+
+
+@pytest.mark.parametrize("dispatch", fake_run.SIZES)
 @pytest.mark.parametrize("cores", [None, 2])
-def test_what_was_calibrated_takes_as_long_as_the_run(tmp_path, base, cluster, cores):
-    found = calibrated(tmp_path / "run", base)
-    assert 1 / simulate(found, cluster(1, cores=cores)).steps_per_second == pytest.approx(fake_run.STEP_S, rel=0.01)
+def test_what_was_calibrated_takes_as_long_as_the_run(tmp_path, base, cluster, cores, dispatch):
+    found = calibrated(tmp_path / "run", base, dispatch=dispatch)
+    trained = simulate(found, cluster(1, cores=cores))
+    assert 1 / trained.steps_per_second == pytest.approx(fake_run.step_seconds(dispatch), rel=0.01)
 
 
 def test_a_check_compares_throughput_and_staleness(tmp_path, base):

@@ -34,7 +34,7 @@ def machine_repairman(workers, think_seconds, serve_seconds):
 def test_a_step_of_one_worker_takes_the_sum_of_its_times(costs, cluster, servers):
     trained = simulate(costs(**EVERYTHING), cluster(1, servers, bytes_per_second=4e5, latency=0.001), steps=400)
     processor = 0.01 + 0.02 + (0.01 + 0.02) / servers
-    between = 0.05 * 3 / 4 + (0.06 + 0.07) / 4
+    between = 0.05 + (0.06 + 0.07) / 4
     sending = 2 * 0.01  # 4,000 bytes each way at 400,000 a second, over the worker's link whatever the servers are
     assert seconds_per_step(trained) == pytest.approx(
         1 + processor + 0.03 + 0.04 + between + sending + 4 * 0.001, rel=1e-6
@@ -45,7 +45,7 @@ def test_a_step_of_one_worker_takes_the_sum_of_its_times(costs, cluster, servers
 def test_on_one_machine_a_step_of_one_worker_takes_as_long_though_its_process_computes_more(costs, cluster):
     for cpu in (0.9, 1.0, 1.1):
         trained = simulate(costs(**EVERYTHING, worker_cpu_seconds=cpu), cluster(1, cores=2), steps=400)
-        assert seconds_per_step(trained) == pytest.approx(1 + 0.06 + 0.07 + 0.07, rel=1e-6)
+        assert seconds_per_step(trained) == pytest.approx(1 + 0.06 + 0.07 + 0.0825, rel=1e-6)
 
 
 @pytest.mark.parametrize("cores", [None, 4])
@@ -56,7 +56,7 @@ def test_equal_workers_and_a_free_server_make_updates_as_stale_as_there_are_othe
 
 
 def test_staleness_is_of_the_part_of_a_step_between_pull_and_push(costs, cluster):
-    trained = simulate(costs(compute_cv=0.5, step_gap_seconds=3.0, dispatch_delay_seconds=3.0), cluster(9))
+    trained = simulate(costs(compute_cv=0.5, step_gap_seconds=3.0), cluster(9))
     assert trained.warm_staleness.mean() == pytest.approx(8 / 4, rel=0.03)
 
 
@@ -85,6 +85,28 @@ def test_a_full_link_bounds_the_throughput(costs, cluster):
 def test_the_chief_bounds_the_throughput_by_its_dispatches(costs, cluster):
     found = predict(costs(chief_seconds=0.4, steps_per_dispatch=4), cluster(40))
     assert found.images_per_second == pytest.approx(10 * 10, rel=0.02) and found.bottleneck == "chief"
+
+
+def test_a_dispatch_of_auto_is_half_a_second_of_one_worker(costs, cluster):
+    quick = costs(steps_per_dispatch="auto", compute_seconds=0.05, chief_seconds=0.01)
+    for workers in (1, 20):
+        trained = simulate(quick, cluster(workers))
+        assert len(trained.seconds) / trained.dispatches == pytest.approx(9, rel=0.05), "0.05 s and a bit more a step"
+
+
+def test_when_the_chief_is_short_of_time_auto_makes_the_shortest_dispatches(costs, cluster):
+    """Slow workers get few steps at once, which is slower still: so it stays with more than 0.5 s / 0.01 s of them."""
+    crowded = costs(steps_per_dispatch="auto", compute_seconds=0.05, chief_seconds=0.01)
+    assert simulate(crowded, cluster(100)).steps_per_second == pytest.approx(4 / 0.01, rel=0.01)
+    given = crowded.model_copy(update={"steps_per_dispatch": 64})
+    assert simulate(given, cluster(100)).steps_per_second == pytest.approx(100 / 0.05, rel=0.01)
+
+
+def test_what_the_chief_does_all_the_time_is_missing_to_the_others(costs, cluster):
+    watched = costs(chief_background_cores=0.5)
+    assert simulate(watched, cluster(5, cores=2)).steps_per_second == pytest.approx(1.5, rel=0.01)
+    assert predict(watched, cluster(5, cores=2)).utilisation["cores"] == pytest.approx(1, rel=0.01)
+    assert predict(watched, cluster(5)).utilisation["chief"] == 0.5
 
 
 @pytest.mark.parametrize("cores", [None, 1000])
