@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 import numpy as np
 
@@ -39,8 +40,7 @@ def predict(costs: Costs, cluster: Cluster) -> Prediction:
       cluster: mode "async", "sync-ps" or "sync"; the last has no parameter servers and a machine for each worker.
     """
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
-    outcome = _all_reduced if cluster.mode == "sync" else _trained
-    predicted, one = outcome(costs, cluster), outcome(costs, alone)
+    predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
     return replace(predicted, efficiency=predicted.images_per_second / (cluster.workers * one.images_per_second))
 
 
@@ -48,6 +48,11 @@ def simulate(costs: Costs, cluster: Cluster, steps: int | None = None) -> Traine
     """Training of `cluster` in mode async or sync-ps."""
     kind = SeparateMachines if cluster.cores is None else OneMachine
     return kind(costs, cluster).run(steps)
+
+
+@lru_cache  # one worker alone is asked for with every number of workers
+def _outcome(costs: Costs, cluster: Cluster) -> Prediction:
+    return _all_reduced(costs, cluster) if cluster.mode == "sync" else _trained(costs, cluster)
 
 
 def _trained(costs: Costs, cluster: Cluster) -> Prediction:

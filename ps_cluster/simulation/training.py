@@ -14,8 +14,8 @@ from ps_cluster.simulation.draws import Slow
 from ps_cluster.simulation.events import Events
 from ps_cluster.training.dispatch import dispatch_size
 
-STEPS_PER_WORKER, FEWEST_STEPS = 20, 4000
-WARM_UP = 0.25  # share of the steps that are left out: the queues fill up first
+STEPS_PER_WORKER, FEWEST_STEPS = 10, 4000
+WARM_UP = 0.4  # share of the steps that are left out: the queues fill up first
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def test_exponential_times_give_the_throughput_of_the_machine_repairman(costs, c
 
 
 def test_workers_that_compute_share_the_cores(costs, cluster):
-    trained = simulate(costs(compute_cv=0.3), cluster(5, cores=2))
+    trained = simulate(costs(compute_cv=0.3), cluster(5, cores=2), steps=10_000)
     assert trained.steps_per_second == pytest.approx(2, rel=0.01)
     assert predict(costs(), cluster(5, cores=2)).utilisation["cores"] == pytest.approx(1, rel=0.01)
 
