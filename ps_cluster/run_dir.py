@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -166,10 +167,21 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=1) + "\n")
 
 
+_unsaid: deque[str] = deque(maxlen=100)
+
+
 def say(line: str) -> None:
-    """Prints a line for the task's log, and doesn't mind when the disk that the log is on is full."""
+    """Prints a line for the task's log; while the disk that the log is on is full, it is kept for the next time."""
+    _unsaid.append(line)
+    say_the_rest()
+
+
+def say_the_rest() -> None:
+    """Prints what could not be printed before, if that is possible now."""
     with contextlib.suppress(OSError):
-        print(line, flush=True)
+        while _unsaid:
+            print(_unsaid[0], flush=True)
+            _unsaid.popleft()
 
 
 def append_row(path: Path, row: dict[str, Any]) -> None:

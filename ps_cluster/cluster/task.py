@@ -27,7 +27,7 @@ from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task,
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import RunDir, say, write_json
+from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
 
 FAILED, BAD_INPUT, PORT_TAKEN, STOPPED_AT_ONCE = 1, 2, 98, 128 + signal.SIGTERM
 
@@ -64,6 +64,7 @@ def end_with(body: Callable[[], None], run_dir: RunDir, task: Task) -> NoReturn:
         code = 0
     except BaseException as error:
         code = _record(error, run_dir, task)
+    say_the_rest()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
         sys.stderr.flush()
