@@ -19,7 +19,7 @@ from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.session import LOCAL_DEVICE, Session
 from ps_cluster.training.worker import Compute, rounds_function, steps_function
 
-POLL_S = 0.1
+POLL_S = 0.25  # every look costs chief and parameter server some milliseconds
 DRAIN_TIMEOUT_S = 60.0
 # Steps handed out ahead of what the poll has seen applied, so that no worker waits for the chief's next look.
 AHEAD_S = 1.0
