@@ -112,6 +112,11 @@ class Optimizer(_Section):
     learning_rate_factors: tuple[LearningRateFactor, ...]
 
 
+class Lookahead(_Section):
+    every_updates: int = Field(ge=0, le=100_000)
+    decay: Fraction
+
+
 class Schedule(_Section):
     kind: Literal["constant", "triangle", "cosine"]
     warmup_fraction: Fraction
@@ -137,6 +142,7 @@ class RunConfig(_Section):
     delay_compensation: DelayCompensation
     elastic: Elastic
     optimizer: Optimizer
+    lookahead: Lookahead
     schedule: Schedule
     checkpoints: Checkpoints
     evaluation: Evaluation
@@ -163,6 +169,10 @@ class RunConfig(_Section):
         if not parse_stragglers(cluster.straggler).are_among(self.training_workers):
             raise ValueError(
                 f"cluster.straggler: got '{cluster.straggler}': mode {mode} has workers 0 to {self.training_workers - 1}"
+            )
+        if mode == "elastic" and self.lookahead.every_updates:
+            raise ValueError(
+                f"lookahead.every_updates: got {self.lookahead.every_updates}: mode elastic averages by itself"
             )
         if mode == "elastic" and self.optimizer.rule != "sgd":
             raise ValueError(f"optimizer.rule: got '{self.optimizer.rule}': mode elastic needs sgd")

@@ -20,6 +20,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.training import staleness
 from ps_cluster.training.history import History
 from ps_cluster.training.ledger import COLUMNS, WORKER_COLUMNS
+from ps_cluster.training.lookahead import Lookahead
 from ps_cluster.training.update_rules import UpdateRule
 from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.wire import Message
@@ -74,6 +75,8 @@ class Slice:
             self._method = staleness.make_method(
                 training.staleness_method, config.delay_compensation, self._weights, config.training_workers
             )
+            updates = total_steps // config.steps_per_update
+            self._lookahead = Lookahead(config.lookahead, self._weights, updates)
             self._history = History(self._weights, (training.simulate_workers or 0) - config.training_workers)
             self._version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
@@ -152,7 +155,8 @@ class Slice:
         with tf.control_dependencies([applied, self._statistics.assign_add(delta, read_value=False)]):
             seen = self._method.after_update(weights_before) if self._method.needs_step else []
             version = self._version.assign_add(1)
-        return after([*seen, *self._history.write(version)], version)
+        version = after([*seen, *self._lookahead.after_update(version)], version)
+        return after(self._history.write(version), version)
 
     def _record(self, push: Push, version: tf.Tensor, stale: tf.Tensor) -> tf.Operation:
         own = tf.stack([tf.cast(version, tf.float64), tf.cast(stale, tf.float64), now_after(version)])
@@ -188,7 +192,7 @@ class Slice:
     @property
     def _slots(self) -> dict[str, tf.Variable]:
         """Vectors [..., n] beside the weights."""
-        return self._rule.slots | self._method.slots
+        return self._rule.slots | self._method.slots | self._lookahead.slots
 
     @property
     def _state(self) -> dict[str, tf.Variable]:

@@ -12,11 +12,20 @@ LENGTH = 7
 
 
 def make_store(
-    slices=1, *, steps=400, statistics=3, factors=None, wire="float32", kind=Slice, training=None, **optimizer
+    slices=1,
+    *,
+    steps=400,
+    statistics=3,
+    factors=None,
+    wire="float32",
+    kind=Slice,
+    training=None,
+    values=None,
+    **optimizer,
 ):
-    values = {f"optimizer.{key}": value for key, value in ({"weight_decay": 0.0} | optimizer).items()}
-    values |= {f"training.{key}": value for key, value in (training or {}).items()}
-    config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | values)
+    settings = {f"optimizer.{key}": value for key, value in ({"weight_decay": 0.0} | optimizer).items()}
+    settings |= {f"training.{key}": value for key, value in (training or {}).items()}
+    config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | settings | (values or {}))
     return ParameterStore(
         ["/device:CPU:0"] * slices,
         np.linspace(-1, 1, LENGTH, dtype=np.float32),

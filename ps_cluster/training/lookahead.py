@@ -1,0 +1,41 @@
+"""Weight averaging on the parameter server while training goes on."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from ps_cluster.config import Lookahead as Settings
+
+
+class Lookahead:
+    """Slow weights that follow the trained ones, and to which these return. Create and use it on the slice's device.
+
+    Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move by
+    s += (1 - d) (w - s), and then w = s. d grows with the cube of the share p of the updates that are done,
+    d = decay^k p^3, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4): none at first, when the weights
+    still have far to go, and a long mean in the end.
+    """
+
+    def __init__(self, settings: Settings, weights: tf.Variable, total_updates: int):
+        self._every = settings.every_updates
+        self._decay = settings.decay
+        self._weights = weights
+        self._total = total_updates
+        self.slots = {"slow": tf.Variable(weights)} if self._every else {}
+
+    def after_update(self, version: tf.Tensor) -> list[tf.Tensor]:
+        """What has to come behind the update that made `version` (int64 [])."""
+        if not self._every:
+            return []
+        due = tf.equal(version % self._every, 0)
+        return [tf.cond(due, lambda: self._return_to_slow(version), lambda: version)]
+
+    def _return_to_slow(self, version: tf.Tensor) -> tf.Tensor:
+        progress = tf.cast(version, tf.float32) / self._total
+        decay = self._decay**self._every * progress**3
+        with tf.control_dependencies([version]):
+            fast, slow = self._weights.read_value(), self.slots["slow"].read_value()
+        mean = fast + decay * (slow - fast)
+        assigned = [variable.assign(mean, read_value=False) for variable in (self._weights, self.slots["slow"])]
+        with tf.control_dependencies(assigned):
+            return tf.identity(version)
