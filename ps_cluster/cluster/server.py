@@ -17,6 +17,8 @@ def serve(config: RunConfig, cluster: dict[str, list[str]], task_type: str, inde
     import tensorflow as tf
 
     session = tf.compat.v1.ConfigProto()
+    # Idle threads look around for work before they sleep, on cores that other tasks need.
+    session.experimental.disable_thread_spinning = True
     if task_type == WORKER:  # a parameter server keeps TensorFlow's choice, which is all cores
         session.intra_op_parallelism_threads = config.cluster.intra_op_threads
     server = tf.distribute.Server(
