@@ -96,7 +96,7 @@ class Slice:
         return []
 
     def pull(self, worker: tf.Tensor) -> list[tf.Tensor]:
-        """[weights in wire dtype, statistics, version [1]]: read together on the ps, one transfer to the caller."""
+        """[weights in wire dtype, statistics, version [1]]: read together on the ps, sent as one message."""
 
         def read():
             weights, version = self._given_to(worker)
@@ -114,7 +114,7 @@ class Slice:
         return self._history.read(self._version.read_value())
 
     def push(self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, delta: tf.Tensor, row: tf.Tensor):
-        """One transfer to the ps, and the update there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
+        """One message to the ps, and the update there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
         vectors = [gradient, delta, tf.stack([step, version]), row]
         message = vectors if self._local else self._push_message.pack(vectors)
         with tf.device(self._device):

@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ps_cluster.training import wire
 from ps_cluster.training.wire import Message
 
 FIELDS = ((tf.bfloat16, 5), (tf.float32, 0), (tf.int64, 2), (tf.float64, 3))
@@ -16,13 +17,25 @@ def vectors():
     ]
 
 
-def test_what_is_packed_comes_out_bit_for_bit():
+def assert_the_same(found, expected):
+    for one, other in zip(found, expected, strict=True):
+        assert one.dtype == other.dtype
+        assert one.numpy().tobytes() == other.numpy().tobytes()
+
+
+def test_small_vectors_travel_as_one_and_come_out_bit_for_bit():
     message = Message(FIELDS)
-    packed = message.pack(vectors())
+    (packed,) = message.pack(vectors())
     assert packed.dtype == tf.uint8 and packed.shape == [5 * 2 + 2 * 8 + 3 * 8]
-    for before, after in zip(vectors(), message.unpack(packed)):
-        assert after.dtype == before.dtype
-        assert before.numpy().tobytes() == after.numpy().tobytes()
+    assert_the_same(message.unpack([packed]), vectors())
+
+
+def test_a_large_vector_travels_by_itself(monkeypatch):
+    monkeypatch.setattr(wire, "LARGE_BYTES", 3 * 8)
+    message = Message(FIELDS)
+    large, packed = message.pack(vectors())
+    assert large.dtype == tf.float64 and packed.shape == [5 * 2 + 2 * 8]
+    assert_the_same(message.unpack([large, packed]), vectors())
 
 
 def test_a_vector_of_another_dtype_is_refused():
