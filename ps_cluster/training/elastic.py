@@ -12,6 +12,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.training.slice import APPLIED, Push, Slice
 from ps_cluster.training.step import StepResult, TrainStep
+from ps_cluster.training.update_rules import decay_rates
 from ps_cluster.training.waiting import after
 
 
@@ -55,7 +56,7 @@ class LocalSteps:
     def __init__(self, step: TrainStep, config: RunConfig, factors: np.ndarray):
         """`factors`: float32 [n], the learning-rate factor of each weight."""
         self._step = step
-        self._decay = config.optimizer.weight_decay
+        self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
         self._local_steps = config.elastic.local_steps
 
@@ -67,8 +68,8 @@ class LocalSteps:
             here = tf.cast(tf.cast(weights, tf.float32) + moved, weights.dtype)
             local = step * self._local_steps + tf.cast(position, tf.int64)
             result = self._step(local, here, statistics + delta)
-            gradient = tf.cast(result.gradient, tf.float32) + self._decay * tf.cast(here, tf.float32)
-            moved -= result.learning_rate * self._factors * gradient
+            gradient = self._factors * tf.cast(result.gradient, tf.float32)
+            moved -= result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
             added = tf.stack([result.loss, result.correct, result.learning_rate])
             return position + 1, moved, delta + result.statistics_delta, totals + added
 

@@ -12,7 +12,8 @@ class UpdateRule:
     """One slice's optimizer: its slots, and the operations that apply a gradient. Create it on the slice's device.
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A learning-rate factor of a
-    weight multiplies its learning rate, decay included.
+    weight scales what its gradient does and not its decay, as in airbench (Jordan 2024, arXiv:2404.00498): its biases
+    learn 64 times as fast and would vanish if they decayed so. A weight of factor 0 stays as it is.
     """
 
     def __init__(self, settings: Optimizer, weights: tf.Variable, factors: np.ndarray):
@@ -20,6 +21,7 @@ class UpdateRule:
         self._settings = settings
         self._weights = weights
         self._factors = None if np.all(factors == 1) else tf.Variable(factors, trainable=False)
+        self._decay = tf.Variable(decay_rates(settings, factors), trainable=False) if settings.weight_decay else None
         slots = {"sgd": (), "momentum": ("momentum",), "nesterov": ("momentum",), "adam": ("mean", "variance")}
         self.slots = {name: tf.Variable(tf.zeros_like(weights)) for name in slots[settings.rule]}
 
@@ -33,8 +35,8 @@ class UpdateRule:
         """
         settings = self._settings
         done: list[tf.Operation] = []
-        if settings.weight_decay:
-            shrink = learning_rate * settings.weight_decay * self._scaled(self._weights.read_value())
+        if self._decay is not None:
+            shrink = learning_rate * self._decay * self._weights.read_value()
             done.append(self._weights.assign_sub(shrink, read_value=False))
         with tf.control_dependencies(done):
             if settings.rule == "adam":
@@ -84,3 +86,10 @@ class UpdateRule:
         with tf.control_dependencies([applied]):
             step = self._weights.read_value() - before
         return self._weights.assign(before + self._factors * step, read_value=False)
+
+
+def decay_rates(settings: Optimizer, factors: np.ndarray) -> np.ndarray:
+    """float32: what share of each weight an update takes away per unit of learning rate; [] where it is the same for all."""
+    if np.all(factors != 0):
+        return np.array(settings.weight_decay, np.float32)
+    return np.where(factors == 0, 0, settings.weight_decay).astype(np.float32)

@@ -14,13 +14,13 @@ TARGET = np.array([3, -2, 0.5, 1, 0, -1, 2], np.float32)
 FACTORS = np.array([1, 1, 0, 2, 1, 0.5, 1])
 
 
-def reference(rule, steps, *, decay=0.0, factors=1.0, momentum=0.9, learning_rate=0.1):
+def reference(rule, steps, *, decay=0.0, factors=np.ones(LENGTH), momentum=0.9, learning_rate=0.1):
     """The same mathematics in numpy, in float64."""
     w = np.linspace(-1, 1, LENGTH)
     m, v = np.zeros(LENGTH), np.zeros(LENGTH)
     for t in range(1, steps + 1):
         g = w - TARGET
-        w = w - learning_rate * decay * factors * w
+        w = w - learning_rate * decay * (factors != 0) * w
         if rule == "adam":
             m = momentum * m + (1 - momentum) * g
             v = 0.999 * v + 0.001 * g * g
