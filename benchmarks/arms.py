@@ -17,7 +17,7 @@ from ps_cluster.training.straggler_config import parse_stragglers
 
 @dataclass(frozen=True)
 class Arm:
-    """A module that trains the run directory it is given and prints `{"examples_per_second": …}` as its last line."""
+    """A module that trains the run directory it is given and prints JSON, `{"examples_per_second": …}`, as its last line."""
 
     name: str
     module: str
@@ -38,7 +38,7 @@ class Arm:
 SINGLE = Arm("single", "benchmarks.single")
 CLUSTER = Arm("cluster", "benchmarks.cluster", can_be_slow=True)
 SYNC = Arm("sync", "benchmarks.cluster", values={"training.mode": "sync"}, can_be_slow=True)
-PER_VARIABLE = Arm("per_variable", "benchmarks.cluster", arguments=("--per-variable",))
+PER_VARIABLE = Arm("per_variable", "benchmarks.cluster", arguments=("benchmarks.per_variable",))
 DDP = Arm("ddp", "benchmarks.ddp", values={"training.mode": "sync"}, torch=True)
 TORCH_SINGLE = Arm(
     "torch_single",

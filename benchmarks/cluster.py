@@ -1,6 +1,6 @@
-"""Images a second of a whole local cluster: this project's, or with --per-variable TensorFlow's tutorial way.
+"""Images a second of a whole local cluster, its tasks this project's or those of another module.
 
-    python -m benchmarks.cluster RUN_DIR [--per-variable]
+    python -m benchmarks.cluster RUN_DIR [MODULE ARGUMENTS]
 
 Prints {"examples_per_second": …} as its last line.
 """
@@ -9,27 +9,32 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.local_cluster import TASK_ARGV
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_packed
-from ps_cluster.reporting.progress import make_view
+from ps_cluster.reporting.progress import ProgressView, make_view
 from ps_cluster.run_dir import RunDir
 
-PER_VARIABLE_ARGV = (sys.executable, "-m", "benchmarks.per_variable")
 
+def run(root: Path, body: Sequence[str], view: ProgressView) -> RunDir:
+    """Runs the cluster of `root` to its end; ends this process if it fails.
 
-def main(root: Path, per_variable: bool) -> None:
+    Args:
+      body: module that runs one task and its first arguments; empty for the project's own.
+    """
     run_dir = RunDir.open(root)
     dataset = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"]))
-    argv = PER_VARIABLE_ARGV if per_variable else TASK_ARGV
-    code = run_local(load_config(run_dir.config), run_dir, dataset, resume=False, view=make_view(), task_argv=argv)
+    argv = (sys.executable, "-m", *body) if body else TASK_ARGV
+    code = run_local(load_config(run_dir.config), run_dir, dataset, resume=False, view=view, task_argv=argv)
     if code:
         sys.exit(code)
-    print(json.dumps({"examples_per_second": json.loads(run_dir.summary.read_text())["examples_per_second"]}))
+    return run_dir
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), "--per-variable" in sys.argv[2:])
+    summary = json.loads(run(Path(sys.argv[1]), sys.argv[2:], make_view()).summary.read_text())
+    print(json.dumps({"examples_per_second": summary["examples_per_second"]}))

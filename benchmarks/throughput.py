@@ -103,7 +103,7 @@ def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None
     for row in rows:
         for arm in arms:
             ratio = None if arm.ideal else row.get(ratio_name(arm))
-            cells = (_shown(row[arm.name], ",.0f"), _shown(ratio, ".2f") if ratio else "")
+            cells = (shown(row[arm.name], ",.0f"), shown(ratio, ".2f") if ratio else "")
             table.add_row(row["model"], row["precision"], arm.name, *cells)
     console.print(table, highlight=False)
     for line in (_kept(arm, row) for row in rows for arm in arms if arm.ideal):
@@ -111,11 +111,11 @@ def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None
 
 
 def _kept(arm: Arm, row: dict) -> str:
-    share, of_ideal = _shown(row[ratio_name(arm)], ".2f"), _shown(row[ideal_name(arm)], ".2f")
+    share, of_ideal = shown(row[ratio_name(arm)], ".2f"), shown(row[ideal_name(arm)], ".2f")
     return f"{row['model']} {row['precision']}: {arm.name} {share} of {arm.baseline}: {of_ideal} of the ideal {arm.ideal:.2f}"
 
 
-def _shown(found: dict, spec: str) -> str:
+def shown(found: dict, spec: str) -> str:
     return f"{found['median']:{spec}} ({found['min']:{spec}}–{found['max']:{spec}})"
 
 
@@ -129,7 +129,12 @@ def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
 
 
 def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
-    """Images/s of one run of `arm` in a run directory of its own; raises RuntimeError when it fails."""
+    """Images/s of one run of `arm`; raises RuntimeError when it fails."""
+    return run_arm(arm, config, packed)["examples_per_second"]
+
+
+def run_arm(arm: Arm, config: RunConfig, packed: PackedDataset) -> dict[str, Any]:
+    """The last line of one run of `arm` in a run directory of its own; raises RuntimeError when it fails."""
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
     try:
         run_dir = RunDir.create(folder / "run")
@@ -143,7 +148,7 @@ def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
             raise RuntimeError(
                 f"benchmark arm {arm.name} failed with exit code {done.returncode}: {done.stderr[-2000:]}"
             )
-        return json.loads(done.stdout.splitlines()[-1])["examples_per_second"]
+        return json.loads(done.stdout.splitlines()[-1])
     finally:
         shutil.rmtree(folder)
 

@@ -49,8 +49,8 @@ class CommaList(click.ParamType):
         return tuple(self._one.convert(part.strip(), parameter, context) for part in value.split(","))
 
 
-class OneLineErrors(click.Group):
-    """A group whose commands return exit codes, and which tells the user's mistakes in one line and exits with 2."""
+class _OneLine:
+    """Ends the program with what the command returns, and tells the user's mistakes in one line with exit code 2."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> None:
         try:
@@ -70,6 +70,14 @@ class OneLineErrors(click.Group):
             click.echo("Error: interrupted", err=True)
             code = INTERRUPTED
         sys.exit(code)
+
+
+class OneLineErrors(_OneLine, click.Group):
+    """A group whose commands return exit codes, and whose errors are one line."""
+
+
+class OneLineCommand(_OneLine, click.Command):
+    """A command without others beside it, likewise."""
 
 
 def config_options(*names: str) -> Callable:

@@ -21,10 +21,10 @@ class Pause:
     def from_environment(cls) -> Pause:
         return cls(os.environ.get(VARIABLE))
 
-    def __call__(self, point: str, step: tf.Tensor, identity: tf.Tensor) -> tf.Operation:
+    def __call__(self, point: str, step: tf.Tensor, identity: tf.Tensor) -> list[tf.Operation]:
         """What has to come before the rest of the step. The file `folder/point` holds the worker's index and pid."""
         if point != self._point:
-            return tf.no_op()
+            return []
         marker = os.path.join(self._folder, point)
 
         def missing(path: str, now: tf.Tensor) -> tf.Tensor:
@@ -37,4 +37,4 @@ class Pause:
             with tf.control_dependencies([tf.io.write_file(marker, content)]):
                 return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), lambda count: count + 1, [0])[0]
 
-        return tf.cond(tf.equal(step, self._step) & missing(marker, step), hold, lambda: 0).op
+        return [tf.cond(tf.equal(step, self._step) & missing(marker, step), hold, lambda: 0).op]

@@ -99,19 +99,19 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
 
     def attempt(step_id: tf.Tensor, identity: Identity) -> tf.Tensor:
         # The pull needs nothing of this iteration, so without the dependency it may run before the last push.
-        asked = now_after(step_id, pause("before_pull", step_id, identity.both()))
+        asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
         with tf.control_dependencies([asked]):
             waited = first.admit(identity.worker)
             # Without anybody to wait for the two times are one.
             admitted = now_after(*waited) if waited else asked
         with tf.control_dependencies([admitted]):
             pulled = store.pull(identity.worker)
-        held = [pause("computed", step_id, identity.both())]
+        held = pause("computed", step_id, identity.both())
         result, row = computation(step_id, pulled, identity, asked, admitted, *held)
         pushed = store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)
         with tf.control_dependencies([pushed]):
             applied = pause("applied", step_id, identity.both())
-        with tf.control_dependencies([applied]):
+        with tf.control_dependencies(applied):
             return tf.reduce_any(tf.equal(pushed, DROPPED))
 
     def run_one(step_id: tf.Tensor, identity: Identity) -> tf.Tensor:

@@ -1,0 +1,44 @@
+"""Tasks whose steps compute nothing, so that dispatch, pull and push are all there is; for the launcher.
+
+    python -m benchmarks.empty_steps WEIGHTS OPTIONS-OF-A-TASK
+
+The gradient of |w|²/2 is w: what was pulled is pushed as it is. Everything else is the project's own.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from functools import partial
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.cluster import task
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.training import session
+from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.step import StepResult
+from ps_cluster.training.worker import Compute
+
+
+def build(
+    length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
+) -> tuple[ParameterStore, Compute]:
+    """What `session.build` is to networks, for `length` weights that are 0 and stay it."""
+    zeros, factors, no_statistics = np.zeros(length, np.float32), np.ones(length, np.float32), np.zeros(0, np.float32)
+    total_steps = config.total_steps(dataset.train_examples)
+    store = ParameterStore(devices, zeros, no_statistics, factors, config=config, total_steps=total_steps)
+    return store, compute
+
+
+def compute(step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
+    """A step of `ps_cluster.training.worker.Compute`."""
+    nothing = tf.constant(0.0)
+    return StepResult(weights, statistics, loss=nothing, correct=nothing, learning_rate=nothing)
+
+
+if __name__ == "__main__":
+    session.build = partial(build, int(sys.argv[1]))
+    sys.exit(task.main(sys.argv[2:]))

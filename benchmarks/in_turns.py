@@ -1,0 +1,119 @@
+"""Cases measured in turns, and a table of them: what the benchmarks that vary one thing have in common."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from benchmarks.throughput import shown, spread
+from ps_cluster.cluster import environment
+from ps_cluster.cluster.start import resolve_data
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.run_dir import write_json
+
+Figures = Mapping[str, Any]  # of one round
+NOTHING = "–"  # where a case has no such figure
+
+
+class Number(click.FloatRange):
+    """A number of a range; click takes "nan" for one of every range."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        number = super().convert(value, parameter, context)
+        return self.fail(f"{value!r} is not a number.", parameter, context) if isnan(number) else number
+
+
+@dataclass(frozen=True)
+class Case:
+    about: Mapping[str, Any]  # what tells it from the others
+    measure: Callable[[], Figures]
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name} {value}" for name, value in self.about.items())
+
+
+@dataclass(frozen=True)
+class Column:
+    """Of a table: figures of all rounds as a text."""
+
+    heading: str
+    text: Callable[[Sequence[Figures]], str]
+
+
+def over_rounds(heading: str, name: str, spec: str, factor: float = 1.0) -> Column:
+    """Median, lowest and highest of a figure."""
+    return Column(heading, lambda rounds: shown(spread([factor * found[name] for found in rounds]), spec))
+
+
+def medians(heading: str, names: Sequence[str], spec: str, factor: float = 1.0) -> Column:
+    """Medians of several figures with strokes between them. A name may be that of a section, a dot, and a key in it."""
+
+    def text(rounds: Sequence[Figures]) -> str:
+        values = ([_figure(found, name) for found in rounds] for name in names)
+        return "/".join(NOTHING if None in of_one else f"{factor * median(of_one):{spec}}" for of_one in values)
+
+    return Column(heading, text)
+
+
+def _figure(found: Figures, name: str) -> float | None:
+    section, _, key = name.rpartition(".")
+    return (found.get(section, {}) if section else found).get(key)
+
+
+CPU = medians(
+    "CPU [ms a step]\nchief/ps/workers",
+    [f"cpu_seconds_per_step.{kind}" for kind in ("chief", "ps", "worker")],
+    ".3g",
+    1e3,
+)
+
+
+def options(command: Callable) -> Callable:
+    """Adds --rounds, --seconds, --dataset, --data-dir and --output."""
+    for option in (
+        click.option("--output", type=click.Path(path_type=Path), help="Also write every figure to this JSON file."),
+        click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is."),
+        click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto"),
+        click.option("--seconds", type=Number(1, 300), default=12.0, help="Of each measurement."),
+        click.option("--rounds", type=click.IntRange(1, 100), default=3, help="Measurements of each case."),
+    ):
+        command = option(command)
+    return command
+
+
+def open_data(dataset: str, data_dir: Path | None) -> PackedDataset:
+    """The data set that the runs map; this process and all that it starts are ready for TensorFlow."""
+    os.environ.update(environment.for_tensorflow(os.environ))
+    return resolve_data(dataset, data_dir, notify=click.echo)
+
+
+def measure(cases: Sequence[Case], rounds: int, output: Path | None) -> list[dict[str, Any]]:
+    """A row for each case, with the figures of every round. Rounds go A B C, A B C, … so that a drift is fair to all."""
+    rows = [{**case.about, "rounds": []} for case in cases]
+    for number in range(rounds):
+        for case, row in zip(cases, rows):
+            click.echo(f"round {number + 1}/{rounds}: {case}")
+            row["rounds"].append(case.measure())
+            if output:
+                write_json(output, {"rows": rows})
+    return rows
+
+
+def print_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], console: Console) -> None:
+    """A line for each row: what it is about, then `columns`."""
+    table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
+    names = [name for name in rows[0] if name != "rounds"]
+    for name in (*names, *(column.heading for column in columns)):
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*(str(row[name]) for name in names), *(column.text(row["rounds"]) for column in columns))
+    console.print(table, highlight=False)

@@ -1,0 +1,87 @@
+"""The chief of the least that TensorFlow itself can do on the same cluster, as a task of the launcher.
+
+    python -m benchmarks.plain_coordinator KIND WEIGHTS SECONDS OPTIONS-OF-A-TASK
+
+KIND `closures`: each adds 1 to a variable on the parameter server. `reads`: each closure reads the variable of WEIGHTS
+float32 on the parameter server READS times, and does nothing with what comes. The closures or reads a second are in
+the result's place for images a second.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+from collections.abc import Callable
+from functools import partial
+
+import tensorflow as tf
+
+from ps_cluster.cluster import task
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.run_dir import RunDir, append_row, write_json
+from ps_cluster.training import async_trainer, checkpoints
+from ps_cluster.training.run_progress import RunProgress
+
+READS = 10
+CLOSURES_AT_ONCE = {"closures": 500, "reads": 6}
+
+
+def train(
+    kind: str, weights: int, seconds: float,
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, cluster: dict[str, list[str]],
+    *, resume: bool, drain: threading.Event,
+) -> None:  # fmt: skip
+    """What `async_trainer.train` is to trainings; the ledger stays empty."""
+    coordinator = async_trainer.connect(cluster)
+    progress = RunProgress(config, dataset.train_examples)
+    append_row(run_dir.progress, progress.row("training"))
+    with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):
+        variable = tf.Variable(tf.zeros([weights]))
+    closure = reads(variable) if kind == "reads" else addition(variable)
+
+    def run() -> None:
+        for _ in range(CLOSURES_AT_ONCE[kind]):
+            coordinator.schedule(closure)
+        coordinator.join()
+
+    run()  # in which every worker builds the graph
+    rate = per_second(run, seconds) * CLOSURES_AT_ONCE[kind] * (READS if kind == "reads" else 1)
+    write_json(run_dir.training_result, progress.result([weights]) | {"completed": True, "examples_per_second": rate})
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
+
+
+def addition(variable: tf.Variable) -> Callable:
+    @tf.function(autograph=False)
+    def add() -> None:
+        variable.assign_add(tf.ones_like(variable), read_value=False)
+
+    return add
+
+
+def reads(variable: tf.Variable) -> Callable:
+    @tf.function(autograph=False)
+    def read() -> tf.Tensor:
+        def body(count: tf.Tensor, total: tf.Tensor) -> list[tf.Tensor]:
+            with tf.control_dependencies([total]):  # one after the other
+                value = variable.read_value()
+            return [count + 1, total + value[0]]  # the sum makes the whole vector come to the worker
+
+        return tf.while_loop(lambda count, _: count < READS, body, [0, 0.0], parallel_iterations=1)[1]
+
+    return read
+
+
+def per_second(run: Callable[[], None], seconds: float) -> float:
+    """How often a second `run` can be called."""
+    started, calls = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        run()
+        calls += 1
+    return calls / (time.perf_counter() - started)
+
+
+if __name__ == "__main__":
+    async_trainer.train = partial(train, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    sys.exit(task.main(sys.argv[4:]))

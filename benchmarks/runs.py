@@ -1,0 +1,31 @@
+"""Runs of a cluster that are over when their time is, for benchmarks that vary one thing."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks.arms import Arm
+from benchmarks.throughput import run_arm
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+
+MOST_STEPS_PER_S = 5_000  # a run must not be done before its time is over; each step is 112 bytes of ledger
+CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
+
+
+def timed(config: RunConfig, packed: PackedDataset, seconds: float, *body: str) -> dict[str, Any]:
+    """What `benchmarks.timed_run` tells of `seconds` of training; `body` as there. RuntimeError where it fails."""
+    steps = round(MOST_STEPS_PER_S * (seconds + 10))
+    arm = Arm("timed_run", "benchmarks.timed_run", (str(seconds), *body))
+    return run_arm(arm, config.with_values({"training.steps": steps}), packed)
+
+
+def empty_steps(config: RunConfig, packed: PackedDataset, seconds: float, weights: int) -> dict[str, Any]:
+    """The same of steps that compute nothing, with `weights` weights that are pulled and pushed."""
+    return timed(config.with_values(CHEAPEST_RULE), packed, seconds, "benchmarks.empty_steps", str(weights))
+
+
+def plain_per_second(kind: str, config: RunConfig, packed: PackedDataset, seconds: float, weights: int) -> float:
+    """Closures or reads a second of `benchmarks.plain_coordinator`. RuntimeError where it fails."""
+    body = ("benchmarks.plain_coordinator", kind, str(weights), str(seconds))
+    return run_arm(Arm(kind, "benchmarks.cluster", body), config, packed)["examples_per_second"]

@@ -1,0 +1,83 @@
+"""What more workers, parameter servers and parameters do to a cluster on this machine.
+
+    python -m benchmarks.scaling --rounds 3 --data-dir ../shared/data
+    python -m benchmarks.scaling --rounds 3 --data-dir ../shared/data --parameters 0.1,2,20,100
+
+The first trains a network. The second takes steps that compute nothing, with so many millions of weights and the rule sgd:
+what takes time is to move and to apply them. Evaluator and checkpoints are off, but for the last checkpoint.
+"""
+
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks.in_turns import CPU, Case, Number, measure, medians, open_data, options, over_rounds, print_table
+from benchmarks.runs import empty_steps, timed
+from benchmarks.throughput import case
+from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.config import MODEL_NAMES, RunConfig
+from ps_cluster.data.packed import PackedDataset
+
+WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
+STALENESS = [f"staleness.{name}" for name in ("mean", "p95", "max")]
+SHARES = [f"shares.{phase}" for phase in ("pulls", "computes", "pushes (and waits)", "between steps")]
+MEMORY = medians("memory\n[GB]", ["peak_memory_bytes"], ".1f", 1e-9)
+OF_NETWORKS = (
+    over_rounds("images/s", "examples_per_second", ",.0f"),
+    medians("staleness\nmean/p95/max", STALENESS, ".3g"),
+    MEMORY,
+    CPU,
+    medians("pull/compute/push/\nbetween [%]", SHARES, ".0f", 100),
+)
+OF_PARAMETERS = (
+    over_rounds("steps/s", "steps_per_second", ",.4g"),
+    medians("pull/push\n[ms]", ["pull_seconds", "push_seconds"], ".3g", 1e3),
+    over_rounds("pulled + pushed\n[MB/s]", "bytes_per_second", ",.0f", 1e-6),
+    MEMORY,
+    CPU,
+)
+
+
+@click.command(cls=OneLineCommand)
+@options
+@click.option("--workers", type=CommaList(click.IntRange(1, 8)), help="Default: 1,2,3,4,6,8; with --parameters 3.")
+@click.option("--ps", type=CommaList(click.IntRange(1, 4)), help="Default: 1,2,4; with --parameters 1.")
+@click.option(
+    "--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn", help="The network, without --parameters."
+)
+@click.option("--parameters", type=CommaList(Number(1e-6, 500)), help="Millions of weights, and no network.")
+def main(
+    rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,
+    workers: tuple[int, ...] | None, ps: tuple[int, ...] | None, model: str, parameters: tuple[float, ...] | None,
+) -> None:  # fmt: skip
+    """Measure a cluster over its workers and parameter servers, or over the number of parameters."""
+    packed = open_data(dataset, data_dir)
+    base = case(model, "auto", packed)
+    if parameters:
+        title = f"steps that compute nothing, {base.wire} on the wire, n = {rounds}"
+        columns, clusters = OF_PARAMETERS, product(workers or (3,), ps or (1,))
+    else:
+        title = f"{model}, {base.model.precision}, n = {rounds}"
+        columns, clusters = OF_NETWORKS, product(workers or WORKERS, ps or SERVERS)
+    grid = product(parameters or (None,), clusters)
+    cases = [one_case(base, packed, seconds, *cluster, millions) for millions, cluster in grid]
+    print_table(title, measure(cases, rounds, output), columns, Console())
+
+
+def one_case(
+    base: RunConfig, packed: PackedDataset, seconds: float, workers: int, servers: int, millions: float | None
+) -> Case:
+    """A cluster of this size that trains the network of `base`, or moves so many millions of weights."""
+    config = base.with_values({"cluster.workers": workers, "cluster.parameter_servers": servers})
+    about = {"workers": workers, "ps": servers}
+    if millions is None:
+        return Case(about, lambda: timed(config, packed, seconds))
+    return Case({"M weights": millions} | about, lambda: empty_steps(config, packed, seconds, round(1e6 * millions)))
+
+
+if __name__ == "__main__":
+    main()

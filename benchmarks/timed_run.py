@@ -1,0 +1,114 @@
+"""What a local cluster shows in so many seconds of steady training, after which the run is drained.
+
+    python -m benchmarks.timed_run RUN_DIR SECONDS [MODULE ARGUMENTS]
+
+The seconds begin when every worker has an update applied, so that nothing of the start-up is in the figures. Prints them
+as JSON in its last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks.cluster import run
+from ps_cluster.cluster.usage import cpu_seconds
+from ps_cluster.config import RunConfig, load_config
+from ps_cluster.reporting.dashboard import Row
+from ps_cluster.reporting.progress import PlainView
+from ps_cluster.training.ledger import phase_shares, read_csv
+
+
+@dataclass(frozen=True)
+class Look:
+    """What the processes had taken when."""
+
+    time: float  # unix s
+    cpu_seconds: Mapping[str, float]  # of all processes of a type of task
+
+
+class TimedView(PlainView):
+    """Asks the launcher, as Ctrl-C does, to end the training `seconds` after every worker's first update.
+
+    Attributes:
+      looks: one for each row of the training from that update on.
+    """
+
+    def __init__(self, seconds: float):
+        super().__init__(sys.stdout, time.monotonic)
+        self.looks: list[Look] = []
+        self._wanted = seconds
+        self._stopped = False
+
+    @property
+    def seconds(self) -> float:
+        return self.looks[-1].time - self.looks[0].time if self.looks else 0.0
+
+    def progress(self, row: Row) -> None:
+        super().progress(row)
+        if row["phase"] == "training" and len(row["workers"]) == self._state.config.cluster.workers:
+            self.looks.append(Look(time.time(), self._cpu_seconds()))
+            if self.seconds >= self._wanted and not self._stopped:
+                self._stopped = True
+                os.kill(os.getpid(), signal.SIGINT)
+
+    def _cpu_seconds(self) -> Counter[str]:
+        taken: Counter[str] = Counter()
+        for task in self._state.tasks:
+            taken[task["type"]] += cpu_seconds(task["pid"]) or 0.0
+        return taken
+
+
+def figures(config: RunConfig, rows: np.ndarray, begin: Look, end: Look, summary: Mapping[str, Any]) -> dict[str, Any]:
+    """What happened between two looks, in seconds and bytes.
+
+    Args:
+      rows: the ledger, of `ledger.ROW`.
+      summary: of the run; its staleness and its highest memory are those of the whole run, the last checkpoint included.
+    Raises:
+      RuntimeError: no update was applied between the looks.
+    """
+    rows = rows[(begin.time < rows["applied_time"]) & (rows["applied_time"] <= end.time)]
+    if not len(rows):
+        raise RuntimeError(f"no update within {end.time - begin.time:.1f} s")
+    per_second = len(rows) / (end.time - begin.time)
+    parameters = sum(server["parameters"] for server in summary["parameter_servers"])
+    shares = list(phase_shares(rows).values())
+    return {
+        "steps_per_second": per_second,
+        "examples_per_second": per_second * config.examples_per_step,
+        # Pulled and pushed, of all workers together.
+        "bytes_per_second": per_second * 2 * parameters * (2 if config.wire == "bfloat16" else 4),
+        "pull_seconds": float(np.median(rows["pulled_time"] - rows["admitted_time"])),
+        "push_seconds": float(np.median(rows["applied_time"] - rows["pushed_time"])),
+        "shares": {phase: float(np.mean([share[phase] for share in shares])) for phase in shares[0]},
+        "cpu_seconds_per_step": {
+            kind: (taken - begin.cpu_seconds[kind]) / len(rows) for kind, taken in end.cpu_seconds.items()
+        },
+        "staleness": {name: summary["staleness"][name] for name in ("mean", "p95", "max")},
+        "peak_memory_bytes": summary["peak_memory_bytes"],
+    }
+
+
+def main(root: Path, seconds: float, body: list[str]) -> None:
+    view = TimedView(seconds)
+    run_dir = run(root, body, view)
+    if view.seconds < seconds:
+        raise RuntimeError(f"the training was over after {view.seconds:.1f} s")
+    summary = json.loads(run_dir.summary.read_text())
+    found = figures(load_config(run_dir.config), read_csv(run_dir.updates), view.looks[0], view.looks[-1], summary)
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:])

@@ -1,0 +1,33 @@
+"""What users get wrong: one line that names it, exit code 2, before anything is measured."""
+
+import pytest
+from click.testing import CliRunner
+
+from benchmarks import dispatch, scaling, transfer
+
+
+@pytest.mark.parametrize(
+    ("module", "arguments", "named"),
+    [
+        (scaling, "--workers 9", ["--workers", "9"]),
+        (scaling, "--workers 1,two", ["--workers", "two"]),
+        (scaling, "--ps 0", ["--ps", "0"]),
+        (scaling, "--model alexnet", ["--model", "alexnet"]),
+        (scaling, "--parameters 2,0", ["--parameters", "0"]),
+        (scaling, "--parameters nan", ["--parameters", "nan"]),
+        (scaling, "--rounds 0", ["--rounds", "0"]),
+        (scaling, "--seconds nan", ["--seconds", "nan"]),
+        (scaling, "--dataset mnist", ["--dataset", "mnist"]),
+        (scaling, "--data-dir absent --dataset cifar10", ["'absent'", "does not exist"]),
+        (scaling, "surplus", ["surplus"]),
+        (dispatch, "--workers 0", ["--workers", "0"]),
+        (dispatch, "--seconds long", ["--seconds", "long"]),
+        (transfer, "--parameters many", ["--parameters", "many"]),
+        (transfer, "--parameters 1000", ["--parameters", "1000"]),
+    ],
+)
+def test_bad_argument_is_one_line_and_exit_code_2(module, arguments, named):
+    result = CliRunner().invoke(module.main, arguments.split())
+    assert result.exit_code == 2
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ") and all(part in line for part in named)

@@ -1,0 +1,21 @@
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import empty_steps
+from ps_cluster.config import build_config
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.training.slice import APPLIED
+from tests.helpers.stores import row
+
+
+def test_step_pushes_what_it_pulled_and_is_in_the_ledger(tmp_path):
+    config = build_config(
+        None, {"training.steps": 3, "cluster.wire": "float32", "optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
+    )
+    dataset = PackedDataset("cifar10", "real", tmp_path, 50_000, 10_000, ("a",))
+    store, compute = empty_steps.build(7, config, dataset, ["/device:CPU:0"] * 2, "/device:CPU:0")
+    pulled, step = store.pull(tf.constant(0, tf.int64)), tf.constant(1, tf.int64)
+    result = compute(step, pulled.weights, pulled.statistics)
+    outcome = store.push(step, pulled.versions, result.gradient, result.statistics_delta, row(learning_rate=0.0))
+    assert outcome.numpy().tolist() == [APPLIED, APPLIED]
+    assert store.snapshot(3)["weights"].tolist() == np.zeros(7).tolist()
