@@ -38,8 +38,11 @@ class FinishedRun:
     @property
     def steps_per_dispatch(self) -> int:
         """That its workers were handed for most of the time."""
-        per_second = len(self.rows) / self.summary["train_seconds"] / self.config.training_workers
-        return dispatch_size(self.config.cluster.steps_per_dispatch, per_second=per_second, left=math.inf)
+        workers = self.config.training_workers
+        per_second = len(self.rows) / self.summary["train_seconds"] / workers
+        return dispatch_size(
+            self.config.cluster.steps_per_dispatch, workers=workers, per_second=per_second, left=math.inf
+        )
 
     def cpu_seconds(self, kind: str, startup: float) -> float:
         """Of all processes of a kind ("worker", "ps", "chief") together, without that of their start-up."""

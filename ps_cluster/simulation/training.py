@@ -99,9 +99,9 @@ class Training(ABC):
     @property
     def _steps_per_dispatch(self) -> int:
         """What the chief would hand out now."""
-        seconds = self.events.now * self.cluster.workers
-        per_second = len(self._ends) / seconds if seconds else 0.0
-        return dispatch_size(self.costs.steps_per_dispatch, per_second=per_second, left=math.inf)
+        workers = self.cluster.workers
+        per_second = len(self._ends) / self.events.now / workers if self.events.now else 0.0
+        return dispatch_size(self.costs.steps_per_dispatch, workers=workers, per_second=per_second, left=math.inf)
 
     @abstractmethod
     def ask_chief(self, then: Callable[[], None]) -> None:

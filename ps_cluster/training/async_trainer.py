@@ -128,7 +128,8 @@ class _Chief:
         return self._progress.updates_per_second() * self._config.steps_per_update / self._config.training_workers
 
     def _size(self, per_second: float, left: float) -> int:
-        return dispatch_size(self._config.cluster.steps_per_dispatch, per_second=per_second, left=left)
+        workers = self._config.training_workers
+        return dispatch_size(self._config.cluster.steps_per_dispatch, workers=workers, per_second=per_second, left=left)
 
     def _steps(self, run_steps: Callable) -> Iterator[bool]:
         """Schedules the steps that are missing, a dispatch with each turn."""

@@ -46,7 +46,8 @@ def train(
     store, compute = session.build([device], device)
     run_updates = all_reduce_function(strategy, store, compute, config)
     progress, stop = session.progress, False
-    at_once = dispatch_size(config.cluster.steps_per_dispatch, per_second=0.0, left=math.inf)  # equal in all workers
+    # Equal in all workers, so no rate that one of them has measured is in it.
+    at_once = dispatch_size(config.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
     session.start()
     while not progress.completed and not stop:
         until = min(progress.applied + at_once, progress.total)
