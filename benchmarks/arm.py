@@ -6,6 +6,8 @@ import json
 import os
 from pathlib import Path
 
+import keras
+
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.run_dir import RunDir
@@ -20,3 +22,9 @@ def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
     dataset = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"]))
     os.chdir(dataset.directory)
     return config, dataset, config.total_steps(dataset.train_examples)
+
+
+def keras_optimizer(config: RunConfig) -> keras.Optimizer:
+    """Keras's own of the rule that all arms have (`benchmarks.throughput.RULE`)."""
+    rule = config.optimizer
+    return keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)

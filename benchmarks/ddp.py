@@ -68,7 +68,8 @@ def train(rank: int, processes: int, run_dir: RunDir, config: dict) -> None:
 def measure(network: nn.Module, stream: Iterator[Batch], config: dict, processes: int) -> float:
     """Images/s of this process, from the end of the warm-up of all to the last step of all."""
     weights = [weight for weight in network.parameters() if weight.requires_grad]
-    optimizer = torch.optim.SGD(weights, 1e-3, momentum=0.9, nesterov=True, fused=True)
+    rule = config["optimizer"]
+    optimizer = torch.optim.SGD(weights, rule["learning_rate"], momentum=rule["momentum"], nesterov=True, fused=True)
     if processes > 1:  # each keeps its own statistics of normalisation, which saves a broadcast a step
         network = nn.parallel.DistributedDataParallel(
             network, broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=True

@@ -15,6 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from benchmarks.arm import keras_optimizer
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -41,7 +42,7 @@ def train(
     with coordinator.strategy.scope():
         model = registry.build(config.model.name, len(dataset.classes), precision=config.model.precision, seed=0)
         model = with_fused_normalization(model)  # as the cluster trains it
-        optimizer = keras.optimizers.SGD(1e-3, momentum=0.9, nesterov=True)
+        optimizer = keras_optimizer(config)
         optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     batches = TrainStep(config, FlatNetwork(model), train_examples=dataset.train_examples, classes=len(dataset.classes))

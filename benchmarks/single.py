@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.arm import STEPS_PER_CALL, open_arm
+from benchmarks.arm import STEPS_PER_CALL, keras_optimizer, open_arm
 from ps_cluster.models import registry
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.fused import with_fused_normalization
@@ -28,7 +28,7 @@ def main(root: Path) -> None:
     config, dataset, steps = open_arm(root)
     model = registry.build(config.model.name, len(dataset.classes), precision=config.model.precision, seed=0)
     model = with_fused_normalization(model)  # as the cluster trains it
-    optimizer = keras.optimizers.SGD(1e-3, momentum=0.9, nesterov=True)
+    optimizer = keras_optimizer(config)
     optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
     batches = TrainStep(config, FlatNetwork(model), train_examples=dataset.train_examples, classes=len(dataset.classes))

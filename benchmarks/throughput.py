@@ -29,6 +29,11 @@ from ps_cluster.run_dir import RunDir, write_json
 PROJECT = Path(__file__).resolve().parents[1]
 ARM_TIMEOUT_S = 600
 BATCH_SIZE = 128
+# The update rule of every arm, whatever the network is trained with otherwise: what is compared is the way there.
+RULE = {
+    "optimizer.rule": "nesterov", "optimizer.momentum": 0.9, "optimizer.learning_rate": 1e-3,
+    "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
+}  # fmt: skip
 # Images of one measurement, so that each takes about 10 to 30 s on two cores.
 EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 10_000, "airbench": 9_000}
 
@@ -125,7 +130,7 @@ def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
         "training.steps": EXAMPLES.get(model, 0) // BATCH_SIZE,
         "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
     }  # fmt: skip
-    return complete_config(build_config(overrides=overrides), packed)
+    return complete_config(build_config(overrides=overrides | RULE), packed)
 
 
 def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
