@@ -21,7 +21,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models import registry
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.fused import with_fused_normalization
+from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.run_dir import RunDir, append_row, write_json
 from ps_cluster.training import async_trainer, checkpoints
 from ps_cluster.training.run_progress import RunProgress
@@ -41,7 +41,7 @@ def train(
     coordinator = async_trainer.connect(cluster)
     with coordinator.strategy.scope():
         model = registry.build(config.model.name, len(dataset.classes), precision=config.model.precision, seed=0)
-        model = with_fused_normalization(model)  # as the cluster trains it
+        model = with_fused_layers(model)  # as the cluster trains it
         optimizer = keras_optimizer(config)
         optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

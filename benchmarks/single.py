@@ -20,14 +20,14 @@ import tensorflow as tf
 from benchmarks.arm import STEPS_PER_CALL, keras_optimizer, open_arm
 from ps_cluster.models import registry
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.fused import with_fused_normalization
+from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.training.step import TrainStep
 
 
 def main(root: Path) -> None:
     config, dataset, steps = open_arm(root)
     model = registry.build(config.model.name, len(dataset.classes), precision=config.model.precision, seed=0)
-    model = with_fused_normalization(model)  # as the cluster trains it
+    model = with_fused_layers(model)  # as the cluster trains it
     optimizer = keras_optimizer(config)
     optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

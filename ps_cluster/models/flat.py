@@ -11,7 +11,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.models.fused import with_fused_normalization
+from ps_cluster.models.fused import with_fused_layers
 
 
 @dataclass(frozen=True)
@@ -83,7 +83,7 @@ class FlatNetwork:
     """A Keras model as a pure function of flat vectors; its own variables are never read or written."""
 
     def __init__(self, model: keras.Model):
-        self._model = with_fused_normalization(model)
+        self._model = with_fused_layers(model)
         self.weights = FlatLayout.of(model.trainable_variables)
         self.statistics = FlatLayout.of(statistics_of(model))
 

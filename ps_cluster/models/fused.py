@@ -1,26 +1,38 @@
-"""Batch normalisation in training by TensorFlow's fused kernel: the same function as Keras's layer, in one pass over memory.
+"""Parts of a network in training, each in fewer passes over memory than Keras's own, and the same functions.
 
-Keras 3 builds it out of single operations in float32: a tenth of the time of an airbench step in bfloat16 goes there.
+Keras 3 builds batch normalisation out of single operations in float32, TensorFlow GELU and SiLU out of single operations in
+the dtype of their input. docs/method.md says what these take.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import keras
 import tensorflow as tf
 
+CHEAP_ACTIVATIONS = ("linear", "relu")  # one operation as they are
 
-def with_fused_normalization(model: keras.Model) -> keras.Model:
+
+def with_fused_layers(model: keras.Model) -> keras.Model:
     """A copy of `model` for training, with weights of its own. Save the original: plain Keras can't load the copy."""
 
     def clone(layer: keras.Layer) -> keras.Layer:
-        plain = type(layer) is keras.layers.BatchNormalization
-        return (FusedBatchNormalization if plain else type(layer)).from_config(layer.get_config())
+        return _fused_type(layer).from_config(layer.get_config())
 
     return keras.models.clone_model(model, clone_function=clone)
 
 
+def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
+    if type(layer) is keras.layers.BatchNormalization:
+        return FusedBatchNormalization
+    if type(layer) is keras.layers.Activation and layer.activation.__name__ not in CHEAP_ACTIVATIONS:
+        return CompiledActivation
+    return type(layer)
+
+
 class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` over the last axis of images, fused in training."""
+    """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel in training."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
         """`inputs`: [B, height, width, channels] in the layer's compute dtype, as is the result."""
@@ -47,3 +59,37 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
     def _move(self, moving: keras.Variable, seen: tf.Tensor) -> None:
         moving.assign(self.momentum * tf.convert_to_tensor(moving) + (1 - self.momentum) * seen)
+
+
+class CompiledActivation(keras.layers.Activation):
+    """`keras.layers.Activation`, by XLA: one loop there and one back, computed in float32."""
+
+    def __init__(self, activation: Callable, **options):
+        super().__init__(activation, **options)
+        self._compiled = compiled(self.activation)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """`inputs`: any shape, in the layer's compute dtype, as is the result."""
+        return self._compiled(inputs)
+
+
+def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
+    """`function`, which is of each value by itself, with the forward and the backward pass each compiled into one loop."""
+
+    def in_float32(x: tf.Tensor) -> tf.Tensor:
+        return tf.cast(function(tf.cast(x, tf.float32)), x.dtype)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def backward(x: tf.Tensor, upstream: tf.Tensor) -> tf.Tensor:
+        with tf.GradientTape() as tape:
+            tape.watch(x)
+            y = in_float32(x)
+        return tape.gradient(y, x, upstream)
+
+    forward = tf.function(in_float32, jit_compile=True, autograph=False)
+
+    @tf.custom_gradient
+    def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+        return forward(x), lambda upstream: backward(x, upstream)
+
+    return both

@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from ps_cluster.models import registry
 from ps_cluster.models.flat import FlatLayout, statistics_of
-from ps_cluster.models.fused import FusedBatchNormalization, with_fused_normalization
+from ps_cluster.models.fused import FusedBatchNormalization, with_fused_layers
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
@@ -20,7 +20,7 @@ def gradients(model, images):
 @pytest.mark.parametrize("name", ["resnet_small", "airbench"])
 def test_the_fused_network_gives_the_same_scores_gradients_and_statistics(name):
     plain = registry.build(name, 10, precision="float32", seed=0, activation="gelu")  # rounding switches no ReLU
-    fused = with_fused_normalization(plain)
+    fused = with_fused_layers(plain)
     fused.set_weights(plain.get_weights())
     expected, found = gradients(plain, IMAGES), gradients(fused, IMAGES)
     assert np.asarray(found[0]) == pytest.approx(np.asarray(expected[0]), abs=1e-4)
@@ -32,7 +32,7 @@ def test_the_fused_network_gives_the_same_scores_gradients_and_statistics(name):
 
 def test_only_normalisation_changes_and_the_variables_keep_their_order():
     plain = registry.build("airbench", 10, precision="bfloat16", seed=0)
-    fused = with_fused_normalization(plain)
+    fused = with_fused_layers(plain)
     kinds = {type(layer) for layer in fused.layers}
     assert FusedBatchNormalization in kinds and keras.layers.BatchNormalization not in kinds
     assert FlatLayout.of(fused.trainable_variables) == FlatLayout.of(plain.trainable_variables)
@@ -41,6 +41,6 @@ def test_only_normalisation_changes_and_the_variables_keep_their_order():
 
 def test_outside_of_training_it_is_kerass_own_layer():
     plain = registry.build("airbench", 10, precision="float32", seed=0)
-    fused = with_fused_normalization(plain)
+    fused = with_fused_layers(plain)
     fused.set_weights(plain.get_weights())
     assert (np.asarray(fused(IMAGES, training=False)) == np.asarray(plain(IMAGES, training=False))).all()
