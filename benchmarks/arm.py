@@ -10,6 +10,8 @@ import keras
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_packed
+from ps_cluster.models import registry
+from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.run_dir import RunDir
 
 STEPS_PER_CALL = 4
@@ -22,6 +24,18 @@ def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
     dataset = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"]))
     os.chdir(dataset.directory)
     return config, dataset, config.total_steps(dataset.train_examples)
+
+
+def keras_model(config: RunConfig, dataset: PackedDataset) -> keras.Model:
+    """The network, with the layers that the cluster trains too."""
+    model = registry.build(
+        config.model.name,
+        len(dataset.classes),
+        precision=config.model.precision,
+        seed=0,
+        activation=config.model.activation,
+    )
+    return with_fused_layers(model)
 
 
 def keras_optimizer(config: RunConfig) -> keras.Optimizer:

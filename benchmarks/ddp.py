@@ -56,7 +56,7 @@ def train(rank: int, processes: int, run_dir: RunDir, config: dict) -> None:
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would take the interface of the machine's name, if that has one
     meeting_point = f"file://{run_dir.root / 'rendezvous'}"
     dist.init_process_group("gloo", meeting_point, timedelta(seconds=60), world_size=processes, rank=rank)
-    network = torch_networks.build(config["model"]["name"])
+    network = torch_networks.build(config["model"]["name"], config["model"]["activation"])
     dataset = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"]))
     rate = processes * measure(network, batches(dataset, config, rank, processes), config, processes)
     dist.destroy_process_group()

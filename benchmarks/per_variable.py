@@ -15,13 +15,11 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.arm import keras_optimizer
+from benchmarks.arm import keras_model, keras_optimizer
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.models import registry
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.run_dir import RunDir, append_row, write_json
 from ps_cluster.training import async_trainer, checkpoints
 from ps_cluster.training.run_progress import RunProgress
@@ -40,8 +38,7 @@ def train(
     """Trains `total_steps` steps and writes what the launcher and the summary need; the ledger stays empty."""
     coordinator = async_trainer.connect(cluster)
     with coordinator.strategy.scope():
-        model = registry.build(config.model.name, len(dataset.classes), precision=config.model.precision, seed=0)
-        model = with_fused_layers(model)  # as the cluster trains it
+        model = keras_model(config, dataset)
         optimizer = keras_optimizer(config)
         optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

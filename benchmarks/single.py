@@ -17,17 +17,14 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.arm import STEPS_PER_CALL, keras_optimizer, open_arm
-from ps_cluster.models import registry
+from benchmarks.arm import STEPS_PER_CALL, keras_model, keras_optimizer, open_arm
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.training.step import TrainStep
 
 
 def main(root: Path) -> None:
     config, dataset, steps = open_arm(root)
-    model = registry.build(config.model.name, len(dataset.classes), precision=config.model.precision, seed=0)
-    model = with_fused_layers(model)  # as the cluster trains it
+    model = keras_model(config, dataset)
     optimizer = keras_optimizer(config)
     optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)

@@ -5,55 +5,63 @@ Each takes normalised images `[B, 3, 32, 32]` and gives a score a class.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import torch
 from torch import nn
 
-_relu = partial(nn.ReLU, inplace=True)
+Activation = Callable[[], nn.Module]
+ACTIVATIONS: dict[str, Activation] = {
+    "relu": partial(nn.ReLU, inplace=True),
+    "gelu": nn.GELU,
+    "silu": partial(nn.SiLU, inplace=True),
+}
 
 
-def tutorial_cnn(classes: int) -> nn.Module:
+def tutorial_cnn(classes: int, activation: Activation) -> nn.Module:
     """See `ps_cluster.models.networks.tutorial_cnn`."""
     return nn.Sequential(
-        nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), _relu(),
-        nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), _relu(),
-        nn.Conv2d(64, 64, 3), _relu(), nn.Flatten(),
-        nn.Linear(1024, 64), _relu(), nn.Linear(64, classes),
+        nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), activation(),
+        nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), activation(),
+        nn.Conv2d(64, 64, 3), activation(), nn.Flatten(),
+        nn.Linear(1024, 64), activation(), nn.Linear(64, classes),
     )  # fmt: skip
 
 
-def cifar_tf_cnn(classes: int) -> nn.Module:
+def cifar_tf_cnn(classes: int, activation: Activation) -> nn.Module:
     """See `ps_cluster.models.networks.cifar_tf_cnn`."""
     pool = partial(nn.MaxPool2d, 3, 2, ceil_mode=True)  # pads below and right alone, as "same" does there
     return nn.Sequential(
-        nn.Conv2d(3, 64, 5, padding="same"), pool(), _relu(),
-        nn.Conv2d(64, 64, 5, padding="same"), pool(), _relu(), nn.Flatten(),
-        nn.Linear(4096, 512), _relu(), nn.Linear(512, classes),
+        nn.Conv2d(3, 64, 5, padding="same"), pool(), activation(),
+        nn.Conv2d(64, 64, 5, padding="same"), pool(), activation(), nn.Flatten(),
+        nn.Linear(4096, 512), activation(), nn.Linear(512, classes),
     )  # fmt: skip
 
 
 class _Residual(nn.Module):
-    def __init__(self, inputs: int, filters: int, stride: int):
+    def __init__(self, inputs: int, filters: int, stride: int, activation: Activation):
         super().__init__()
         # "same" with stride 2 pads below and right alone; padding all around instead costs no copy, and as much to compute.
         self._body = nn.Sequential(
-            nn.Conv2d(inputs, filters, 3, stride, 1, bias=False), nn.BatchNorm2d(filters), _relu(),
+            nn.Conv2d(inputs, filters, 3, stride, 1, bias=False), nn.BatchNorm2d(filters), activation(),
             nn.Conv2d(filters, filters, 3, 1, 1, bias=False), nn.BatchNorm2d(filters),
         )  # fmt: skip
         same = stride == 1 and inputs == filters
+        self._activation = activation()
         self._shortcut = nn.Identity() if same else nn.Conv2d(inputs, filters, 1, stride, bias=False)
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return torch.relu_(self._body(x) + self._shortcut(x))
+        return self._activation(self._body(x) + self._shortcut(x))
 
 
-def resnet_small(classes: int) -> nn.Module:
+def resnet_small(classes: int, activation: Activation) -> nn.Module:
     """See `ps_cluster.models.networks.resnet_small`."""
-    layers = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), _relu()]
+    layers = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), activation()]
     inputs = 16
     for filters in (16, 32, 64):
-        layers += [_Residual(inputs, filters, 1 if inputs == filters else 2), _Residual(filters, filters, 1)]
+        layers += [_Residual(inputs, filters, 1 if inputs == filters else 2, activation)]
+        layers += [_Residual(filters, filters, 1, activation)]
         inputs = filters
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(64, classes))
 
@@ -70,12 +78,17 @@ def _shift(width: int) -> nn.Module:
     return norm
 
 
-def airbench(classes: int) -> nn.Module:
+def airbench(classes: int, activation: Activation) -> nn.Module:
     """See `ps_cluster.models.networks.airbench`."""
-    layers, inputs = [nn.Conv2d(3, 24, 2), _relu()], 24
+    layers, inputs = [nn.Conv2d(3, 24, 2), activation()], 24
     for width in (64, 256, 256):
-        layers += [nn.Conv2d(inputs, width, 3, padding="same", bias=False), nn.MaxPool2d(2), _shift(width), _relu()]
-        layers += [nn.Conv2d(width, width, 3, padding="same", bias=False), _shift(width), _relu()]
+        layers += [
+            nn.Conv2d(inputs, width, 3, padding="same", bias=False),
+            nn.MaxPool2d(2),
+            _shift(width),
+            activation(),
+        ]
+        layers += [nn.Conv2d(width, width, 3, padding="same", bias=False), _shift(width), activation()]
         inputs = width
     return _Airbench(*layers, nn.MaxPool2d(3), nn.Flatten(), nn.Linear(256, classes, bias=False))
 
@@ -90,13 +103,13 @@ BUILDERS = {
 PARAMETERS = {"tutorial_cnn": 122_570, "cifar_tf_cnn": 2_210_122, "resnet_small": 175_066, "airbench": 1_971_640}
 
 
-def build(name: str) -> nn.Module:
+def build(name: str, activation: str) -> nn.Module:
     """A network for ten classes in channels_last, which oneDNN's kernels take without a copy.
 
     Raises:
       RuntimeError: it has not as many trainable parameters as the Keras network.
     """
-    network = BUILDERS[name](10).to(memory_format=torch.channels_last)
+    network = BUILDERS[name](10, ACTIVATIONS[activation]).to(memory_format=torch.channels_last)
     if trainable(network) != PARAMETERS[name]:
         raise RuntimeError(f"{name} has {trainable(network):,} parameters here and {PARAMETERS[name]:,} in Keras")
     return network

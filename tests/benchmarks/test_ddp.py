@@ -23,7 +23,8 @@ LABELS = np.arange(40, dtype=np.uint8) % 10
 CONFIG = {
     "cluster": {"workers": 2, "intra_op_threads": 1},
     "data": {"augmentation": {"crop_padding_pixels": 2, "flip": "alternating"}},
-    "model": {"name": "tutorial_cnn", "precision": "bfloat16"},
+    "model": {"name": "tutorial_cnn", "precision": "bfloat16", "activation": "relu"},
+    "optimizer": {"learning_rate": 0.001, "momentum": 0.9},
     "training": {"mode": "sync", "seed": 0, "batch_size_per_worker": 4, "steps": 3, "label_smoothing": 0.1},
 }
 
@@ -43,7 +44,7 @@ def run_dir(tmp_path, dataset):
 
 @pytest.mark.parametrize("name", torch_networks.BUILDERS)
 def test_every_network_has_as_many_parameters_as_in_keras_and_gives_a_score_a_class(name):
-    assert torch_networks.build(name)(torch_input.normalised(IMAGES)).shape == (40, 10)
+    assert torch_networks.build(name, "gelu")(torch_input.normalised(IMAGES)).shape == (40, 10)
 
 
 def test_images_are_normalised_and_lie_as_the_kernels_want_them():

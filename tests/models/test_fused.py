@@ -1,3 +1,5 @@
+import math
+
 import keras
 import numpy as np
 import pytest
@@ -5,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.models import registry
 from ps_cluster.models.flat import FlatLayout, statistics_of
-from ps_cluster.models.fused import FusedBatchNormalization, with_fused_layers
+from ps_cluster.models.fused import CompiledActivation, FusedBatchNormalization, compiled, with_fused_layers
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
@@ -30,11 +32,28 @@ def test_the_fused_network_gives_the_same_scores_gradients_and_statistics(name):
         assert np.asarray(one) == pytest.approx(np.asarray(other), abs=1e-4)
 
 
-def test_only_normalisation_changes_and_the_variables_keep_their_order():
-    plain = registry.build("airbench", 10, precision="bfloat16", seed=0)
+def test_a_compiled_activation_is_exact_to_the_rounding_of_its_result_both_ways():
+    gelu = compiled(keras.activations.gelu)
+    x = tf.cast(tf.linspace(-6.0, 6.0, 4801), tf.bfloat16)
+    with tf.GradientTape() as tape:
+        tape.watch(x)
+        y = gelu(x)
+    slope = tape.gradient(y, x, tf.fill(x.shape, tf.constant(2, tf.bfloat16)))
+    wide = np.asarray(tf.cast(x, tf.float64))
+    share = (1 + np.vectorize(math.erf)(wide / math.sqrt(2))) / 2
+    density = np.exp(-(wide**2) / 2) / math.sqrt(2 * math.pi)
+    assert (y.dtype, slope.dtype) == (tf.bfloat16, tf.bfloat16)
+    assert np.asarray(tf.cast(y, tf.float64)) == pytest.approx(wide * share, rel=2**-8, abs=1e-6)
+    assert np.asarray(tf.cast(slope, tf.float64)) == pytest.approx(2 * (share + wide * density), rel=2**-8, abs=1e-5)
+
+
+@pytest.mark.parametrize(("activation", "kind"), [("relu", keras.layers.Activation), ("gelu", CompiledActivation)])
+def test_only_normalisation_and_dear_activations_change_and_the_variables_keep_their_order(activation, kind):
+    plain = registry.build("airbench", 10, precision="bfloat16", seed=0, activation=activation)
     fused = with_fused_layers(plain)
     kinds = {type(layer) for layer in fused.layers}
     assert FusedBatchNormalization in kinds and keras.layers.BatchNormalization not in kinds
+    assert kinds & {keras.layers.Activation, CompiledActivation} == {kind}
     assert FlatLayout.of(fused.trainable_variables) == FlatLayout.of(plain.trainable_variables)
     assert [layer.compute_dtype for layer in fused.layers] == [layer.compute_dtype for layer in plain.layers]
 
