@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.config import build_config
+from ps_cluster.config import CONFIG_FOLDER, MODEL_NAMES, build_config
 
 
 @pytest.mark.parametrize(
@@ -18,3 +18,15 @@ def test_images_behind_an_update_are_those_that_its_gradients_were_computed_from
     config = build_config(None, fixed | settings)
     assert config.examples_per_update == images
     assert config.total_updates(10 * images) == round(10 * config.training.epochs)
+
+
+@pytest.mark.parametrize(
+    "file", sorted(path.name for path in CONFIG_FOLDER.glob("*.yaml") if "compare" not in path.name)
+)
+def test_every_configuration_that_is_shipped_is_a_sound_one(file):
+    assert build_config(CONFIG_FOLDER / file).model.name == "airbench"
+
+
+@pytest.mark.parametrize("name", MODEL_NAMES)
+def test_every_network_has_a_sound_recipe(name):
+    assert build_config(None, {"model.name": name}).model.name == name
