@@ -2,58 +2,71 @@
 
     python -m benchmarks.choices --rounds 3 --data-dir ../shared/data
 
-Steps a dispatch, threads of a worker, and the precision of what goes over the wire, for a small and a large network.
+Images a second, and the processor time of a step, which tells more on a machine that others use too.
 """
 
 from __future__ import annotations
 
-import os
+from collections.abc import Sequence
+from functools import partial
+from itertools import groupby
 from pathlib import Path
+from typing import Any
 
 import click
 from rich.console import Console
-from rich.table import Table
 
-from benchmarks.arms import CLUSTER
-from benchmarks.throughput import case, measure_once, spread
-from ps_cluster.cluster import environment
-from ps_cluster.cluster.start import resolve_data
+from benchmarks.in_turns import CPU, Case, measure, open_data, options, over_rounds, print_table
+from benchmarks.runs import timed
+from benchmarks.throughput import case
+from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.config import MODEL_NAMES
 
 CHOICES = {
-    "default (4 steps, 1 thread, bfloat16)": {},
+    "default": {},
     "1 step a dispatch": {"cluster.steps_per_dispatch": 1},
-    "16 steps a dispatch": {"cluster.steps_per_dispatch": 16},
+    "64 steps a dispatch": {"cluster.steps_per_dispatch": 64},
     "2 threads a worker": {"cluster.intra_op_threads": 2},
     "float32 on the wire": {"cluster.wire": "float32"},
+    "2 workers": {"cluster.workers": 2},
+    "4 workers": {"cluster.workers": 4},
+    "2 parameter servers": {"cluster.parameter_servers": 2},
 }
+COLUMNS = (over_rounds("images/s", "examples_per_second", ",.0f"), over_rounds("/ default", "to_default", ".2f"), CPU)
 
 
-@click.command()
-@click.option("--models", default="tutorial_cnn,airbench")
-@click.option("--rounds", type=click.IntRange(1), default=3)
-@click.option("--dataset", default="auto")
-@click.option("--data-dir", type=click.Path(path_type=Path))
-def main(models: str, rounds: int, dataset: str, data_dir: Path | None) -> None:
-    os.environ.update(environment.for_tensorflow(os.environ))
-    packed = resolve_data(dataset, data_dir, notify=click.echo)
-    table = Table(title="images/s of 3 workers + 1 ps in bfloat16, and the median of the ratios to the default")
-    for name in ("network", "setting", "median (min–max)", "ratio (min–max)"):
-        table.add_column(name)
-    for model in models.split(","):
-        rates: dict[str, list[float]] = {name: [] for name in CHOICES}
-        for _ in range(rounds):
-            for name, values in CHOICES.items():
-                rates[name].append(measure_once(CLUSTER, case(model, "bfloat16", packed).with_values(values), packed))
-                click.echo(f"{model}: {name} {rates[name][-1]:,.0f} images/s")
-        default = next(iter(rates.values()))
-        for name, values in rates.items():
-            ratio = spread([value / base for value, base in zip(values, default)])
-            rate = spread(values)
-            table.add_row(
-                model, name, f"{rate['median']:,.0f} ({rate['min']:,.0f}–{rate['max']:,.0f})",
-                f"{ratio['median']:.2f} ({ratio['min']:.2f}–{ratio['max']:.2f})",
-            )  # fmt: skip
-    Console().print(table)
+@click.command(cls=OneLineCommand)
+@options
+@click.option("--models", type=CommaList(click.Choice(MODEL_NAMES)), default="tutorial_cnn,airbench")
+def main(
+    rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None, models: tuple[str, ...]
+) -> None:
+    """Measure settings of the cluster, each beside the default."""
+    packed = open_data(dataset, data_dir)
+    cases = [
+        Case(
+            {"network": model, "setting": name},
+            partial(timed, case(model, "auto", packed).with_values(values), packed, seconds),
+        )
+        for model in models
+        for name, values in CHOICES.items()
+    ]
+    rows = measure(cases, rounds, output)
+    print_table(f"3 workers + 1 ps unless said, n = {rounds}", beside_default(rows), COLUMNS, Console())
+
+
+def beside_default(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """`rows` with each round's rate over that of the network's first row in the same round."""
+    found = []
+    for _, of_network in groupby(rows, key=lambda row: row["network"]):
+        default, *others = of_network
+        for row in (default, *others):
+            pairs = zip(row["rounds"], default["rounds"], strict=True)
+            ratios = [
+                {**one, "to_default": one["examples_per_second"] / base["examples_per_second"]} for one, base in pairs
+            ]
+            found.append({**row, "rounds": ratios})
+    return found
 
 
 if __name__ == "__main__":

@@ -24,9 +24,9 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arms import CLUSTER
+from benchmarks.in_turns import open_data
 from benchmarks.throughput import PROJECT, case, measure_once, spread
-from ps_cluster.cluster import environment
-from ps_cluster.cluster.start import resolve_data
+from ps_cluster.command_line import OneLineCommand
 from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.training.ledger import read_csv
 
@@ -34,13 +34,13 @@ WAIT_S = 120.0
 STEADY_S = 15.0  # training before the first fault, and what "before" is measured over
 
 
-@click.command()
+@click.command(cls=OneLineCommand)
 @click.option("--rounds", type=click.IntRange(1), default=3)
-@click.option("--dataset", default="auto")
+@click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path))
 def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
-    os.environ.update(environment.for_tensorflow(os.environ))
-    packed = resolve_data(dataset, data_dir, notify=click.echo)
+    """Measure what a fault costs."""
+    packed = open_data(dataset, data_dir)
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
         base = case("airbench", "bfloat16", packed)

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import dispatch, scaling, transfer
+from benchmarks import choices, dispatch, scaling, transfer
 
 
 @pytest.mark.parametrize(
@@ -22,6 +22,7 @@ from benchmarks import dispatch, scaling, transfer
         (scaling, "surplus", ["surplus"]),
         (dispatch, "--workers 0", ["--workers", "0"]),
         (dispatch, "--seconds long", ["--seconds", "long"]),
+        (choices, "--models alexnet", ["--models", "alexnet"]),
         (transfer, "--parameters many", ["--parameters", "many"]),
         (transfer, "--parameters 1000", ["--parameters", "1000"]),
     ],

@@ -3,7 +3,7 @@ import json
 import pytest
 from rich.console import Console
 
-from benchmarks import dispatch, in_turns, scaling, transfer
+from benchmarks import choices, dispatch, in_turns, scaling, transfer
 
 
 def figures(rate, staleness=2.0):
@@ -72,3 +72,13 @@ def test_ratios_of_transfers_stand_beside_the_rates():
 @pytest.mark.parametrize("rate", [transfer.copied_bytes_per_second, transfer.tcp_bytes_per_second])
 def test_raw_ways_move_whole_blocks(rate):
     assert rate(100_000, 0.05) > 1e6
+
+
+def test_settings_are_held_against_the_default_of_the_same_network_in_the_same_round():
+    rates = {("small", "default"): (10.0, 20.0), ("small", "other"): (5.0, 40.0), ("large", "default"): (4.0, 2.0)}
+    rows = [
+        {"network": network, "setting": setting, "rounds": [figures(rate) for rate in of_rounds]}
+        for (network, setting), of_rounds in rates.items()
+    ]
+    found = [[one["to_default"] for one in row["rounds"]] for row in choices.beside_default(rows)]
+    assert found == [[1.0, 1.0], [0.5, 2.0], [1.0, 1.0]]
