@@ -39,6 +39,7 @@ class Scorer:
         import tensorflow as tf
 
         from ps_cluster.evaluation.views import mean_over_views
+        from ps_cluster.models.fused import with_fused_layers
         from ps_cluster.models.registry import build
 
         if threads is not None:
@@ -53,8 +54,11 @@ class Scorer:
             seed=config.training.seed,
             activation=config.model.activation,
         )
-        plain = partial(self._model, training=False)
-        self._count, self._count_of_views = _counter(plain), _counter(partial(mean_over_views, plain))
+        self._fused = with_fused_layers(
+            self._model
+        )  # the same function, in less time; the model itself is what is saved
+        scores = partial(self._fused, training=False)
+        self._count, self._count_of_views = _counter(scores), _counter(partial(mean_over_views, scores))
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Score:
         """Every test image exactly once; with `augmented` a second time, by six views of each.
@@ -85,7 +89,8 @@ class Scorer:
         from ps_cluster.models.flat import assign
 
         try:
-            assign(self._model, checkpoint.arrays["weights"], checkpoint.arrays["statistics"])
+            for model in (self._model, self._fused):
+                assign(model, checkpoint.arrays["weights"], checkpoint.arrays["statistics"])
         except KeyError as error:
             raise UserError(f"checkpoint of step {checkpoint.step}: holds no array {error}") from error
         except ValueError as error:

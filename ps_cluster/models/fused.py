@@ -1,4 +1,4 @@
-"""Parts of a network in training, each in fewer passes over memory than Keras's own, and the same functions.
+"""Parts of a network that take fewer passes over memory than Keras's own, and are the same functions.
 
 Keras 3 builds batch normalisation out of single operations in float32, TensorFlow GELU and SiLU out of single operations in
 the dtype of their input. docs/method.md says what these take.
@@ -15,7 +15,7 @@ CHEAP_ACTIVATIONS = ("linear", "relu")  # one operation as they are
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
-    """A copy of `model` for training, with weights of its own. Save the original: plain Keras can't load the copy."""
+    """A copy of `model` to compute with, with weights of its own. Save the original: plain Keras can't load the copy."""
 
     def clone(layer: keras.Layer) -> keras.Layer:
         return _fused_type(layer).from_config(layer.get_config())
@@ -32,26 +32,25 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
 
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
-    """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel in training."""
+    """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
         """`inputs`: [B, height, width, channels] in the layer's compute dtype, as is the result."""
-        if not training:
-            return super().call(inputs, training=training, mask=mask)
         channels = inputs.shape[-1]
         normalised, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=inputs,
             scale=self._value(self.gamma) if self.scale else tf.ones([channels]),
             offset=self._value(self.beta) if self.center else tf.zeros([channels]),
-            mean=tf.zeros([0]),
-            variance=tf.zeros([0]),
+            mean=tf.zeros([0]) if training else self._value(self.moving_mean),
+            variance=tf.zeros([0]) if training else self._value(self.moving_variance),
             epsilon=self.epsilon,
             exponential_avg_factor=1.0,
-            is_training=True,
+            is_training=bool(training),
         )
-        values = tf.cast(tf.size(inputs) // channels, tf.float32)
-        self._move(self.moving_mean, mean)
-        self._move(self.moving_variance, variance * (values - 1) / values)  # the kernel's is that of a sample
+        if training:
+            values = tf.cast(tf.size(inputs) // channels, tf.float32)
+            self._move(self.moving_mean, mean)
+            self._move(self.moving_variance, variance * (values - 1) / values)  # the kernel's is that of a sample
         return normalised
 
     def _value(self, variable: keras.Variable) -> tf.Tensor:
