@@ -7,6 +7,7 @@ the dtype of their input. docs/method.md says what these take.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 
 import keras
 import tensorflow as tf
@@ -72,6 +73,7 @@ class CompiledActivation(keras.layers.Activation):
         return self._compiled(inputs)
 
 
+@cache  # layers of equal shape share what is compiled
 def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
     """`function`, which is of each value by itself, with the forward and the backward pass each compiled into one loop."""
 
