@@ -15,6 +15,7 @@ _FIXED = {
     "PYTHONUNBUFFERED": "1",  # the last lines of a killed task are in its log
     "CUDA_VISIBLE_DEVICES": "-1",  # training is on the processors; a visible GPU would be filled by every task
     "OMP_NUM_THREADS": "1",  # the tasks share the cores already
+    "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory for each of many threads: 100 MB over all tasks
     "GRPC_FAIL_FAST": "use_caller",  # a lost ps or worker is an error at once, not a wait
 }
 
