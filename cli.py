@@ -44,7 +44,7 @@ def cli() -> None:
 @config_layers
 @click.option("--run-dir", type=_FOLDER, help="Where all files of the run go; default: a new folder under runs/.")
 @click.option("--resume", type=_FOLDER, metavar="RUN_DIR", help="Go on with an earlier run; takes no other options.")
-@click.option("--profile", is_flag=True, help="Write a trace of every step, and print where the workers' time went.")
+@click.option("--profile", is_flag=True, help="Write a trace of every step, and print where the time went.")
 @click.pass_context
 def run(
     context: click.Context,

@@ -90,8 +90,13 @@ class RunDir:
         return self.metrics / "updates.csv"
 
     @property
+    def applies(self) -> Path:
+        """When each parameter server was at each update of its slice (CSV); absent without parameter servers."""
+        return self.metrics / "applies.csv"
+
+    @property
     def trace(self) -> Path:
-        """Every step's phases, in Chrome's trace format."""
+        """What every task did when, in Chrome's trace format."""
         return self.metrics / "trace.json"
 
     @property

@@ -100,6 +100,7 @@ def one_after_the_other(run_dir, step_ids, monkeypatch):
 
     from ps_cluster.config import load_config
     from ps_cluster.data.packed import load_packed
+    from ps_cluster.training.ledger import NOBODY
     from ps_cluster.training.session import LOCAL_DEVICE, build
     from ps_cluster.training.worker import steps_function
 
@@ -107,7 +108,7 @@ def one_after_the_other(run_dir, step_ids, monkeypatch):
     dataset = load_packed(Path(json.loads((run_dir / "dataset.json").read_text())["directory"]))
     store, compute = build(config, dataset, [LOCAL_DEVICE], LOCAL_DEVICE)
     monkeypatch.chdir(run_dir / "tasks" / "worker-0")
-    steps_function(store, compute, config)(tf.constant(step_ids, tf.int64))
+    steps_function(store, compute, config)(tf.constant(step_ids, tf.int64), tf.constant(NOBODY, tf.float64))
     return store.snapshot(0)["weights"]
 
 

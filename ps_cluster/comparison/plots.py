@@ -92,9 +92,9 @@ def _plots(groups: Sequence[Group], views: Sequence[View]) -> Iterator[Plot]:
         caption = (
             f"What each worker did in the same short time in the middle of the first seed's run, {straggler_words(straggler)}. "
             "A step waits until it is admitted, pulls the parameters, computes, is held back where the worker is slow on "
-            "purpose, and pushes until its update is applied; blank is idle. In mode sync the push is the all-reduce, in which "
-            "the quick wait for the slow. Gradients that were dropped are not in the picture. A mode with several arms is "
-            "shown by its first."
+            "purpose, pushes, and is applied when its turn comes; blank is idle. In mode sync the push is the all-reduce, in "
+            "which the quick wait for the slow. Gradients that were dropped are not in the picture. A mode with several arms "
+            "is shown by its first."
         )
         yield Plot(f"timeline-{_file_part(straggler)}", f"Who did what, {straggler_words(straggler)}", caption, figure)
 

@@ -1,4 +1,4 @@
-"""Where the workers' time went, out of the ledger: a trace of every step, and the shares. No TensorFlow.
+"""Where the time of a run went, out of its ledger: a trace of what every task did, and the shares. No TensorFlow.
 
 The trace is in Chrome's format: open it in chrome://tracing or https://ui.perfetto.dev.
 """
@@ -6,7 +6,7 @@ The trace is in Chrome's format: open it in chrome://tracing or https://ui.perfe
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,50 +14,67 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.errors import UserError
+from ps_cluster.reporting.lanes import Lane, lanes
 from ps_cluster.run_dir import RunDir, write_whole
-from ps_cluster.training.ledger import BETWEEN, PHASES, phase_shares, phase_times, read_csv
+from ps_cluster.training.ledger import APPLY_ROW, GAPS, PHASES, phase_shares, read_csv
 
 
 def write_trace(run_dir: RunDir) -> None:
-    """Writes metrics/trace.json: for each worker process its steps, each with its phases, on one clock.
+    """Writes metrics/trace.json: what every task did, on one clock.
 
     Raises:
       UserError: the run has left no ledger.
     """
-    write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(_rows(run_dir)))}))
+    found = lanes(_updates(run_dir), _applies(run_dir))
+    start = min((row[0].begins for lane in found for row in lane.rows), default=0.0)
+    write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(found, start))}))
 
 
 def print_shares(run_dir: RunDir, console: Console) -> None:
-    """A line for each worker."""
+    """A line for each worker and each parameter server; what took nobody's time has no column."""
+    updates = _updates(run_dir)
+    shares = {f"worker {worker}": share for worker, share in phase_shares(updates).items()}
+    shares |= _apply_shares(updates, _applies(run_dir))
+    texts = {
+        name: [f"{100 * share[name]:.1f}" if name in share else "" for share in shares.values()]
+        for name in (*PHASES, *reversed(GAPS))
+    }
+    texts = {name: column for name, column in texts.items() if not set(column) <= {"0.0", ""}}
     table = Table(title="share of the training time [%]", title_justify="left", box=None, padding=(0, 2, 0, 0))
-    for name in ("worker", *PHASES, BETWEEN):
-        table.add_column(name, justify="right")
-    for worker, by_phase in phase_shares(_rows(run_dir)).items():
-        table.add_row(str(worker), *(f"{100 * share:.0f}" for share in by_phase.values()))
+    for name in ("task", *texts):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    for line in zip(shares, *texts.values()):
+        table.add_row(*line)
     console.print(table)
     console.print(f"trace  {run_dir.trace}  (chrome://tracing, ui.perfetto.dev)", soft_wrap=True, highlight=False)
 
 
-def _rows(run_dir: RunDir) -> np.ndarray:
+def _updates(run_dir: RunDir) -> np.ndarray:
     if not run_dir.updates.is_file():
         raise UserError(f"run directory '{run_dir.root}' holds no {run_dir.updates.name}: no training has ended in it")
     return read_csv(run_dir.updates)
 
 
-def _events(rows: np.ndarray) -> Iterator[dict[str, Any]]:
-    times = phase_times(rows)
-    start = times[0].min()
-    for worker, pid in sorted({(int(row["worker"]), int(row["pid"])) for row in rows}):
-        yield {"ph": "M", "name": "process_name", "pid": pid, "args": {"name": f"worker-{worker} (pid {pid})"}}
-    for row, edges in zip(rows, times.T):
-        about = {name: int(row[name]) for name in ("step", "version", "staleness")}
-        whole = {"ph": "X", "pid": int(row["pid"]), "tid": 0}
-        yield whole | {"name": f"step {about['step']}", "args": about} | _span(edges[0], edges[-1], start)
-        for name, begins, ends in zip(PHASES, edges, edges[1:]):
-            if ends > begins:
-                yield whole | {"name": name} | _span(begins, ends, start)
+def _applies(run_dir: RunDir) -> np.ndarray:
+    return read_csv(run_dir.applies, APPLY_ROW) if run_dir.applies.is_file() else np.empty(0, APPLY_ROW)
 
 
-def _span(begins: float, ends: float, start: float) -> dict[str, float]:
-    """Microseconds since the first step of all was asked for."""
-    return {"ts": round(1e6 * (begins - start), 1), "dur": round(1e6 * (ends - begins), 1)}
+def _apply_shares(updates: np.ndarray, applies: np.ndarray) -> dict[str, dict[str, float]]:
+    """Of the same time as the workers' shares."""
+    seconds = applies["applied_time"] - applies["entered_time"]
+    whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
+    return {
+        f"ps {index:.0f}": {"applies": float(seconds[applies["ps"] == index].sum() / whole)}
+        for index in np.unique(applies["ps"])
+    }
+
+
+def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
+    """A process for each lane, a thread for each row; microseconds since `start`."""
+    for process, lane in enumerate(found):
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": lane.name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
+        for thread, row in enumerate(lane.rows):
+            for span in row:
+                times = {"ts": round(1e6 * (span.begins - start), 1), "dur": round(1e6 * (span.ends - span.begins), 1)}
+                yield {"ph": "X", "pid": process, "tid": thread, "name": span.name, **times, "args": dict(span.about)}

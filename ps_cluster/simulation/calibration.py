@@ -148,7 +148,7 @@ def _steps_of(rows: np.ndarray, steps_per_dispatch: int) -> tuple[np.ndarray, np
     is alone go on without a gap.
     """
     times = ledger.phase_times(np.sort(rows, order="asked_time")[COLD_STEPS:])
-    _, pull, compute, _, push = np.diff(times, axis=0)
+    _, pull, compute, _, push, apply = np.diff(times, axis=0)
     gaps = np.sort(times[0, 1:] - times[-1, :-1])
     inside = len(gaps) - len(gaps) // steps_per_dispatch
-    return np.stack([pull, compute, push]), gaps[:inside], gaps[inside:]
+    return np.stack([pull, compute, push + apply]), gaps[:inside], gaps[inside:]

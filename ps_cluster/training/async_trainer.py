@@ -137,7 +137,7 @@ class _Chief:
         while len(missing):
             size = self._size(self._steps_per_second, left=len(missing) / self._config.training_workers)
             step_ids, missing = np.split(missing, [size])
-            self._dispatcher.schedule(run_steps, args=(tf.constant(step_ids, tf.int64),))
+            self._schedule(run_steps, step_ids)
             self._progress.scheduled_steps(step_ids)
             yield True
 
@@ -147,9 +147,13 @@ class _Chief:
         while end < total:
             end = min(total, end + self._size(self._progress.updates_per_second(), left=total - end))
             for _ in range(self._config.training_workers):
-                self._dispatcher.schedule(run_rounds, args=(tf.constant(end, tf.int64),))
+                self._schedule(run_rounds, end)
             self._progress.scheduled_updates(end)
             yield True
+
+    def _schedule(self, function: Callable, what: np.ndarray | int) -> None:
+        """A dispatch of `what` (step ids, or the version to go to), with the time it was scheduled for the ledger."""
+        self._dispatcher.schedule(function, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
     def _finish_steps_under_way(self) -> None:
         applied, moved = -1, time.monotonic()

@@ -60,24 +60,25 @@ class RoundSlice(Slice):
 
     def _contribute(self, push: Push) -> tf.Tensor:
         now = self._version.read_value()
-        recorded = self._record(push, now + 1, tf.constant(0, tf.int64))
         added = [
             self._sum.assign_add(push.gradient, read_value=False),
             self._delta_sum.assign_add(push.delta, read_value=False),
         ]
-        with tf.control_dependencies([recorded, *added]):
-            rows = self._ledger.sparse_read(now * self._workers + tf.range(self._workers, dtype=tf.int64))
-            complete = tf.math.count_nonzero(rows[:, 0]) >= self._needed
+        with tf.control_dependencies(added):
+            before = self._ledger.sparse_read(now * self._workers + tf.range(self._workers, dtype=tf.int64))
+            complete = tf.math.count_nonzero(before[:, 0]) + 1 >= self._needed
         rate = tf.cast(push.value("learning_rate"), tf.float32)
-        return tf.cond(complete, lambda: self._close(rate), lambda: tf.constant(APPLIED))
+        version = tf.cond(complete, lambda: self._close(rate), lambda: now + 1)
+        return after([self._record(push, version, tf.constant(0, tf.int64))], APPLIED)
 
     def _close(self, learning_rate: tf.Tensor) -> tf.Tensor:
+        """The round's update; returns the version it made."""
         version = self.update(
             self._sum.read_value() / self._needed, learning_rate, self._delta_sum.read_value() / self._needed
         )
         with tf.control_dependencies([version]):
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in (self._sum, self._delta_sum)]
-        return after(cleared, APPLIED)
+        return after(cleared, version)
 
 
 class BoundedSlice(Slice):
@@ -103,12 +104,12 @@ class BoundedSlice(Slice):
 
         def attempt() -> tf.Tensor:
             others = tf.math.count_nonzero(self._others(worker) != _NOT_UNDER_WAY)
-            return tf.cond(others <= self._bound, lambda: self._enter(worker), lambda: tf.constant(WAIT))
+            return tf.cond(others <= self._bound, lambda: self._let_in(worker), lambda: tf.constant(WAIT))
 
         with tf.device(self._device):
             return [repeat_while(WAIT, lambda: self._section.execute(attempt))]
 
-    def _enter(self, worker: tf.Tensor) -> tf.Tensor:
+    def _let_in(self, worker: tf.Tensor) -> tf.Tensor:
         now = self._version.read_value()
         entered = [
             self._under_way.scatter_update(tf.IndexedSlices(now[None], worker[None])),
@@ -124,7 +125,7 @@ class BoundedSlice(Slice):
         return tf.where(tf.logical_and(alive, other), pulled, tf.constant(_NOT_UNDER_WAY, tf.int64))
 
     def _take(self, push: Push) -> tf.Tensor:
-        return repeat_while(WAIT, lambda: self._section.execute(lambda: self._receive(push)))
+        return repeat_while(WAIT, lambda: self._section.execute(lambda: self._enter(push)))
 
     def _receive(self, push: Push) -> tf.Tensor:
         now = self._version.read_value()

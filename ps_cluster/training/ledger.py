@@ -12,18 +12,26 @@ from pathlib import Path
 import numpy as np
 
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
-STORE_COLUMNS = ("version", "staleness", "applied_time")
-# A step's way: it asks for parameters, may have to wait until it is admitted, has pulled them, has computed, and pushes
-# (later than computed where the worker is slow on purpose); the update is applied after that.
+STORE_COLUMNS = ("version", "staleness", "entered_time", "applied_time")
+# A step's way: the chief schedules the dispatch it is in; it asks for parameters, may have to wait until it is admitted,
+# has pulled them, has computed, and pushes (later than computed where the worker is slow on purpose); on the parameter
+# server it enters the critical section when its turn has come, and there the update is applied.
 WORKER_COLUMNS = (
     "worker", "pid", "examples", "correct", "loss", "learning_rate",
-    "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
+    "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
 )  # fmt: skip
+NOBODY = 0.0  # in place of the time of scheduling, where no chief hands out steps
 COLUMNS = STORE_COLUMNS + WORKER_COLUMNS
 # What a worker does between two neighbours of PHASE_COLUMNS.
-PHASE_COLUMNS = ("asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "applied_time")
-PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes (and waits)")
-BETWEEN = "between steps"  # dispatch, and having nothing to do
+PHASE_COLUMNS = (
+    "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "entered_time", "applied_time",
+)  # fmt: skip
+# A push goes its way and waits for its turn.
+PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes", "applies")
+# What it does between two steps: it has nothing to do, or a dispatch that is already scheduled is on its way to it.
+GAPS = ("idle", "dispatch")
+APPLY_ROW = np.dtype([(name, np.float64) for name in ("ps", "step", "entered_time", "applied_time")])
+"""A line of metrics/applies.csv."""
 ROW = np.dtype([(name, np.float64) for name in ("step", *COLUMNS)])
 """A line of metrics/updates.csv."""
 _INDEX = {name: index for index, name in enumerate(COLUMNS)}
@@ -45,8 +53,10 @@ def merged_rows(ledgers: np.ndarray) -> np.ndarray:
     The staleness of an update is that of its stalest slice; an update is applied when its last slice is.
     """
     rows = ledgers[0].copy()
-    for name, latest in (("staleness", np.max), ("applied_time", np.max)):
-        rows[:, _INDEX[name]] = latest(column(ledgers, name), axis=0)
+    rows[:, _INDEX["staleness"]] = column(ledgers, "staleness").max(axis=0)
+    last = column(ledgers, "applied_time").argmax(axis=0)
+    for name in ("entered_time", "applied_time"):
+        rows[:, _INDEX[name]] = column(ledgers, name)[last, np.arange(len(last))]
     return rows[applied(ledgers)]
 
 
@@ -93,17 +103,26 @@ def write_csv(path: Path, ledgers: np.ndarray) -> None:
     np.savetxt(path, table, fmt=formats, delimiter=",", header=",".join(ROW.names), comments="")
 
 
-def read_csv(path: Path) -> np.ndarray:
-    """What `write_csv` has written: a structured array [applied steps] of ROW.
+def write_applies(path: Path, ledgers: np.ndarray) -> None:
+    """A line for each update of each parameter server's slice: the fields of APPLY_ROW."""
+    servers, steps = np.nonzero(column(ledgers, "version"))
+    entered, applied_times = (column(ledgers, name)[servers, steps] for name in ("entered_time", "applied_time"))
+    table = np.column_stack([servers, steps, entered, applied_times])
+    header = ",".join(APPLY_ROW.names)
+    np.savetxt(path, table, fmt=["%d", "%d", "%.6f", "%.6f"], delimiter=",", header=header, comments="")
+
+
+def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
+    """What `write_csv` or, with APPLY_ROW, `write_applies` has written: a structured array [lines] of `row`.
 
     Raises:
       OSError: there is no such file.
       ValueError: it has other columns.
     """
     header, *lines = path.read_text(encoding="utf-8").splitlines() or [""]
-    if tuple(header.split(",")) != ROW.names:
+    if tuple(header.split(",")) != row.names:
         raise ValueError(f"{path.name} has other columns: {header}")
-    return np.loadtxt(lines, ROW, delimiter=",", ndmin=1) if lines else np.empty(0, ROW)
+    return np.loadtxt(lines, row, delimiter=",", ndmin=1) if lines else np.empty(0, row)
 
 
 def phase_times(rows: np.ndarray) -> np.ndarray:
@@ -111,16 +130,35 @@ def phase_times(rows: np.ndarray) -> np.ndarray:
     return np.stack([rows[name] for name in PHASE_COLUMNS])
 
 
+def gap_times(rows: np.ndarray) -> np.ndarray:
+    """float64 [gaps + 1, steps] in unix seconds: when each of GAPS before a step began and the last one ended.
+
+    A worker is free from its last update on, and at first from when any worker asked for parameters. A step of a dispatch
+    that it has not had yet comes to it from the moment it is free and the dispatch is scheduled. `rows`: of ROW.
+    """
+    free, handed, asked = rows["asked_time"].copy(), rows["asked_time"].copy(), rows["asked_time"]
+    for worker in np.unique(rows["worker"]):
+        mine = np.flatnonzero(rows["worker"] == worker)
+        mine = mine[np.argsort(asked[mine], kind="stable")]
+        scheduled = rows["scheduled_time"][mine]
+        free[mine] = np.minimum(np.append(asked.min(), rows["applied_time"][mine[:-1]]), asked[mine])
+        another = np.diff(scheduled, prepend=NOBODY) != 0
+        handed[mine] = np.where(another, np.clip(scheduled, free[mine], asked[mine]), asked[mine])
+    return np.stack([free, handed, asked])
+
+
 def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
-    """Worker → each of PHASES and BETWEEN → its share of the time from the first step asked for to the last update.
+    """Worker → each of PHASES and GAPS → its share of the time from the first step asked for to the last update.
 
     A worker's shares sum to 1. `rows`: of ROW; without any, nobody has shares.
     """
-    times = phase_times(rows)
+    times, gaps = phase_times(rows), gap_times(rows)
     found = {}
     for worker in np.unique(rows["worker"]):
+        mine = rows["worker"] == worker
         # Applied is a time of another clock, which may be behind the worker's.
-        seconds = np.maximum(np.diff(times[:, rows["worker"] == worker], axis=0), 0).sum(axis=1)
-        shares = seconds / (times[-1].max() - times[0].min())
-        found[int(worker)] = dict(zip((*PHASES, BETWEEN), [*shares.tolist(), max(0.0, 1 - float(shares.sum()))]))
+        seconds = np.maximum(np.diff(times[:, mine], axis=0), 0).sum(axis=1)
+        shares = np.append(seconds, (gaps[2] - gaps[1])[mine].sum()) / (times[-1].max() - times[0].min())
+        idle = max(0.0, 1 - float(shares.sum()))
+        found[int(worker)] = dict(zip((*PHASES, "dispatch", "idle"), [*shares.tolist(), idle]))
     return found

@@ -16,7 +16,7 @@ from ps_cluster.reporting.tensorboard import TrainingWriter
 from ps_cluster.run_dir import RunDir, append_row, say, write_json
 from ps_cluster.training import checkpoints
 from ps_cluster.training.elastic import LocalSteps
-from ps_cluster.training.ledger import write_csv
+from ps_cluster.training.ledger import write_applies, write_csv
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
@@ -179,6 +179,8 @@ class Reporter:
     def end(self, result: dict, ledgers: np.ndarray) -> None:
         """The last row, the ledger, and the result where the launcher looks for it."""
         write_csv(self._run_dir.updates, ledgers)
+        if result["parameter_servers"]:  # elsewhere each process applies for itself
+            write_applies(self._run_dir.applies, ledgers)
         write_json(self._run_dir.training_result, result)
         self.row("ended")
         if self._tensorboard is not None:

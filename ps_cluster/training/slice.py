@@ -11,7 +11,7 @@ half done: TensorFlow cancels an operation that waits, never one whose inputs ar
 from __future__ import annotations
 
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +38,7 @@ class Push:
     gradient: tf.Tensor  # [n]
     delta: tf.Tensor  # float32 [m], change of the statistics
     row: tf.Tensor  # float64 [len(WORKER_COLUMNS)]
+    entered: tf.Tensor | None = None  # float64 [], unix s: its turn in the critical section
 
     def value(self, column: str) -> tf.Tensor:
         return self.row[WORKER_COLUMNS.index(column)]
@@ -123,7 +124,13 @@ class Slice:
             return self._take(push)
 
     def _take(self, push: Push) -> tf.Tensor:
-        return self._section.execute(lambda: self._receive(push))
+        return self._section.execute(lambda: self._enter(push))
+
+    def _enter(self, push: Push) -> tf.Tensor:
+        """In the critical section: its time there begins."""
+        entered = tf.timestamp()
+        with tf.control_dependencies([entered]):
+            return self._receive(replace(push, entered=entered))
 
     def _receive(self, push: Push) -> tf.Tensor:
         """In the critical section: what becomes of a push."""
@@ -159,7 +166,8 @@ class Slice:
         return after(self._history.write(version), version)
 
     def _record(self, push: Push, version: tf.Tensor, stale: tf.Tensor) -> tf.Operation:
-        own = tf.stack([tf.cast(version, tf.float64), tf.cast(stale, tf.float64), now_after(version)])
+        counts = [tf.cast(version, tf.float64), tf.cast(stale, tf.float64)]
+        own = tf.stack([*counts, push.entered, now_after(version)])
         update = tf.IndexedSlices(tf.concat([own, push.row], axis=0)[None], push.step[None])
         with tf.control_dependencies([self._ledger.scatter_update(update)]):
             return self._accepted.assign_add(1, read_value=False)

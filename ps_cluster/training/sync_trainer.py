@@ -16,9 +16,10 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training.dispatch import dispatch_size
+from ps_cluster.training.ledger import NOBODY
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.session import Session
-from ps_cluster.training.waiting import now_after
+from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.worker import Computation, Compute, Identity
 
 _SUM = tf.distribute.ReduceOp.SUM
@@ -90,14 +91,15 @@ def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore,
         with tf.control_dependencies([asked]):
             pulled = Pulled(*replica.pull(identity.worker))
         step_id = pulled.versions[0] * workers + identity.worker
-        result, row = computation(step_id, pulled, identity, asked, asked)
+        result, row = computation(step_id, pulled, identity, NOBODY, asked, asked)
         with tf.control_dependencies([row]):
             wire = result.gradient.dtype
             own = tf.concat([result.gradient, tf.cast(result.statistics_delta, wire)], 0)
         mean = tf.cast(all_reduce(own), tf.float32) / workers
-        gradient, delta = tf.split(mean, [tf.size(result.gradient), tf.size(result.statistics_delta)])
+        entered = now_after(mean)
+        gradient, delta = tf.split(after([entered], mean), [tf.size(result.gradient), tf.size(result.statistics_delta)])
         version = replica.update(gradient, result.learning_rate, delta)
-        return tf.concat([[tf.cast(version, tf.float64), 0.0, now_after(version)], row], 0)
+        return tf.concat([[tf.cast(version, tf.float64), 0.0, entered, now_after(version)], row], 0)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float64)])
     def run_updates(count: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:

@@ -23,6 +23,8 @@ from ps_cluster.training.waiting import after, now_after
 Compute = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]
 """(step id int64 [], weights [n], statistics float32 [m]) → the step's result; a `TrainStep` or `LocalSteps`."""
 
+TIME = tf.TensorSpec([], tf.float64)  # unix seconds
+
 SLICE_KINDS: dict[str, type[Slice]] = {"sync-ps": RoundSlice, "bounded": BoundedSlice, "elastic": ElasticSlice}
 """Modes whose slices do more than apply what comes."""
 
@@ -64,11 +66,12 @@ class Computation:
         step_id: tf.Tensor,
         pulled: Pulled,
         identity: Identity,
+        scheduled: tf.Tensor | float,
         asked: tf.Tensor,
         admitted: tf.Tensor,
         *before_push,
     ) -> tuple[StepResult, tf.Tensor]:
-        """The result, and its row float64 [len(WORKER_COLUMNS)]."""
+        """The result, and its row float64 [len(WORKER_COLUMNS)]; the times are what the row says of them."""
         pulled_time = now_after(pulled.weights)
         result = self._compute(step_id, pulled.weights, pulled.statistics)
         computed_time = now_after(result.gradient, *before_push)
@@ -81,6 +84,7 @@ class Computation:
                 "correct": result.correct,
                 "loss": result.loss,
                 "learning_rate": result.learning_rate,
+                "scheduled_time": scheduled,
                 "asked_time": asked,
                 "admitted_time": admitted,
                 "pulled_time": pulled_time,
@@ -92,12 +96,12 @@ class Computation:
 
 
 def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
-    """The graph of one dispatch: int64 [k] step ids, each pulled, computed and pushed by itself."""
+    """The graph of one dispatch: int64 [k] step ids, each pulled, computed and pushed by itself, and when it was scheduled."""
     pause = Pause.from_environment()
     computation = Computation(compute, config)
     first = store.slices[0]
 
-    def attempt(step_id: tf.Tensor, identity: Identity) -> tf.Tensor:
+    def attempt(step_id: tf.Tensor, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
         # The pull needs nothing of this iteration, so without the dependency it may run before the last push.
         asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
         with tf.control_dependencies([asked]):
@@ -107,30 +111,30 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         with tf.control_dependencies([admitted]):
             pulled = store.pull(identity.worker)
         held = pause("computed", step_id, identity.both())
-        result, row = computation(step_id, pulled, identity, asked, admitted, *held)
+        result, row = computation(step_id, pulled, identity, scheduled, asked, admitted, *held)
         pushed = store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)
         with tf.control_dependencies([pushed]):
             applied = pause("applied", step_id, identity.both())
         with tf.control_dependencies(applied):
             return tf.reduce_any(tf.equal(pushed, DROPPED))
 
-    def run_one(step_id: tf.Tensor, identity: Identity) -> tf.Tensor:
+    def run_one(step_id: tf.Tensor, *of_dispatch) -> tf.Tensor:
         if not first.repeats_dropped:
-            return attempt(step_id, identity)
+            return attempt(step_id, *of_dispatch)
         again = tf.constant(True)
         return tf.while_loop(
             lambda again: again,
-            lambda again: attempt(after([again], step_id), identity),
+            lambda again: attempt(after([again], step_id), *of_dispatch),
             [again],
             parallel_iterations=1,
         )[0]
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
-    def run_steps(step_ids: tf.Tensor) -> tf.Tensor:
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), TIME])
+    def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = Identity.read()
 
         def body(position: tf.Tensor) -> tf.Tensor:
-            with tf.control_dependencies([run_one(step_ids[position], identity)]):
+            with tf.control_dependencies([run_one(step_ids[position], identity, scheduled)]):
                 return position + 1
 
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
@@ -139,7 +143,10 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
 
 
 def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
-    """The graph of one dispatch of synchronous rounds: takes part in every round below version `end`, int64 []."""
+    """The graph of one dispatch of synchronous rounds: takes part in every round below version `end`, int64 [].
+
+    Its other argument is when it was scheduled.
+    """
     computation = Computation(compute, config)
     (first,) = store.slices
 
@@ -149,13 +156,13 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
             admitted_to = first.admit_to_round(identity.worker, end)
         return [admitted_to, asked, now_after(admitted_to)]
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64)])
-    def run_rounds(end: tf.Tensor) -> tf.Tensor:
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), TIME])
+    def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = Identity.read()
 
         def take_part(asked: tf.Tensor, admitted: tf.Tensor, pulled: Pulled) -> tf.Tensor:
             step_id = pulled.versions[0] * config.steps_per_update + identity.worker
-            result, row = computation(step_id, pulled, identity, asked, admitted)
+            result, row = computation(step_id, pulled, identity, scheduled, asked, admitted)
             return store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)[0]
 
         def body(_: tf.Tensor, asked: tf.Tensor, admitted: tf.Tensor) -> list[tf.Tensor]:

@@ -14,7 +14,7 @@ def figures(rate, staleness=2.0):
         "bytes_per_second": 8e6 * rate,
         "pull_seconds": 0.002,
         "push_seconds": 0.001,
-        "shares": {"pulls": 0.2, "computes": 0.5, "pushes (and waits)": 0.1, "between steps": 0.2},
+        "shares": {"pulls": 0.2, "computes": 0.5, "pushes": 0.1, "applies": 0.03, "dispatch": 0.07, "idle": 0.1},
         "cpu_seconds_per_step": {"chief": 0.0001, "ps": 0.0005, "worker": 0.012},
         "staleness": {"mean": staleness, "p95": 3, "max": 5},
         "peak_memory_bytes": 2.5e9,
@@ -46,7 +46,7 @@ def test_rounds_go_through_all_cases_in_turn_and_what_is_known_is_written_after_
 def test_line_of_a_network_fits_into_110_columns():
     rounds = [figures(rate, staleness) for rate, staleness in ((90.0, 1.5), (100.0, 2.25), (95.0, 1.75))]
     *_, line = lines([{"workers": 8, "ps": 4, "rounds": rounds}], scaling.OF_NETWORKS, width=110)
-    expected = "8 4 12,160 (11,520–12,800) 1.75/3/5 2.5 0.1/0.5/12 20/50/10/20"
+    expected = "8 4 12,160 (11,520–12,800) 1.75/3/5 2.5 0.1/0.5/12 20/50/10/3/7/10"
     assert line.split() == expected.split()
 
 

@@ -24,7 +24,14 @@ def ledger(steps):
     rows = np.zeros(steps, ROW)
     rows["worker"] = np.arange(steps) % 2
     applied = 0.5 * (1 + np.arange(steps))
-    for offset, name in ((0.3, "asked"), (0.3, "admitted"), (0.2, "pulled"), (0.1, "computed"), (0.1, "pushed")):
+    for offset, name in (
+        (0.3, "asked"),
+        (0.3, "admitted"),
+        (0.2, "pulled"),
+        (0.1, "computed"),
+        (0.1, "pushed"),
+        (0, "entered"),
+    ):
         rows[f"{name}_time"] = applied - offset
     rows["applied_time"] = applied
     return rows

@@ -92,11 +92,12 @@ def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
 def _ledger(fake: Fake) -> str:
     lines = [",".join(("step", *COLUMNS))]
     for step, (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied) in enumerate(fake.rows):
-        times = [f"{START + time:.6f}" for time in (asked, admitted, pulled, computed, pushed)]
+        times = [f"{START + time:.6f}" for time in (asked, asked, admitted, pulled, computed, pushed)]
         known = [
             step,
             int(version),
             int(staleness),
+            f"{START + applied:.6f}",
             f"{START + applied:.6f}",
             int(worker),
             100 + int(worker),

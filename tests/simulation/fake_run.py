@@ -49,7 +49,7 @@ def _rows(steps: int, examples: int, steps_per_dispatch: int) -> np.ndarray:
     """float64 [1, steps, columns]"""
     ids = np.arange(steps)
     asked = ids * (PULL_S + COMPUTE_S + PUSH_S + GAP_S) + ids // steps_per_dispatch * (DISPATCH_GAP_S - GAP_S)
-    edges = asked + np.cumsum([0, 0, PULL_S, COMPUTE_S, 0, PUSH_S])[:, None]
+    edges = asked + np.cumsum([0, 0, PULL_S, COMPUTE_S, 0, PUSH_S / 2, PUSH_S / 2])[:, None]
     columns = dict(zip(ledger.PHASE_COLUMNS, edges)) | {"version": ids + 1, "pid": 7, "examples": examples}
     rows = np.zeros([1, steps, len(ledger.COLUMNS)])
     for name, values in columns.items():

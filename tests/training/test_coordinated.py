@@ -160,6 +160,19 @@ def test_a_round_is_one_update_with_the_mean_of_all_gradients():
     assert not ledger.column(rows, "staleness").any()
 
 
+def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
+    class SlowSlice(RoundSlice):
+        def update(self, *args):
+            with tf.control_dependencies([sleep(tf.constant(0.05, tf.float64))]):
+                return super().update(*args)
+
+    store = make_store(kind=SlowSlice, training={"mode": "sync-ps"}, steps=4, rule="sgd")
+    run_workers(round_step(store, 4))
+    rows = store.snapshot(12)["ledger"][0]
+    seconds = ledger.column(rows, "applied_time") - ledger.column(rows, "entered_time")
+    assert ((seconds.reshape(4, 3) >= 0.05).sum(axis=1) == 1).all()
+
+
 def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_dropped():
     training = {"mode": "sync-ps", "backup_workers": 1}
     store = make_store(kind=RoundSlice, training=training, steps=10, rule="sgd")

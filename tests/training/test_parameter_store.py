@@ -92,6 +92,9 @@ def test_three_hundred_pushes_of_three_threads_are_applied_three_hundred_times()
         version, staleness = ledger.column(own, "version"), ledger.column(own, "staleness")
         assert sorted(version) == list(range(1, 301))
         assert (staleness >= 0).all() and (staleness < version).all()
+        in_order = own[np.argsort(version)]
+        times = np.stack([ledger.column(in_order, name) for name in ("entered_time", "applied_time")], axis=1)
+        assert (np.diff(times.ravel()) >= 0).all(), "one update at a time"
 
 
 def test_staleness_is_the_version_applied_to_less_the_version_read():

@@ -112,4 +112,5 @@ def test_the_ledger_written_as_csv_names_its_columns(tmp_path):
     ledger.write_csv(tmp_path / "updates.csv", rows_of((1, 0, 0, 7, 1.5), None, (2, 1, 1, 8, 2.5))[None])
     lines = (tmp_path / "updates.csv").read_text().splitlines()
     assert lines[0].split(",") == ["step", *ledger.COLUMNS]
-    assert [line.split(",")[:4] for line in lines[1:]] == [["0", "1", "0", "1.500000"], ["2", "2", "1", "2.500000"]]
+    found = [line.split(",")[:5] for line in lines[1:]]
+    assert found == [["0", "1", "0", "0.000000", "1.500000"], ["2", "2", "1", "0.000000", "2.500000"]]
