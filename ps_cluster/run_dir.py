@@ -100,6 +100,11 @@ class RunDir:
         return self.metrics / "trace.json"
 
     @property
+    def profile(self) -> Path:
+        """The same for TensorBoard's profile plugin, which looks for <logdir>/plugins/profile/<run>/<host>.xplane.pb."""
+        return self.tensorboard / "plugins" / "profile" / self.root.name / "cluster.xplane.pb"
+
+    @property
     def training_result(self) -> Path:
         """What the chief says of the finished training; the summary is made from it."""
         return self.metrics / "training.json"

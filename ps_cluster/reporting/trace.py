@@ -1,6 +1,6 @@
 """Where the time of a run went, out of its ledger: a trace of what every task did, and the shares. No TensorFlow.
 
-The trace is in Chrome's format: open it in chrome://tracing or https://ui.perfetto.dev.
+The trace is written twice: in Chrome's format, for chrome://tracing or https://ui.perfetto.dev, and for TensorBoard.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from rich.table import Table
 
 from ps_cluster.errors import UserError
 from ps_cluster.reporting.lanes import Lane, lanes
+from ps_cluster.reporting.xplane import xspace
 from ps_cluster.run_dir import RunDir, write_whole
 from ps_cluster.training.ledger import APPLY_ROW, GAPS, PHASES, phase_shares, read_csv
 
 
 def write_trace(run_dir: RunDir) -> None:
-    """Writes metrics/trace.json: what every task did, on one clock.
+    """Writes metrics/trace.json and TensorBoard's profile: what every task did, on one clock.
 
     Raises:
       UserError: the run has left no ledger.
@@ -28,6 +29,7 @@ def write_trace(run_dir: RunDir) -> None:
     found = lanes(_updates(run_dir), _applies(run_dir))
     start = min((row[0].begins for lane in found for row in lane.rows), default=0.0)
     write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(found, start))}))
+    write_whole(run_dir.profile, xspace(found, start))
 
 
 def print_shares(run_dir: RunDir, console: Console) -> None:
@@ -46,7 +48,11 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
     for line in zip(shares, *texts.values()):
         table.add_row(*line)
     console.print(table)
-    console.print(f"trace  {run_dir.trace}  (chrome://tracing, ui.perfetto.dev)", soft_wrap=True, highlight=False)
+    for line in (
+        f"trace    {run_dir.trace}  (chrome://tracing, ui.perfetto.dev)",
+        f"profile  tensorboard --logdir {run_dir.tensorboard}  (with the plugin: pip install xprof)",
+    ):
+        console.print(line, soft_wrap=True, highlight=False)
 
 
 def _updates(run_dir: RunDir) -> np.ndarray:

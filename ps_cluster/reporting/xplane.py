@@ -1,0 +1,59 @@
+"""Lanes as TensorBoard's profile plugin takes them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from ps_cluster.reporting.lanes import Lane
+
+# The plugin shows the host's threads and what is named like a device; of these every one can be folded by itself.
+PLANE_PREFIX = "/device:CUSTOM:"
+
+
+def xspace(found: Sequence[Lane], start: float) -> bytes:
+    """An XSpace with a plane for each lane and a line for each row; times count from `start` (unix seconds)."""
+    space = messages().XSpace()
+    for index, lane in enumerate(found):
+        _fill(space.planes.add(id=index, name=PLANE_PREFIX + lane.name), lane, start)
+    return space.SerializeToString()
+
+
+def _fill(plane: Any, lane: Lane, start: float) -> None:
+    events, stats = _Names(plane.event_metadata), _Names(plane.stat_metadata)
+    for index, row in enumerate(lane.rows, 1):
+        line = plane.lines.add(id=index, display_id=index, name=lane.name)
+        for span in row:
+            event = line.events.add(
+                metadata_id=events.id(span.name),
+                offset_ps=round(1e12 * (span.begins - start)),
+                duration_ps=round(1e12 * (span.ends - span.begins)),
+            )
+            for name, value in span.about.items():
+                event.stats.add(metadata_id=stats.id(name), int64_value=value)
+
+
+class _Names:
+    """A plane's table of names, from 1 on: events and their stats hold numbers in their place."""
+
+    def __init__(self, table: Any):
+        self._table = table
+        self._ids: dict[str, int] = {}
+
+    def id(self, name: str) -> int:
+        if name not in self._ids:
+            self._ids[name] = number = len(self._ids) + 1
+            self._table[number].id, self._table[number].name = number, name
+        return self._ids[name]
+
+
+def messages() -> ModuleType:
+    """TensorFlow's module of the messages alone: imported by its name it would bring all of TensorFlow."""
+    package = Path(find_spec("tensorflow").origin).parent
+    spec = spec_from_file_location("xplane_pb2", package / "tsl" / "profiler" / "protobuf" / "xplane_pb2.py")
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
