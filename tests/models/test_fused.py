@@ -65,6 +65,8 @@ def test_outside_of_training_the_fused_network_gives_the_same_scores_and_changes
     fused = with_fused_layers(plain)
     fused.set_weights(plain.get_weights())
     expected = np.asarray(plain(IMAGES, training=False))
-    assert np.asarray(fused(IMAGES, training=False)) == pytest.approx(expected, abs=1e-4 * float(np.abs(expected).max()))
+    assert np.asarray(fused(IMAGES, training=False)) == pytest.approx(
+        expected, abs=1e-4 * float(np.abs(expected).max())
+    )
     for one, other in zip(fused.get_weights(), plain.get_weights(), strict=True):
         assert (one == other).all()
