@@ -16,7 +16,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.training.checkpoints import Checkpoint
 
-BATCH_SIZE = 125  # with 500 the evaluator took most memory of all tasks
+BATCH_SIZE = 50  # with 500 the evaluator took most memory of all tasks
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
 
 CLASSES = tuple(f"class {letter}" for letter in "abcdefghij")
-TEST_EXAMPLES = 1013  # eight batches and a remainder
+TEST_EXAMPLES = 1013  # twenty batches and a remainder
 
 
 @pytest.fixture(scope="module")
