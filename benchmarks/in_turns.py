@@ -80,7 +80,11 @@ CPU = medians(
 def options(command: Callable) -> Callable:
     """Adds --rounds, --seconds, --dataset, --data-dir and --output."""
     for option in (
-        click.option("--output", type=click.Path(path_type=Path), help="Also write every figure to this JSON file."),
+        click.option(
+            "--output",
+            type=click.Path(dir_okay=False, path_type=Path),
+            help="Also write every figure to this JSON file.",
+        ),
         click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is."),
         click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto"),
         click.option("--seconds", type=Number(1, 300), default=12.0, help="Of each measurement."),

@@ -46,7 +46,9 @@ def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
         base = case("airbench", "bfloat16", packed)
         with_snapshots = base.with_values({"checkpoints.snapshot_every_seconds": 2.0})
         rates = [measure_once(CLUSTER, config, packed) for config in (base, with_snapshots)]
-        measured = {"throughput with snapshots every 2 s / without": rates[1] / rates[0]} | _faults(data_dir)
+        measured = {"throughput with snapshots every 2 s / without": rates[1] / rates[0]} | _faults(
+            packed.name, data_dir
+        )
         for name, value in measured.items():
             found.setdefault(name, []).append(value)
             click.echo(f"{name}: {value:.2f}")
@@ -59,10 +61,12 @@ def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
     Console().print(table)
 
 
-def _faults(data_dir: Path | None) -> dict[str, float]:
+def _faults(dataset: str, data_dir: Path | None) -> dict[str, float]:
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
     run_dir = RunDir(folder / "run")
-    options = ["--run-dir", str(run_dir.root), "--no-evaluator", *(["--data-dir", str(data_dir)] if data_dir else [])]
+    options = ["--run-dir", str(run_dir.root), "--no-evaluator", "--dataset", dataset]
+    if data_dir:
+        options += ["--data-dir", str(data_dir.absolute())]
     process = subprocess.Popen(
         [sys.executable, "cli.py", "run", *options], cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True
     )

@@ -24,14 +24,14 @@ from ps_cluster.data.packed import PackedDataset
 
 WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
 STALENESS = [f"staleness.{name}" for name in ("mean", "p95", "max")]
-SHARES = [f"shares.{phase}" for phase in ("pulls", "computes", "pushes", "applies", "dispatch", "idle")]
+SHARES = [f"shares.{phase}" for phase in ("pulls", "computes", "pushes", "applies", "returns", "dispatch", "idle")]
 MEMORY = medians("memory\n[GB]", ["peak_memory_bytes"], ".1f", 1e-9)
 OF_NETWORKS = (
     over_rounds("images/s", "examples_per_second", ",.0f"),
     medians("staleness\nmean/p95/max", STALENESS, ".3g"),
     MEMORY,
     CPU,
-    medians("pull/compute/push/\napply/dispatch/idle [%]", SHARES, ".0f", 100),
+    medians("pull/compute/push/apply/\nreturn/dispatch/idle [%]", SHARES, ".0f", 100),
 )
 OF_PARAMETERS = (
     over_rounds("steps/s", "steps_per_second", ",.4g"),

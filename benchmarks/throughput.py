@@ -24,6 +24,7 @@ from benchmarks.arms import Arm
 from ps_cluster.cluster.start import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir, write_json
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -41,7 +42,15 @@ EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 10_0
 def cases(
     models: Iterable[str], precisions: Iterable[str], packed: PackedDataset, values: Mapping[str, Any]
 ) -> list[RunConfig]:
-    """A complete configuration, with `values` in it, for every model and precision; raises UserError for an unknown one."""
+    """A complete configuration, with `values` in it, for every model and precision.
+
+    Raises:
+      UserError: an unknown one, or a value that only some arms would follow.
+    """
+    if own := [key for key in values if key.startswith(("optimizer.", "schedule."))]:
+        raise UserError(
+            f"--set {own[0]}: got {values[own[0]]!r}: all arms of the bench have one update rule; leave it out"
+        )
     return [case(model, precision, packed).with_values(values) for model in models for precision in precisions]
 
 

@@ -56,11 +56,14 @@ class TimedView(PlainView):
 
     def progress(self, row: Row) -> None:
         super().progress(row)
-        if row["phase"] == "training" and len(row["workers"]) == self._state.config.cluster.workers:
+        if row["phase"] == "training" and self._all_have_an_update(row):
             self.looks.append(Look(time.time(), self._cpu_seconds()))
             if self.seconds >= self._wanted and not self._stopped:
                 self._stopped = True
                 os.kill(os.getpid(), signal.SIGINT)
+
+    def _all_have_an_update(self, row: Row) -> bool:
+        return len({worker["index"] for worker in row["workers"]}) == self._state.config.cluster.workers
 
     def _cpu_seconds(self) -> Counter[str]:
         taken: Counter[str] = Counter()

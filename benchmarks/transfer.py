@@ -28,6 +28,7 @@ from ps_cluster.data.packed import PackedDataset
 
 FLOAT_BYTES = 4
 SENDER_ENDS_WITHIN_S = 10.0
+SENDER_SENDS_WITHIN_S = 30.0
 COLUMNS = (
     medians("copies", ["copies"], ".1f", 1e-9),
     medians("TCP", ["tcp"], ".1f", 1e-9),
@@ -78,10 +79,12 @@ def tcp_bytes_per_second(size: int, seconds: float) -> float:
     """Of a process that sends blocks of `size` bytes to this one over loopback."""
     block = memoryview(bytearray(size))
     with socket.create_server(("127.0.0.1", 0)) as server:
+        server.settimeout(SENDER_SENDS_WITHIN_S)
         sender = get_context("spawn").Process(target=_send, args=(server.getsockname(), size), daemon=True)
         sender.start()
         connection, _ = server.accept()
     with connection:
+        connection.settimeout(SENDER_SENDS_WITHIN_S)
         rate = size * _per_second(lambda: _receive(connection, block), seconds)
     sender.join(SENDER_ENDS_WITHIN_S)
     return rate
@@ -99,7 +102,9 @@ def _send(address: tuple[str, int], size: int) -> None:
 
 def _receive(connection: socket.socket, block: memoryview) -> None:
     while block:
-        block = block[connection.recv_into(block) :]
+        if not (got := connection.recv_into(block)):
+            raise ConnectionError("the sender has ended")
+        block = block[got:]
 
 
 def _per_second(act: Callable[[], None], seconds: float) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ps_cluster.training import checkpoints
+from ps_cluster.training import checkpoints, ledger
 from tests.helpers.processes import assert_none_left, of_run, wait_until
 from tests.helpers.real_cluster import SMALL, finish, start, tasks, wait_for_training
 
@@ -34,7 +34,7 @@ def final_weights(run_dir):
 def finished(tmp_path_factory):
     """A run of 3 workers and 2 parameter servers, 300 updates, with the evaluator."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    output, summary = run(run_dir, "--workers", 3, "--ps", 2, "--steps", 300, "--batch-size", 64)
+    output, summary = run(run_dir, "--workers", 3, "--ps", 2, "--steps", 300, "--batch-size", 64, "--profile")
     return run_dir, output, summary
 
 
@@ -46,6 +46,19 @@ def test_three_hundred_steps_of_three_workers_are_applied_exactly_once_each(fini
     assert [int(row["step"]) for row in rows] == list(range(300))
     assert sorted(int(row["version"]) for row in rows) == list(range(1, 301))
     assert sum(summary["staleness"]["histogram"].values()) == 300
+
+
+def test_every_step_went_its_way_in_order_on_one_clock_and_each_server_applied_it(finished):
+    run_dir, output, _ = finished
+    rows = ledger.read_csv(run_dir / "metrics" / "updates.csv")
+    way = np.stack([rows[name] for name in ("scheduled_time", *ledger.PHASE_COLUMNS)])
+    assert (np.diff(way, axis=0) >= 0).all() and way.min() > time.time() - 600
+    applies = ledger.read_csv(run_dir / "metrics" / "applies.csv", ledger.APPLY_ROW)
+    assert sorted(zip(applies["ps"], applies["step"])) == [(ps, step) for ps in range(2) for step in range(300)]
+    for server in range(2):
+        turns = np.sort(applies[applies["ps"] == server], order="entered_time")
+        assert (turns["applied_time"][:-1] <= turns["entered_time"][1:]).all(), "one after the other"
+    assert "share of the training time" in output and (run_dir / "metrics" / "trace.json").is_file()
 
 
 def test_the_summary_proves_that_three_distinct_processes_worked(finished):

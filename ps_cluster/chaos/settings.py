@@ -9,7 +9,7 @@ from typing import Any
 
 from ps_cluster.chaos.faults import Fault, plan
 
-# More than fit into the time between faults; each costs 88 bytes on every parameter server.
+# More than fit into the time between faults; each costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000
 MOST_STEPS = 10_000_000
 COOL_DOWN_FRACTION, SHORTEST_COOL_DOWN = 0.25, 500

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,6 @@ from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
 from ps_cluster.simulation.costs import Costs, make_costs
 from ps_cluster.training import ledger
-from ps_cluster.training.dispatch import dispatch_size
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 COLD_STEPS = 8  # the first ones of each worker, in which graphs are still made
@@ -36,13 +34,8 @@ class FinishedRun:
         return sum(server["parameters"] for server in self.summary["parameter_servers"])
 
     @property
-    def steps_per_dispatch(self) -> int:
-        """That its workers were handed for most of the time."""
-        workers = self.config.training_workers
-        per_second = len(self.rows) / self.summary["train_seconds"] / workers
-        return dispatch_size(
-            self.config.cluster.steps_per_dispatch, workers=workers, per_second=per_second, left=math.inf
-        )
+    def dispatches(self) -> int:
+        return len(np.unique(self.rows["scheduled_time"]))
 
     def cpu_seconds(self, kind: str, startup: float) -> float:
         """Of all processes of a kind ("worker", "ps", "chief") together, without that of their start-up."""
@@ -65,7 +58,7 @@ def _read(file: Path, read: Callable[[Path], Any], root: Path) -> Any:
     try:
         return read(file)
     except (OSError, ValueError) as error:
-        raise UserError(f"run directory '{root}' holds no readable {file.name}") from error
+        raise UserError(f"run directory '{root}' holds no readable {file.name}: {error}") from error
 
 
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
@@ -82,8 +75,8 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     share = run.parameters / servers
     pull, push = _split(cpu["ps"] / servers, walls["pull"], walls["push"])
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
-    dispatching = base.chief_seconds / run.steps_per_dispatch
-    background = (cpu["chief"] - dispatching) * len(run.rows) / run.summary["train_seconds"]
+    dispatching = base.chief_seconds * run.dispatches
+    background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary["train_seconds"]
     measured = {
         "measured_on": _about(run, servers),
         "parameters": run.parameters,
@@ -124,8 +117,7 @@ def _cpu_seconds(run: FinishedRun, base: Costs) -> dict[str, float]:
 
 def _wall_seconds(run: FinishedRun) -> dict[str, float]:
     """Means over all workers, and two coefficients of variation."""
-    size = run.steps_per_dispatch
-    steps = [_steps_of(run.rows[run.rows["pid"] == pid], size) for pid in np.unique(run.rows["pid"])]
+    steps = [_steps_of(run.rows[run.rows["pid"] == pid]) for pid in np.unique(run.rows["pid"])]
     if not any(len(within) and len(between) for _, within, between in steps):
         raise UserError(f"run directory '{run.root}': {len(run.rows)} steps are too few to calibrate from")
     phases, step_gaps, dispatch_gaps = (np.concatenate(parts, axis=-1) for parts in zip(*steps, strict=True))
@@ -141,14 +133,10 @@ def _wall_seconds(run: FinishedRun) -> dict[str, float]:
     }
 
 
-def _steps_of(rows: np.ndarray, steps_per_dispatch: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of one worker process: seconds [3, steps] of pull, compute, push; of the gaps in a dispatch; of those between two.
-
-    The longest gaps are taken for those between two dispatches: the step ids don't tell, because those of a worker that
-    is alone go on without a gap.
-    """
-    times = ledger.phase_times(np.sort(rows, order="asked_time")[COLD_STEPS:])
+def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Of one worker process: seconds [3, steps] of pull, compute, push; of the gaps in a dispatch; of those between two."""
+    rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
+    times = ledger.phase_times(rows)
     _, pull, compute, _, push, apply = np.diff(times, axis=0)
-    gaps = np.sort(times[0, 1:] - times[-1, :-1])
-    inside = len(gaps) - len(gaps) // steps_per_dispatch
-    return np.stack([pull, compute, push + apply]), gaps[:inside], gaps[inside:]
+    gaps, between = times[0, 1:] - times[-1, :-1], np.diff(rows["scheduled_time"]) != 0
+    return np.stack([pull, compute, push + apply]), gaps[~between], gaps[between]

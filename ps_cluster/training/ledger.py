@@ -28,8 +28,9 @@ PHASE_COLUMNS = (
 )  # fmt: skip
 # A push goes its way and waits for its turn.
 PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes", "applies")
-# What it does between two steps: it has nothing to do, or a dispatch that is already scheduled is on its way to it.
-GAPS = ("idle", "dispatch")
+# What it does between two steps: it has nothing to do; or a dispatch that is scheduled is on its way to it; or, within a
+# dispatch, the parameter server's answer is on its way back.
+GAPS = ("idle", "dispatch", "returns")
 APPLY_ROW = np.dtype([(name, np.float64) for name in ("ps", "step", "entered_time", "applied_time")])
 """A line of metrics/applies.csv."""
 ROW = np.dtype([(name, np.float64) for name in ("step", *COLUMNS)])
@@ -136,15 +137,18 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
     A worker is free from its last update on, and at first from when any worker asked for parameters. A step of a dispatch
     that it has not had yet comes to it from the moment it is free and the dispatch is scheduled. `rows`: of ROW.
     """
-    free, handed, asked = rows["asked_time"].copy(), rows["asked_time"].copy(), rows["asked_time"]
+    asked = rows["asked_time"]
+    free, handed, received = asked.copy(), asked.copy(), asked.copy()
+    done = np.maximum(rows["applied_time"], rows["pushed_time"])  # applied is a time of another clock
     for worker in np.unique(rows["worker"]):
         mine = np.flatnonzero(rows["worker"] == worker)
         mine = mine[np.argsort(asked[mine], kind="stable")]
         scheduled = rows["scheduled_time"][mine]
-        free[mine] = np.minimum(np.append(asked.min(), rows["applied_time"][mine[:-1]]), asked[mine])
+        free[mine] = np.minimum(np.append(asked.min(), done[mine[:-1]]), asked[mine])
         another = np.diff(scheduled, prepend=NOBODY) != 0
-        handed[mine] = np.where(another, np.clip(scheduled, free[mine], asked[mine]), asked[mine])
-    return np.stack([free, handed, asked])
+        handed[mine] = np.where(another, np.clip(scheduled, free[mine], asked[mine]), free[mine])
+        received[mine] = np.where(another, asked[mine], free[mine])
+    return np.stack([free, handed, received, asked])
 
 
 def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
@@ -158,7 +162,8 @@ def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
         mine = rows["worker"] == worker
         # Applied is a time of another clock, which may be behind the worker's.
         seconds = np.maximum(np.diff(times[:, mine], axis=0), 0).sum(axis=1)
-        shares = np.append(seconds, (gaps[2] - gaps[1])[mine].sum()) / (times[-1].max() - times[0].min())
+        _, dispatch, returns = np.diff(gaps[:, mine], axis=0).sum(axis=1)
+        shares = np.array([*seconds, returns, dispatch]) / (times[-1].max() - times[0].min())
         idle = max(0.0, 1 - float(shares.sum()))
-        found[int(worker)] = dict(zip((*PHASES, "dispatch", "idle"), [*shares.tolist(), idle]))
+        found[int(worker)] = dict(zip((*PHASES, "returns", "dispatch", "idle"), [*shares.tolist(), idle]))
     return found

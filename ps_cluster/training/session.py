@@ -16,7 +16,7 @@ from ps_cluster.reporting.tensorboard import TrainingWriter
 from ps_cluster.run_dir import RunDir, append_row, say, write_json
 from ps_cluster.training import checkpoints
 from ps_cluster.training.elastic import LocalSteps
-from ps_cluster.training.ledger import write_applies, write_csv
+from ps_cluster.training.ledger import COLUMNS, write_applies, write_csv
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
@@ -64,6 +64,11 @@ class Session:
         if self._resumed is None:
             raise UserError(f"run directory '{self._run_dir.root}' holds no checkpoint to resume from")
         _check_same_work(self._config, RunConfig.model_validate(self._resumed.meta["config"]))
+        if self._resumed.arrays["ledger"].shape[-1] != len(COLUMNS):
+            raise UserError(
+                f"run directory '{self._run_dir.root}' is of an earlier version, whose ledger has other columns: "
+                "it can be evaluated, not resumed"
+            )
         self.progress.resume(self._resumed.arrays["ledger"], self._resumed.meta["train_seconds"])
 
     def build(self, devices: Sequence[str], own_device: str) -> tuple[ParameterStore, Compute]:

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import choices, dispatch, scaling, transfer
+from benchmarks import choices, dispatch, recovery, scaling, transfer
 
 
 @pytest.mark.parametrize(
@@ -20,6 +20,8 @@ from benchmarks import choices, dispatch, scaling, transfer
         (scaling, "--dataset mnist", ["--dataset", "mnist"]),
         (scaling, "--data-dir absent --dataset cifar10", ["'absent'", "does not exist"]),
         (scaling, "surplus", ["surplus"]),
+        (scaling, "--output .", ["--output", "directory"]),
+        (recovery, "--rounds 0", ["--rounds", "0"]),
         (dispatch, "--workers 0", ["--workers", "0"]),
         (dispatch, "--seconds long", ["--seconds", "long"]),
         (choices, "--models alexnet", ["--models", "alexnet"]),

@@ -1,4 +1,6 @@
 import json
+import multiprocessing
+import socket
 
 import pytest
 from rich.console import Console
@@ -14,7 +16,15 @@ def figures(rate, staleness=2.0):
         "bytes_per_second": 8e6 * rate,
         "pull_seconds": 0.002,
         "push_seconds": 0.001,
-        "shares": {"pulls": 0.2, "computes": 0.5, "pushes": 0.1, "applies": 0.03, "dispatch": 0.07, "idle": 0.1},
+        "shares": {
+            "pulls": 0.2,
+            "computes": 0.5,
+            "pushes": 0.1,
+            "applies": 0.03,
+            "returns": 0.04,
+            "dispatch": 0.03,
+            "idle": 0.1,
+        },
         "cpu_seconds_per_step": {"chief": 0.0001, "ps": 0.0005, "worker": 0.012},
         "staleness": {"mean": staleness, "p95": 3, "max": 5},
         "peak_memory_bytes": 2.5e9,
@@ -46,7 +56,7 @@ def test_rounds_go_through_all_cases_in_turn_and_what_is_known_is_written_after_
 def test_line_of_a_network_fits_into_110_columns():
     rounds = [figures(rate, staleness) for rate, staleness in ((90.0, 1.5), (100.0, 2.25), (95.0, 1.75))]
     *_, line = lines([{"workers": 8, "ps": 4, "rounds": rounds}], scaling.OF_NETWORKS, width=110)
-    expected = "8 4 12,160 (11,520–12,800) 1.75/3/5 2.5 0.1/0.5/12 20/50/10/3/7/10"
+    expected = "8 4 12,160 (11,520–12,800) 1.75/3/5 2.5 0.1/0.5/12 20/50/10/3/4/3/10"
     assert line.split() == expected.split()
 
 
@@ -69,9 +79,21 @@ def test_ratios_of_transfers_stand_beside_the_rates():
     assert line.split() == ["20.0", "20.0", "7.0", "8.0", "6.0", "0.75", "(0.75–0.75)", "4.0", "0.50", "(0.50–0.50)"]
 
 
-@pytest.mark.parametrize("rate", [transfer.copied_bytes_per_second, transfer.tcp_bytes_per_second])
-def test_raw_ways_move_whole_blocks(rate):
-    assert rate(100_000, 0.05) > 1e6
+def test_blocks_come_whole_over_tcp_and_a_sender_that_ends_early_is_told():
+    here, there = socket.socketpair()
+    sent = bytes(range(256)) * 40
+    there.sendall(sent)
+    block = memoryview(bytearray(len(sent)))
+    transfer._receive(here, block)
+    assert block.tobytes() == sent
+    there.close()
+    with here, pytest.raises(ConnectionError, match="the sender has ended"):
+        transfer._receive(here, block)
+
+
+def test_the_sender_of_the_tcp_measurement_is_gone_afterwards():
+    assert transfer.tcp_bytes_per_second(100_000, 0.05) > 0
+    assert multiprocessing.active_children() == []
 
 
 def test_settings_are_held_against_the_default_of_the_same_network_in_the_same_round():

@@ -72,7 +72,9 @@ def test_run_is_stopped_once_the_seconds_after_the_last_workers_first_update(tmp
     with StopRequests() as stop:
         for now[0], phase, workers in ((0, "building", 0), (1, "training", 1), (2, "training", 2), (11.9, "training", 2),
                                        (12, "training", 2), (13, "training", 2), (14, "draining", 2)):  # fmt: skip
-            view.progress({"phase": phase, "workers": [{}] * workers, "applied": 0, "total": 9})
+            view.progress(
+                {"phase": phase, "workers": [{"index": index} for index in range(workers)], "applied": 0, "total": 9}
+            )
             requests.append(stop.count)
     assert requests == [0, 0, 0, 0, 1, 1, 1] and stop.last_signal == signal.SIGINT
     assert [look.time for look in view.looks] == [2, 11.9, 12, 13] and view.seconds == 11

@@ -58,15 +58,16 @@ def test_only_normalisation_and_dear_activations_change_and_the_variables_keep_t
     assert [layer.compute_dtype for layer in fused.layers] == [layer.compute_dtype for layer in plain.layers]
 
 
-def test_outside_of_training_the_fused_network_gives_the_same_scores_and_changes_nothing():
-    plain = registry.build("airbench", 10, precision="float32", seed=0, activation="gelu")
+@pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.03)])
+def test_outside_of_training_the_fused_network_gives_the_same_scores_and_changes_nothing(precision, tolerance):
+    plain = registry.build("airbench", 10, precision=precision, seed=0, activation="gelu")
     for variable in statistics_of(plain):
         variable.assign(variable + np.random.default_rng(0).uniform(0.1, 1.0, variable.shape))
     fused = with_fused_layers(plain)
     fused.set_weights(plain.get_weights())
     expected = np.asarray(plain(IMAGES, training=False))
     assert np.asarray(fused(IMAGES, training=False)) == pytest.approx(
-        expected, abs=1e-4 * float(np.abs(expected).max())
+        expected, abs=tolerance * float(np.abs(expected).max())
     )
     for one, other in zip(fused.get_weights(), plain.get_weights(), strict=True):
         assert (one == other).all()

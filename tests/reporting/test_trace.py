@@ -110,7 +110,7 @@ def test_where_nobody_hands_out_steps_and_no_server_applies_them_only_workers_ha
     run_dir.applies.unlink()
     spans, lanes = events_of(run_dir)
     assert lanes == ["worker-0 (pid 71)"]
-    assert [span[2:] for span in spans if span[2] in ledger.GAPS] == [("idle", 6, 4)]
+    assert [span[2:] for span in spans if span[2] in ledger.GAPS] == [("returns", 6, 4)]
 
 
 def test_tensorboards_profile_holds_the_same_spans(run_dir):

@@ -50,7 +50,9 @@ def _rows(steps: int, examples: int, steps_per_dispatch: int) -> np.ndarray:
     ids = np.arange(steps)
     asked = ids * (PULL_S + COMPUTE_S + PUSH_S + GAP_S) + ids // steps_per_dispatch * (DISPATCH_GAP_S - GAP_S)
     edges = asked + np.cumsum([0, 0, PULL_S, COMPUTE_S, 0, PUSH_S / 2, PUSH_S / 2])[:, None]
+    scheduled = 1.0 + ids // steps_per_dispatch
     columns = dict(zip(ledger.PHASE_COLUMNS, edges)) | {"version": ids + 1, "pid": 7, "examples": examples}
+    columns["scheduled_time"] = scheduled
     rows = np.zeros([1, steps, len(ledger.COLUMNS)])
     for name, values in columns.items():
         rows[0, :, ledger.COLUMNS.index(name)] = values

@@ -102,6 +102,13 @@ def test_when_the_chief_is_short_of_time_auto_makes_the_shortest_dispatches(cost
     assert simulate(given, cluster(100)).steps_per_second == pytest.approx(100 / 0.05, rel=0.01)
 
 
+def test_with_many_workers_dispatches_of_auto_grow_and_the_chief_keeps_up(costs, cluster):
+    many = costs(steps_per_dispatch="auto", compute_seconds=0.1, chief_seconds=0.004)
+    trained = simulate(many, cluster(400))
+    assert trained.steps_per_second == pytest.approx(400 / 0.1, rel=0.05)
+    assert len(trained.seconds) / trained.dispatches == pytest.approx(4000 / 200, rel=0.2)
+
+
 def test_what_the_chief_does_all_the_time_is_missing_to_the_others(costs, cluster):
     watched = costs(chief_background_cores=0.5)
     assert simulate(watched, cluster(5, cores=2)).steps_per_second == pytest.approx(1.5, rel=0.01)
