@@ -59,7 +59,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run. Shares and accuracies in 0..1; what an older or simpler run did not write down is None or empty."""
+    """A finished run. Shares and accuracies in 0..1; what a simpler run does not write down is None or empty."""
 
     root: Path
     config: RunConfig
