@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.fork_client import ForkServer
 from ps_cluster.cluster.isolation import Network
+from ps_cluster.cluster.pinning import cores_of
 from ps_cluster.cluster.supervisor import Supervisor, TaskExit, TaskSpec
 from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, ClusterTopology, Task
 from ps_cluster.cluster.usage import Usage
@@ -151,11 +152,17 @@ class LocalCluster:
         content = {"launcher": {"pid": os.getpid()}, "isolated": self._network.isolated, "tasks": tasks}
         write_json(self._run_dir.cluster, content)
 
+    def _cores(self, task: Task) -> tuple[str, ...]:
+        if task.type != WORKER:
+            return ()
+        cores = sorted(os.sched_getaffinity(0))
+        return "--cores", ",".join(map(str, cores_of(task.index, self._config, self._workers, cores)))
+
     def _spec(self, task: Task) -> TaskSpec:
         named = ("--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index))
         return TaskSpec(
             task=task,
-            argv=(*self._task_argv, *named, *self._task_options),
+            argv=(*self._task_argv, *named, *self._cores(task), *self._task_options),
             env=environment.for_child(os.environ, os.getpid()) | {"TF_CONFIG": self.topology.tf_config(task)},
             cwd=self._run_dir.root,
             log=self._run_dir.log(task.type, task.index),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import NoReturn
 
 from ps_cluster.cluster.topology import WORKER
@@ -21,6 +22,8 @@ def serve(config: RunConfig, cluster: dict[str, list[str]], task_type: str, inde
     session.experimental.disable_thread_spinning = True
     if task_type == WORKER:  # a parameter server keeps TensorFlow's choice, which is all cores
         session.intra_op_parallelism_threads = config.cluster.intra_op_threads
+        # TensorFlow would take as many as there are cores, and with one a server never connects.
+        session.inter_op_parallelism_threads = max(2, len(os.sched_getaffinity(0)))
     server = tf.distribute.Server(
         tf.train.ClusterSpec(cluster), job_name=task_type, task_index=index, protocol="grpc", config=session
     )

@@ -43,8 +43,11 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     parser.add_argument("--run-dir", type=Path, required=True)
     parser.add_argument("--type", required=True)
     parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--cores", help="Of this machine, that the task keeps to: numbers with commas.")
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args(arguments)
+    if options.cores:
+        os.sched_setaffinity(0, map(int, options.cores.split(",")))
     run_dir, task = RunDir(options.run_dir.resolve()), Task(options.type, options.index)
 
     def body() -> None:

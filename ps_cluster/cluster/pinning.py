@@ -1,0 +1,26 @@
+"""Which cores of this machine each worker keeps to.
+
+A worker that moves between cores leaves its caches behind, and every worker that runs beside it there takes some of them.
+Where nobody waits for anybody, workers need not be equally fast, so each may stay where it is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ps_cluster.config import RunConfig
+
+MODES_WITHOUT_WAITING = ("async", "elastic")
+
+
+def cores_of(worker: int, config: RunConfig, workers: int, cores: Sequence[int]) -> Sequence[int]:
+    """The cores that a worker may use: equal parts of `cores`, or one of them where there are more workers.
+
+    All of them in modes in which the quick wait for the slow: three workers on two cores are not equally fast.
+    """
+    if not config.cluster.pin_workers or config.training.mode not in MODES_WITHOUT_WAITING:
+        return cores
+    if workers > len(cores):
+        return [cores[worker % len(cores)]]
+    each = len(cores) // workers
+    return cores[worker * each : (worker + 1) * each]
