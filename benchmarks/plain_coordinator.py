@@ -53,7 +53,9 @@ def train(
 
     run()  # in which every worker builds the graph
     rate = per_second(run, seconds) * CLOSURES_AT_ONCE[kind] * times
-    write_json(run_dir.training_result, progress.result([weights]) | {"completed": True, "examples_per_second": rate})
+    result = progress.result([weights]) | {"completed": True, "examples_per_second": rate}
+    result["updates"]["applied"] = next(done)  # no fewer than the rows tell of: else they count for more than this
+    write_json(run_dir.training_result, result)
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
 
 
