@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import sys
 import threading
-import time
 from collections.abc import Callable
 from functools import partial
 from itertools import count
 
 import tensorflow as tf
 
+from benchmarks.runs import per_second
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -51,7 +51,7 @@ def train(
         # The launcher takes a chief that tells of nothing new for one that stands still.
         append_row(run_dir.progress, progress.row("training") | {"applied": next(done)})
 
-    run()  # in which every worker builds the graph
+    # Before it counts every worker builds the graph.
     rate = per_second(run, seconds) * CLOSURES_AT_ONCE[kind] * times
     result = progress.result([weights]) | {"completed": True, "examples_per_second": rate}
     result["updates"]["applied"] = next(done)  # no fewer than the rows tell of: else they count for more than this
@@ -78,15 +78,6 @@ def reads(variable: tf.Variable, times: int) -> Callable:
         return tf.while_loop(lambda done, _: done < times, body, [0, 0.0], parallel_iterations=1)[1]
 
     return read
-
-
-def per_second(run: Callable[[], None], seconds: float) -> float:
-    """How often a second `run` can be called."""
-    started, calls = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        run()
-        calls += 1
-    return calls / (time.perf_counter() - started)
 
 
 if __name__ == "__main__":

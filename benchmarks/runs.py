@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from benchmarks.arms import Arm
@@ -29,3 +31,13 @@ def plain_per_second(kind: str, config: RunConfig, packed: PackedDataset, second
     """Closures or reads a second of `benchmarks.plain_coordinator`. RuntimeError where it fails."""
     body = ("benchmarks.plain_coordinator", kind, str(weights), str(seconds))
     return run_arm(Arm(kind, "benchmarks.cluster", body), config, packed)["examples_per_second"]
+
+
+def per_second(act: Callable[[], None], seconds: float) -> float:
+    """How often a second `act` can be done; once more before, which does not count."""
+    act()
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < seconds:
+        act()
+        count += 1
+    return count / (time.perf_counter() - started)

@@ -9,8 +9,6 @@ workers that read a variable on the parameter server over TensorFlow's gRPC and 
 from __future__ import annotations
 
 import socket
-import time
-from collections.abc import Callable
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
@@ -20,7 +18,7 @@ import numpy as np
 from rich.console import Console
 
 from benchmarks.in_turns import Case, Number, measure, medians, open_data, options, over_rounds, print_table
-from benchmarks.runs import empty_steps, plain_per_second
+from benchmarks.runs import empty_steps, per_second, plain_per_second
 from benchmarks.throughput import case
 from ps_cluster.command_line import CommaList, OneLineCommand
 from ps_cluster.config import RunConfig
@@ -72,7 +70,7 @@ def rates(base: RunConfig, packed: PackedDataset, seconds: float, millions: floa
 def copied_bytes_per_second(size: int, seconds: float) -> float:
     """Of one thread that copies a block of `size` bytes onto another, again and again."""
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
-    return size * _per_second(lambda: np.copyto(target, source), seconds)
+    return size * per_second(lambda: np.copyto(target, source), seconds)
 
 
 def tcp_bytes_per_second(size: int, seconds: float) -> float:
@@ -85,7 +83,7 @@ def tcp_bytes_per_second(size: int, seconds: float) -> float:
         connection, _ = server.accept()
     with connection:
         connection.settimeout(SENDER_SENDS_WITHIN_S)
-        rate = size * _per_second(lambda: _receive(connection, block), seconds)
+        rate = size * per_second(lambda: _receive(connection, block), seconds)
     sender.join(SENDER_ENDS_WITHIN_S)
     return rate
 
@@ -105,15 +103,6 @@ def _receive(connection: socket.socket, block: memoryview) -> None:
         if not (got := connection.recv_into(block)):
             raise ConnectionError("the sender has ended")
         block = block[got:]
-
-
-def _per_second(act: Callable[[], None], seconds: float) -> float:
-    act()
-    started, count = time.perf_counter(), 0
-    while time.perf_counter() - started < seconds:
-        act()
-        count += 1
-    return count / (time.perf_counter() - started)
 
 
 if __name__ == "__main__":
