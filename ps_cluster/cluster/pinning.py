@@ -14,12 +14,20 @@ MODES_WITHOUT_WAITING = ("async", "elastic")
 
 
 def cores_of(worker: int, config: RunConfig, workers: int, cores: Sequence[int]) -> Sequence[int]:
-    """The cores that a worker may use: equal parts of `cores`, or one of them where there are more workers.
+    """The cores that a worker may use: some of its own, where the configuration asks for it.
 
     All of them in modes in which the quick wait for the slow: three workers on two cores are not equally fast.
     """
-    if not config.cluster.pin_workers or config.training.mode not in MODES_WITHOUT_WAITING:
-        return cores
+    return own_cores(worker, workers, cores) if keeps_to_cores(config) else cores
+
+
+def keeps_to_cores(config: RunConfig) -> bool:
+    """Whether each worker has cores of its own."""
+    return config.cluster.pin_workers and config.training.mode in MODES_WITHOUT_WAITING
+
+
+def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:
+    """Equal parts of `cores`, or one of them where there are more workers."""
     if workers > len(cores):
         return [cores[worker % len(cores)]]
     each = len(cores) // workers

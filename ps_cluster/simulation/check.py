@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ps_cluster.cluster.pinning import keeps_to_cores
 from ps_cluster.errors import UserError
 from ps_cluster.simulation.calibration import FinishedRun
 from ps_cluster.simulation.costs import Cluster, Costs, Network
@@ -59,6 +60,7 @@ def _cluster_of(run: FinishedRun, cores: int) -> Cluster:
         backup_workers=config.training.backup_workers,
         stragglers=parse_stragglers(config.cluster.straggler),
         cores=cores,
+        pinned=keeps_to_cores(config),
         seed=config.training.seed,
     )
 

@@ -94,7 +94,11 @@ class Network:
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is simulated. `cores`: of the one machine that all processes share; None gives each process its own."""
+    """What is simulated.
+
+    `cores`: of the one machine that all processes share; None gives each process its own. `pinned`:
+    there each worker keeps to a part of them.
+    """
 
     workers: int
     servers: int
@@ -103,6 +107,7 @@ class Cluster:
     backup_workers: int = 0
     stragglers: Stragglers = Stragglers()
     cores: int | None = None
+    pinned: bool = False
     seed: int = 0
 
     @property

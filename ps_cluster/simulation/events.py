@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from itertools import count
 
 Action = Callable[..., None]
@@ -32,33 +32,41 @@ class Events:
 
 
 class Cores:
-    """The cores of one machine, shared evenly by all that wants to compute; none computes on more than one core.
+    """Cores of one machine, shared evenly by all threads that want to compute; none computes on more than one core.
 
-    Egalitarian processor sharing. All jobs go forward at the same rate, so `_share`, the seconds that each has had since
-    the beginning, orders them: a job ends when `_share` is what it was at the job's start plus the job's seconds.
+    Egalitarian processor sharing. All threads go forward at the same rate, so `_share`, the seconds that each has had since
+    the beginning, orders the jobs: one ends when `_share` is what it was at the job's start plus the job's seconds.
     """
 
     def __init__(self, events: Events, cores: float):
         self._events = events
         self._cores = cores
-        self._jobs: list[tuple[float, int, Action]] = []
+        self._jobs: list[tuple[float, int, float, Action]] = []
         self._order = count()
+        self._threads = 0.0  # of all jobs
         self._share = 0.0
         self._seen = 0.0
         self._plan = 0
 
-    def run(self, seconds: float, then: Action) -> None:
-        """`then()` once so many CPU seconds are done."""
+    def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
+        """`then()` once each of so many threads has had so many CPU seconds; 1.5: two threads for half of the time."""
         self._go_on()
-        heapq.heappush(self._jobs, (self._share + seconds, next(self._order), then))
+        self._threads += threads
+        heapq.heappush(self._jobs, (self._share + seconds, next(self._order), threads, then))
         self._plan_next()
 
     @property
+    def load(self) -> float:
+        """Threads for each core."""
+        return self._threads / self._cores
+
+    @property
     def _rate(self) -> float:
-        return min(1.0, self._cores / len(self._jobs)) if self._jobs else 0.0
+        return min(1.0, 1 / self.load)
 
     def _go_on(self) -> None:
-        self._share += (self._events.now - self._seen) * self._rate
+        if self._jobs:
+            self._share += (self._events.now - self._seen) * self._rate
         self._seen = self._events.now
 
     def _plan_next(self) -> None:
@@ -71,15 +79,24 @@ class Cores:
         if plan != self._plan:
             return
         self._go_on()
-        _, _, then = heapq.heappop(self._jobs)
+        _, _, threads, then = heapq.heappop(self._jobs)
+        self._threads = self._threads - threads if self._jobs else 0.0  # exactly none is left of the last one
         self._plan_next()
         then()
 
 
-class Process:
-    """A process of the machine that does one thing after the other, in the order in which they come."""
+def least_busy(parts: Sequence[Cores]) -> Cores:
+    """Of the parts of one machine, the one on which a thread goes forward fastest."""
+    return min(parts, key=lambda cores: cores.load)
 
-    def __init__(self, cores: Cores):
+
+class Process:
+    """A process of the machine that does one thing after the other, in the order in which they come.
+
+    Each is done on the cores that are least busy when it begins; a process that may not move has one `Cores` to choose from.
+    """
+
+    def __init__(self, cores: Sequence[Cores]):
         self._cores = cores
         self._waiting: deque[tuple[float, Action]] = deque()
         self._busy = False
@@ -94,7 +111,7 @@ class Process:
         self._busy = bool(self._waiting)
         if self._busy:
             seconds, then = self._waiting.popleft()
-            self._cores.run(seconds, lambda: self._end(then))
+            least_busy(self._cores).run(seconds, lambda: self._end(then))
 
     def _end(self, then: Action) -> None:
         then()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 
+from ps_cluster.cluster.pinning import own_cores
 from ps_cluster.simulation.costs import Cluster, Costs
 from ps_cluster.simulation.draws import gammas
-from ps_cluster.simulation.events import Cores, Process
+from ps_cluster.simulation.events import Cores, Process, least_busy
 from ps_cluster.simulation.training import Training
 
 Serve = Callable[[int, int], None]
@@ -18,28 +19,37 @@ class OneMachine(Training):
     """No network; what takes processor time takes it of `cluster.cores`.
 
     As far as a worker's processor time is more than the wall seconds of its computation, it was spent in what the costs call
-    delays: it comes before the pull here, and the delays are shorter by as much.
+    delays (calls, packing); what is still left was a second thread of the computation.
     """
 
     def __init__(self, costs: Costs, cluster: Cluster):
-        around = max(0.0, costs.worker_cpu_seconds - costs.compute_seconds)
-        super().__init__(_without_processor_time(costs, around), cluster)
-        servers = cluster.servers
-        self._cores = Cores(self.events, cluster.cores - costs.chief_background_cores)
-        self._chief = Process(self._cores)
-        self._servers = [Process(self._cores) for _ in range(servers)]
-        self._pulls = gammas(self.random, costs.pull_seconds(servers), costs.server_cv)
-        self._pushes = gammas(self.random, costs.push_seconds(servers), costs.server_cv)
-        self._around = around
-        self._computations = gammas(self.random, costs.worker_cpu_seconds - around, costs.compute_cv)
-        self._idle = max(0.0, costs.compute_seconds - costs.worker_cpu_seconds)
+        more = max(0.0, costs.worker_cpu_seconds - costs.compute_seconds)
+        work_in_delays = min(1.0, more / costs.delay_seconds) if costs.delay_seconds else 0.0
+        super().__init__(costs.with_delays_times(1 - work_in_delays), cluster)
+        self._pull_work = work_in_delays * (costs.step_gap_seconds + costs.pull_delay_seconds)
+        self._push_work = work_in_delays * costs.push_delay_seconds
+        computing = costs.worker_cpu_seconds - self._pull_work - self._push_work
+        self._threads = max(1.0, computing / costs.compute_seconds)
+        self._computations = gammas(self.random, computing / self._threads, costs.compute_cv)
+        self._idle = max(0.0, costs.compute_seconds - computing)
+
+        own = [_cores_of(worker, cluster) for worker in range(cluster.workers)]
+        nobodys = tuple(core for core in range(cluster.cores) if not any(core in part for part in set(own)))
+        free = 1 - costs.chief_background_cores / cluster.cores
+        parts = {part: Cores(self.events, free * len(part)) for part in dict.fromkeys([nobodys, *own]) if part}
+        self._of_worker = [parts[part] for part in own]
+        self._all = list(parts.values())
+        self._chief = Process(self._all)
+        self._servers = [Process(self._all) for _ in range(cluster.servers)]
+        self._pulls = gammas(self.random, costs.pull_seconds(cluster.servers), costs.server_cv)
+        self._pushes = gammas(self.random, costs.push_seconds(cluster.servers), costs.server_cv)
         self._unserved = [0] * cluster.workers
 
     def ask_chief(self, then: Callable[[], None]) -> None:
         self._chief.do(self.costs.chief_seconds, then)
 
     def pull(self, worker: int) -> None:
-        self._cores.run(self._around, partial(self._pull, worker))
+        self._of_worker[worker].run(self._pull_work, partial(self._pull, worker))
 
     def _pull(self, worker: int) -> None:
         delay = self.costs.pull_delay_seconds
@@ -58,13 +68,17 @@ class OneMachine(Training):
             then(worker)
 
     def _compute(self, worker: int) -> None:
-        self._cores.run(next(self._computations), partial(self._computed, worker, self.events.now))
+        computed = partial(self._computed, worker, self.events.now)
+        self._of_worker[worker].run(next(self._computations), computed, self._threads)
 
     def _computed(self, worker: int, started: float) -> None:
         seconds = self.events.now - started + self._idle
         self.events.after(self._idle, self.compute_and_wait, worker, seconds, self._push)
 
     def _push(self, worker: int) -> None:
+        self._of_worker[worker].run(self._push_work, partial(self._send, worker))
+
+    def _send(self, worker: int) -> None:
         delay = self.costs.push_delay_seconds
         self.events.after(delay, self._request, worker, self._pushes, self.take, self._taken_by_all)
 
@@ -77,7 +91,7 @@ class OneMachine(Training):
 
     def _look(self, worker: int) -> None:
         """Takes processor time of the parameter server's process, again and again while the worker has to wait."""
-        self._cores.run(self.costs.look_cpu_seconds, partial(self._looked, worker))
+        least_busy(self._all).run(self.costs.look_cpu_seconds, partial(self._looked, worker))
 
     def _looked(self, worker: int) -> None:
         if self.may_take_part(worker):
@@ -86,10 +100,6 @@ class OneMachine(Training):
             self.events.after(self.costs.look_every_seconds, self._look, worker)
 
 
-def _without_processor_time(costs: Costs, seconds: float) -> Costs:
-    """The costs with delays that are shorter by so many seconds a step, as far as they are that long."""
-    return (
-        costs.with_delays_times(max(0.0, 1 - seconds / costs.delay_seconds))
-        if seconds and costs.delay_seconds
-        else costs
-    )
+def _cores_of(worker: int, cluster: Cluster) -> tuple[int, ...]:
+    cores = range(cluster.cores)
+    return tuple(own_cores(worker, cluster.workers, cores) if cluster.pinned else cores)

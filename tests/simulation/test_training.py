@@ -42,10 +42,29 @@ def test_a_step_of_one_worker_takes_the_sum_of_its_times(costs, cluster, servers
     assert set(trained.staleness) == {0}
 
 
-def test_on_one_machine_a_step_of_one_worker_takes_as_long_though_its_process_computes_more(costs, cluster):
-    for cpu in (0.9, 1.0, 1.1):
-        trained = simulate(costs(**EVERYTHING, worker_cpu_seconds=cpu), cluster(1, cores=2), steps=400)
-        assert seconds_per_step(trained) == pytest.approx(1 + 0.06 + 0.07 + 0.0825, rel=1e-6)
+@pytest.mark.parametrize("cpu", [0.9, 1.0, 1.1, 1.8])
+def test_on_one_machine_a_step_of_one_worker_takes_as_long_though_its_process_computes_more(costs, cluster, cpu):
+    trained = simulate(costs(**EVERYTHING, worker_cpu_seconds=cpu), cluster(1, cores=2), steps=400)
+    assert seconds_per_step(trained) == pytest.approx(1 + 0.06 + 0.07 + 0.0825, rel=1e-6)
+
+
+def test_on_one_core_a_second_thread_takes_its_time_in_the_computation(costs, cluster):
+    """0.12 s of the processor time beyond the computation fill all delays; the rest comes between pull and push."""
+    trained = simulate(costs(**EVERYTHING, worker_cpu_seconds=1.8), cluster(1, cores=1), steps=400)
+    assert seconds_per_step(trained) == pytest.approx(1.8 + 0.06 + (0.06 + 0.07) / 4, rel=1e-6)
+
+
+def test_pinned_workers_share_the_core_that_they_keep_to(costs, cluster):
+    trained = simulate(costs(compute_cv=0.3), cluster(3, cores=2, pinned=True), steps=10_000)
+    assert trained.steps_per_second == pytest.approx(2, rel=0.01)
+    # In a step of the two that share a core, the other one of them ends 1 and the one with its own core 2.
+    assert trained.warm_staleness.mean() == pytest.approx((2 * 3 + 2 * 1) / 4, rel=0.03)
+
+
+def test_pinned_workers_with_a_core_each_are_as_quick_as_machines_of_their_own(costs, cluster):
+    busy = costs(compute_cv=0.3, push_fixed_seconds=0.5)
+    pinned, machines = (simulate(busy, cluster(3, cores=cores, pinned=bool(cores))) for cores in (4, None))
+    assert pinned.steps_per_second == pytest.approx(machines.steps_per_second, rel=0.02)
 
 
 @pytest.mark.parametrize("cores", [None, 4])
