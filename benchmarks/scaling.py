@@ -24,22 +24,21 @@ from ps_cluster.data.packed import PackedDataset
 
 WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
 STALENESS = [f"staleness.{name}" for name in ("mean", "p95", "max")]
-SHARES = [f"shares.{phase}" for phase in ("pulls", "computes", "pushes", "applies", "returns", "dispatch", "idle")]
+PHASES = ("pulls", "computes", "pushes", "applies", "returns", "dispatch", "idle")
 MEMORY = medians("memory\n[GB]", ["peak_memory_bytes"], ".1f", 1e-9)
 OF_NETWORKS = (
     over_rounds("images/s", "examples_per_second", ",.0f"),
     medians("staleness\nmean/p95/max", STALENESS, ".3g"),
     MEMORY,
     CPU,
-    medians("pull/compute/push/apply/\nreturn/dispatch/idle [%]", SHARES, ".0f", 100),
 )
+OF_TIME = tuple(medians(f"{phase}\n[%]", [f"shares.{phase}"], ".0f", 100) for phase in PHASES)
 OF_PARAMETERS = (
     over_rounds("steps/s", "steps_per_second", ",.4g"),
     medians("pull/push\n[ms]", ["pull_seconds", "push_seconds"], ".3g", 1e3),
     over_rounds("pulled + pushed\n[MB/s]", "bytes_per_second", ",.0f", 1e-6),
-    MEMORY,
-    CPU,
 )
+OF_PROCESSES = (MEMORY, CPU)
 
 
 @click.command(cls=OneLineCommand)
@@ -59,13 +58,15 @@ def main(
     base = case(model, "auto", packed)
     if parameters:
         title = f"steps that compute nothing, {base.wire} on the wire, n = {rounds}"
-        columns, clusters = OF_PARAMETERS, product(workers or (3,), ps or (1,))
+        tables, clusters = (OF_PARAMETERS, OF_PROCESSES), product(workers or (3,), ps or (1,))
     else:
         title = f"{model}, {base.model.precision}, n = {rounds}"
-        columns, clusters = OF_NETWORKS, product(workers or WORKERS, ps or SERVERS)
+        tables, clusters = (OF_NETWORKS, OF_TIME), product(workers or WORKERS, ps or SERVERS)
     grid = product(parameters or (None,), clusters)
     cases = [one_case(base, packed, seconds, *cluster, millions) for millions, cluster in grid]
-    print_table(title, measure(cases, rounds, output), columns, Console())
+    rows = measure(cases, rounds, output)
+    for columns in tables:
+        print_table(title, rows, columns, Console())
 
 
 def one_case(

@@ -53,17 +53,21 @@ def test_rounds_go_through_all_cases_in_turn_and_what_is_known_is_written_after_
     assert json.loads(output.read_text()) == {"rows": rows}
 
 
-def test_line_of_a_network_fits_into_110_columns():
+def test_lines_of_a_network_fit_into_80_columns():
     rounds = [figures(rate, staleness) for rate, staleness in ((90.0, 1.5), (100.0, 2.25), (95.0, 1.75))]
-    *_, line = lines([{"workers": 8, "ps": 4, "rounds": rounds}], scaling.OF_NETWORKS, width=110)
-    expected = "8 4 12,160 (11,520–12,800) 1.75/3/5 2.5 0.1/0.5/12 20/50/10/3/4/3/10"
-    assert line.split() == expected.split()
+    rows = [{"workers": 8, "ps": 4, "rounds": rounds}]
+    *_, line = lines(rows, scaling.OF_NETWORKS, width=80)
+    assert line.split() == ["8", "4", "12,160", "(11,520–12,800)", "1.75/3/5", "2.5", "0.1/0.5/12"]
+    *_, line = lines(rows, scaling.OF_TIME, width=80)
+    assert line.split() == ["8", "4", "20", "50", "10", "3", "4", "3", "10"]
 
 
-def test_line_of_parameters_tells_steps_and_bytes():
-    rows = [{"M weights": 0.1, "workers": 3, "ps": 1, "rounds": [figures(100.0)]}]
-    *_, line = lines(rows, scaling.OF_PARAMETERS, width=110)
-    assert line.split() == ["0.1", "3", "1", "100", "(100–100)", "2/1", "800", "(800–800)", "2.5", "0.1/0.5/12"]
+def test_lines_of_parameters_fit_into_80_columns():
+    rows = [{"M weights": 0.1, "workers": 3, "ps": 1, "rounds": [figures(rate) for rate in (2345.6, 1e3, 3e3)]}]
+    *_, line = lines(rows, scaling.OF_PARAMETERS, width=80)
+    assert line.split() == ["0.1", "3", "1", "2,346", "(1,000–3,000)", "2/1", "18,765", "(8,000–24,000)"]
+    *_, line = lines(rows, scaling.OF_PROCESSES, width=80)
+    assert line.split() == ["0.1", "3", "1", "2.5", "0.1/0.5/12"]
 
 
 def test_what_a_case_does_not_know_is_a_dash():
