@@ -1,18 +1,20 @@
 """Parts of a network that take fewer passes over memory than Keras's own, and are the same functions.
 
 Keras 3 builds batch normalisation out of single operations in float32, TensorFlow GELU and SiLU out of single operations in
-the dtype of their input. docs/method.md says what these take.
+the dtype of their input, and oneDNN's kernel for the gradient of a convolution's filters in bfloat16 does half of the work a
+second that its others do, where it has no AMX. docs/method.md says what these take.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 
 import keras
 import tensorflow as tf
 
 CHEAP_ACTIVATIONS = ("linear", "relu")  # one operation as they are
+WIDE = 256  # channels; with 64 copying costs what multiplying wins
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
@@ -29,7 +31,15 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
         return FusedBatchNormalization
     if type(layer) is keras.layers.Activation and layer.activation.__name__ not in CHEAP_ACTIVATIONS:
         return CompiledActivation
+    if type(layer) is keras.layers.Conv2D and _multiplies_better(layer):
+        return WideConvolution
     return type(layer)
+
+
+def _multiplies_better(layer: keras.layers.Conv2D) -> bool:
+    plain = layer.padding == "same" and {*layer.strides, *layer.dilation_rate, layer.groups} == {1}
+    odd = all(size % 2 for size in layer.kernel_size)
+    return plain and odd and layer.compute_dtype == "bfloat16" and layer.kernel.shape[2] >= WIDE
 
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
@@ -94,3 +104,45 @@ def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
         return forward(x), lambda upstream: backward(x, upstream)
 
     return both
+
+
+class WideConvolution(keras.layers.Conv2D):
+    """`keras.layers.Conv2D` with stride 1 and "same" padding, whose kernel's gradient is made of products of matrices."""
+
+    def convolution_op(self, inputs: tf.Tensor, kernel: keras.Variable) -> tf.Tensor:
+        """`inputs`: [B, height, width, channels] in the layer's compute dtype, as is the result."""
+        return _convolution(inputs, tf.cast(tf.convert_to_tensor(kernel), inputs.dtype))
+
+
+@tf.custom_gradient
+def _convolution(images: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        of_images = tf.raw_ops.Conv2DBackpropInput(
+            input_sizes=tf.shape(images), filter=kernel, out_backprop=upstream, strides=[1] * 4, padding="SAME"
+        )
+        return of_images, kernel_gradient(images, upstream, kernel.shape)
+
+    return tf.nn.conv2d(images, kernel, 1, "SAME"), gradients
+
+
+def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
+    """The gradient of the kernel of a "same" convolution with stride 1 and odd kernel sizes.
+
+    For each row of the kernel a product of two matrices over all pixels of the batch: `images`, shifted by each of the row's
+    columns and laid side by side, and `upstream`. To lay all rows side by side too would be one product, but a larger copy.
+
+    Args:
+      images: [B, height, width, channels], what the convolution was given.
+      upstream: [B, height, width, filters], the gradient of what came out, in the same dtype.
+      shape: (rows, columns, channels, filters)
+    """
+    rows, columns, channels, filters = shape
+    height, width = images.shape[1:3]
+    padded = tf.pad(images, [[0, 0], [rows // 2] * 2, [columns // 2] * 2, [0, 0]])
+    shifted = tf.concat([padded[:, :, column : column + width] for column in range(columns)], axis=3)
+    of_pixels = tf.reshape(upstream, [-1, filters])
+    products = [
+        tf.matmul(tf.reshape(shifted[:, row : row + height], [-1, columns * channels]), of_pixels, transpose_a=True)
+        for row in range(rows)
+    ]
+    return tf.reshape(tf.stack(products), shape)

@@ -7,7 +7,14 @@ import tensorflow as tf
 
 from ps_cluster.models import registry
 from ps_cluster.models.flat import FlatLayout, statistics_of
-from ps_cluster.models.fused import CompiledActivation, FusedBatchNormalization, compiled, with_fused_layers
+from ps_cluster.models.fused import (
+    CompiledActivation,
+    FusedBatchNormalization,
+    WideConvolution,
+    compiled,
+    kernel_gradient,
+    with_fused_layers,
+)
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
@@ -47,8 +54,47 @@ def test_a_compiled_activation_is_exact_to_the_rounding_of_its_result_both_ways(
     assert np.asarray(tf.cast(slope, tf.float64)) == pytest.approx(2 * (share + wide * density), rel=2**-8, abs=1e-5)
 
 
+@pytest.mark.parametrize(("height", "width", "kernel"), [(7, 5, (3, 3)), (3, 3, (5, 1))])
+def test_the_gradient_of_a_kernel_is_that_of_the_convolution(height, width, kernel):
+    random = np.random.default_rng(0)
+    images, weights, upstream = (
+        tf.constant(random.normal(size=shape), tf.float64)
+        for shape in ([4, height, width, 3], [*kernel, 3, 2], [4, height, width, 2])
+    )
+    with tf.GradientTape() as tape:
+        tape.watch(weights)
+        convolved = tf.nn.conv2d(images, weights, 1, "SAME")
+    expected = tape.gradient(convolved, weights, upstream)
+    assert np.asarray(kernel_gradient(images, upstream, weights.shape)) == pytest.approx(np.asarray(expected))
+
+
+def test_a_wide_convolution_gives_the_result_and_the_gradients_of_the_plain_one():
+    images = tf.cast(np.random.default_rng(0).normal(size=[8, 5, 5, 256]), tf.bfloat16)
+    plain = keras.layers.Conv2D(32, 3, padding="same", dtype="mixed_bfloat16")
+    wide = WideConvolution.from_config(plain.get_config())
+    for layer in (plain, wide):
+        layer.build(images.shape)
+    wide.set_weights(plain.get_weights())
+    found = []
+    for layer in (plain, wide):
+        with tf.GradientTape() as tape:
+            tape.watch(images)
+            result = layer(images)
+        gradients = tape.gradient(result, [images, layer.kernel.value, layer.bias.value])
+        found.append([np.asarray(tf.cast(tensor, tf.float32)) for tensor in (result, *gradients)])
+    for expected, other in zip(*found, strict=True):
+        assert other == pytest.approx(expected, abs=0.01 * float(np.abs(expected).max()))
+
+
+@pytest.mark.parametrize(("precision", "wide"), [("bfloat16", 3), ("float32", 0)])
+def test_only_wide_convolutions_in_bfloat16_change(precision, wide):
+    fused = with_fused_layers(registry.build("airbench", 10, precision=precision, seed=0, activation="gelu"))
+    assert sum(type(layer) is WideConvolution for layer in fused.layers) == wide
+    assert sum(type(layer) is keras.layers.Conv2D for layer in fused.layers) == 7 - wide
+
+
 @pytest.mark.parametrize(("activation", "kind"), [("relu", keras.layers.Activation), ("gelu", CompiledActivation)])
-def test_only_normalisation_and_dear_activations_change_and_the_variables_keep_their_order(activation, kind):
+def test_normalisation_and_dear_activations_change_and_the_variables_keep_their_order(activation, kind):
     plain = registry.build("airbench", 10, precision="bfloat16", seed=0, activation=activation)
     fused = with_fused_layers(plain)
     kinds = {type(layer) for layer in fused.layers}
