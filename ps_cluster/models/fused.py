@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 CHEAP_ACTIVATIONS = ("linear", "relu")  # one operation as they are
-WIDE = 256  # channels; with 64 copying costs what multiplying wins
+WIDE = 256  # filters; with 64 the copies cost more than the products win
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
@@ -39,7 +39,7 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
 def _multiplies_better(layer: keras.layers.Conv2D) -> bool:
     plain = layer.padding == "same" and {*layer.strides, *layer.dilation_rate, layer.groups} == {1}
     odd = all(size % 2 for size in layer.kernel_size)
-    return plain and odd and layer.compute_dtype == "bfloat16" and layer.kernel.shape[2] >= WIDE
+    return plain and odd and layer.compute_dtype == "bfloat16" and layer.filters >= WIDE
 
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
