@@ -54,7 +54,7 @@ class Costs(BaseModel):
     )  # that the chief takes all the time: it looks, and writes progress
 
     look_every_seconds: float = Field(gt=0)  # sync-ps: how often a waiting worker asks whether the next round is open
-    look_cpu_seconds: Seconds  # of the parameter server's process, for each look
+    look_cpu_seconds: Seconds  # of the worker and the parameter server together, for each look
     startup_cpu_seconds: Seconds  # of each process before its first step; only for calibrating by CPU seconds
 
     def pull_seconds(self, servers: int) -> float:

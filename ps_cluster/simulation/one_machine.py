@@ -90,7 +90,7 @@ class OneMachine(Training):
         self.events.after(self.costs.pull_delay_seconds, self._look, worker)
 
     def _look(self, worker: int) -> None:
-        """Takes processor time of the parameter server's process, again and again while the worker has to wait."""
+        """Takes processor time again and again while the worker has to wait."""
         least_busy(self._all).run(self.costs.look_cpu_seconds, partial(self._looked, worker))
 
     def _looked(self, worker: int) -> None:

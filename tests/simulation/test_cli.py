@@ -46,7 +46,9 @@ def test_a_slow_network_is_the_bottleneck():
 
 
 def test_costs_are_saved_and_a_run_is_checked(tmp_path):
-    run, costs, file = write_run(tmp_path / "run"), tmp_path / "costs.yaml", tmp_path / "check.json"
+    startup = costs_of("tutorial_cnn").startup_cpu_seconds
+    run = write_run(tmp_path / "run", startup_s=startup)
+    costs, file = tmp_path / "costs.yaml", tmp_path / "check.json"
     result = simulate("--from", run, "--check", run, "--cores", 2, "--save-costs", costs, "--json", file)
     assert result.exit_code == 0, result.output
     assert "predicted" in result.output and "images/s" in result.output and "mean staleness" in result.output
