@@ -14,7 +14,7 @@ MODES_WITHOUT_WAITING = ("async", "elastic")
 
 
 def cores_of(worker: int, config: RunConfig, workers: int, cores: Sequence[int]) -> Sequence[int]:
-    """The cores that a worker may use: some of its own, where the configuration asks for it.
+    """The cores that a worker may use: a part of them, where the configuration asks for it.
 
     All of them in modes in which the quick wait for the slow: three workers on two cores are not equally fast.
     """
@@ -22,7 +22,7 @@ def cores_of(worker: int, config: RunConfig, workers: int, cores: Sequence[int])
 
 
 def keeps_to_cores(config: RunConfig) -> bool:
-    """Whether each worker has cores of its own."""
+    """Whether each worker keeps to a part of the cores."""
     return config.cluster.pin_workers and config.training.mode in MODES_WITHOUT_WAITING
 
 

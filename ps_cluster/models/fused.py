@@ -1,8 +1,8 @@
-"""Parts of a network that take fewer passes over memory than Keras's own, and are the same functions.
+"""Parts of a network that are quicker than Keras's own, and are the same functions.
 
 Keras 3 builds batch normalisation out of single operations in float32, TensorFlow GELU and SiLU out of single operations in
 the dtype of their input, and oneDNN's kernel for the gradient of a convolution's filters in bfloat16 does half of the work a
-second that its others do, where it has no AMX. docs/method.md says what these take.
+second that its others do (measured without AMX). docs/method.md says what these take.
 """
 
 from __future__ import annotations

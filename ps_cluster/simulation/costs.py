@@ -44,7 +44,7 @@ class Costs(BaseModel):
     apply_seconds_per_parameter: Seconds
     server_cv: Variation  # of these four together
 
-    pull_delay_seconds: Seconds  # of a pull, in nobody's queue: calls, packing, waking up
+    pull_delay_seconds: Seconds  # of a pull, in no queue: calls, packing, waking up
     push_delay_seconds: Seconds
     step_gap_seconds: Seconds  # between two steps
     dispatch_delay_seconds: Seconds  # that a new dispatch adds to it, beside what the chief's processor takes
@@ -72,7 +72,7 @@ class Costs(BaseModel):
 
     @property
     def delay_seconds(self) -> float:
-        """Of every step's delays, which are nobody's work."""
+        """Of every step's delays."""
         return sum(getattr(self, name) for name in _DELAYS)
 
     def with_delays_times(self, factor: float) -> Costs:

@@ -34,9 +34,9 @@ class OneMachine(Training):
         self._idle = max(0.0, costs.compute_seconds - computing)
 
         own = [_cores_of(worker, cluster) for worker in range(cluster.workers)]
-        nobodys = tuple(core for core in range(cluster.cores) if not any(core in part for part in set(own)))
         free = 1 - costs.chief_background_cores / cluster.cores
-        parts = {part: Cores(self.events, free * len(part)) for part in dict.fromkeys([nobodys, *own]) if part}
+        # Cores that no worker keeps to are left out: whoever waits for a parameter server leaves it cores enough.
+        parts = {part: Cores(self.events, free * len(part)) for part in dict.fromkeys(own)}
         self._of_worker = [parts[part] for part in own]
         self._all = list(parts.values())
         self._chief = Process(self._all)

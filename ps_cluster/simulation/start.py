@@ -11,7 +11,6 @@ from typing import Any
 
 from rich.console import Console
 
-from ps_cluster.cluster.pinning import MODES_WITHOUT_WAITING
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import write_whole
 from ps_cluster.simulation import calibration, report
@@ -106,7 +105,7 @@ def _clusters(settings: Settings) -> list[Cluster]:
     cores = (settings.cores or len(os.sched_getaffinity(0))) if settings.one_machine else None
     network = Network(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
     servers = (1,) if settings.mode == "sync" else settings.parameter_servers
-    pinned = settings.mode in MODES_WITHOUT_WAITING  # as by default
+    pinned = settings.mode == "async"  # as by default
     any_of_them = Cluster(
         1, 1, network, settings.mode, settings.backup_workers, stragglers, cores, pinned, settings.seed
     )

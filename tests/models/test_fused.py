@@ -93,6 +93,20 @@ def test_only_wide_convolutions_in_bfloat16_change(precision, wide):
     assert sum(type(layer) is keras.layers.Conv2D for layer in fused.layers) == 7 - wide
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"strides": 2}, {"dilation_rate": 2}, {"groups": 2}, {"padding": "valid"}, {"kernel_size": 4}, {"filters": 64}],
+    ids=lambda other: next(iter(other)),
+)
+def test_convolutions_for_which_the_products_are_wrong_or_slower_stay_as_they_are(other):
+    def of(**given):
+        settings = {"filters": 256, "kernel_size": 3, "padding": "same", "dtype": "mixed_bfloat16"} | given
+        model = keras.Sequential([keras.Input([8, 8, 4]), keras.layers.Conv2D(**settings)])
+        return type(with_fused_layers(model).layers[0])
+
+    assert (of(), of(**other)) == (WideConvolution, keras.layers.Conv2D)
+
+
 @pytest.mark.parametrize(("activation", "kind"), [("relu", keras.layers.Activation), ("gelu", CompiledActivation)])
 def test_normalisation_and_dear_activations_change_and_the_variables_keep_their_order(activation, kind):
     plain = registry.build("airbench", 10, precision="bfloat16", seed=0, activation=activation)
