@@ -23,8 +23,8 @@ class Arm:
     module: str
     arguments: tuple[str, ...] = ()  # of the module, behind the run directory
     values: Mapping[str, Any] = field(default_factory=dict)  # dotted key → value: what it sets in the configuration
-    baseline: str = "single"  # the arm that its rate is held against
-    ideal: float | None = None  # share of the baseline's rate that the best of all clusters would keep
+    slowed: str | None = None  # of an arm with slow workers: the same one without
+    ideal: float | None = None  # the share of that one's rate that the best of all clusters would keep
     can_be_slow: bool = False  # whether its workers obey cluster.straggler
     torch: bool = False  # whether it needs a Python with PyTorch
     python: str = sys.executable
@@ -78,7 +78,7 @@ def with_straggler(chosen: list[Arm], straggler: str, workers: int) -> list[Arm]
 
 def _slowed(arm: Arm, straggler: str, ideal: float) -> Arm:
     values = {**arm.values, "cluster.straggler": straggler}
-    return replace(arm, name=f"{arm.name}+straggler", values=values, baseline=arm.name, ideal=ideal)
+    return replace(arm, name=f"{arm.name}+straggler", values=values, slowed=arm.name, ideal=ideal)
 
 
 def _ideal(straggler: str, workers: int) -> float:

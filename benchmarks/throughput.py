@@ -20,7 +20,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arms import Arm
+from benchmarks.arms import CLUSTER, Arm
 from ps_cluster.cluster.start import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset
@@ -63,7 +63,7 @@ def measure(
     *,
     notify: Callable[[str], None],
 ) -> list[dict]:
-    """One row for each case: the rates of all rounds and their ratios to each arm's baseline in the same round.
+    """One row for each case: what `figures` makes of the rates of all rounds.
 
     Raises:
       UserError: a case and an arm do not fit together.
@@ -86,21 +86,35 @@ def measure(
 
 
 def figures(arms: Sequence[Arm], rates: Mapping[str, list[float]]) -> dict[str, dict]:
-    """Spread of every arm's rates, and of their ratios to its baseline in the same round where that was measured too.
+    """Spread of every arm's rates, of the first one's ratios to each other in the same round, and of what slowed arms keep.
 
-    Where there is an ideal, also what share of it the ratio comes to.
+    The cluster counts as the first one where it is measured. What is kept is also held against the ideal.
     """
     found = dict(rates)
+    first = _first(arms)
     for arm in arms:
-        if arm.baseline in rates and arm.baseline != arm.name:
-            found[ratio_name(arm)] = [rate / base for rate, base in zip(rates[arm.name], rates[arm.baseline])]
-        if arm.ideal:
-            found[ideal_name(arm)] = [ratio / arm.ideal for ratio in found[ratio_name(arm)]]
+        if arm.slowed:
+            found[kept_name(arm)] = _ratios(rates[arm.name], rates[arm.slowed])
+            found[ideal_name(arm)] = [kept / arm.ideal for kept in found[kept_name(arm)]]
+        elif arm != first:
+            found[ratio_name(first, arm)] = _ratios(rates[first.name], rates[arm.name])
     return {name: spread(values) for name, values in found.items()}
 
 
-def ratio_name(arm: Arm) -> str:
-    return f"{arm.name}_to_{arm.baseline}"
+def _first(arms: Sequence[Arm]) -> Arm:
+    return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
+
+
+def _ratios(rates: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [rate / other for rate, other in zip(rates, others, strict=True)]
+
+
+def ratio_name(first: Arm, arm: Arm) -> str:
+    return f"{first.name}_to_{arm.name}"
+
+
+def kept_name(arm: Arm) -> str:
+    return f"{arm.name}_to_{arm.slowed}"
 
 
 def ideal_name(arm: Arm) -> str:
@@ -108,25 +122,27 @@ def ideal_name(arm: Arm) -> str:
 
 
 def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None:
-    """All rates with their ratios to `single`, and below what each slowed arm keeps of itself."""
-    table = Table(title="images/s, and the ratio to single in the same round: median (min–max)", box=None)
+    """All rates with the ratios of the cluster (else the first arm) to them, and below what each slowed arm keeps of itself."""
+    first = _first(arms)
+    title = f"images/s, and the ratio of {first.name} to it in the same round: median (min–max)"
+    table = Table(title=title, title_justify="left", box=None)
     for name in ("network", "precision", "arm"):
         table.add_column(name, no_wrap=True)
-    for name in ("images/s", "to single"):
+    for name in ("images/s", f"{first.name} to it"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         for arm in arms:
-            ratio = None if arm.ideal else row.get(ratio_name(arm))
+            ratio = row.get(ratio_name(first, arm))
             cells = (shown(row[arm.name], ",.0f"), shown(ratio, ".2f") if ratio else "")
             table.add_row(row["model"], row["precision"], arm.name, *cells)
     console.print(table, highlight=False)
-    for line in (_kept(arm, row) for row in rows for arm in arms if arm.ideal):
+    for line in (_kept(arm, row) for row in rows for arm in arms if arm.slowed):
         console.print(line, highlight=False, soft_wrap=True)
 
 
 def _kept(arm: Arm, row: dict) -> str:
-    share, of_ideal = shown(row[ratio_name(arm)], ".2f"), shown(row[ideal_name(arm)], ".2f")
-    return f"{row['model']} {row['precision']}: {arm.name} {share} of {arm.baseline}: {of_ideal} of the ideal {arm.ideal:.2f}"
+    share, of_ideal = shown(row[kept_name(arm)], ".2f"), shown(row[ideal_name(arm)], ".2f")
+    return f"{row['model']} {row['precision']}: {arm.name} {share} of {arm.slowed}: {of_ideal} of the ideal {arm.ideal:.2f}"
 
 
 def shown(found: dict, spec: str) -> str:

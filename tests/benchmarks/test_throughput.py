@@ -53,7 +53,7 @@ def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
     chosen = arms.with_straggler(arms.choose(["single", "cluster", "sync"]), "2:5x", workers=3)
     assert [arm.name for arm in chosen] == ["single", "cluster", "cluster+straggler", "sync", "sync+straggler"]
     slow = chosen[4]
-    assert slow.baseline == "sync" and slow.ideal == pytest.approx(2.2 / 3)
+    assert slow.slowed == "sync" and slow.ideal == pytest.approx(2.2 / 3)
     config = slow.config(CASE)
     assert (config.training.mode, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
 
@@ -74,8 +74,19 @@ def test_a_ratio_is_taken_within_each_round():
     assert found["cluster_to_single"]["values"] == [0.9, 0.5, 1.0]
     assert found["cluster_to_single"]["median"] == 0.9
     assert (found["single"]["min"], found["single"]["max"]) == (50, 200)
-    assert "single_to_single" not in found
+    assert found.keys() == {"single", "cluster", "cluster_to_single"}
 
 
-def test_there_is_no_ratio_to_an_arm_that_was_not_measured():
-    assert throughput.figures([arms.CLUSTER], {"cluster": [90.0]}).keys() == {"cluster"}
+def test_without_the_cluster_the_first_arm_is_held_against_the_others():
+    found = throughput.figures([arms.SYNC, arms.SINGLE], {"sync": [90.0], "single": [60.0]})
+    assert found["sync_to_single"]["values"] == [1.5]
+
+
+def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it():
+    chosen = [arms.SINGLE, arms.CLUSTER]
+    found = throughput.figures(chosen, {"single": [100.0, 200.0, 50.0], "cluster": [90.0, 100.0, 50.0]})
+    console = Console(record=True, width=80)
+    throughput.print_table(chosen, [{"model": "cifar_tf_cnn", "precision": "bfloat16"} | found], console)
+    *_, single, cluster = (line.split() for line in console.export_text().splitlines())
+    assert single == ["cifar_tf_cnn", "bfloat16", "single", "100", "(50–200)", "0.90", "(0.50–1.00)"]
+    assert cluster == ["cifar_tf_cnn", "bfloat16", "cluster", "90", "(50–100)"]
