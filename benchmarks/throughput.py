@@ -21,6 +21,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arms import CLUSTER, Arm
+from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.start import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset
@@ -172,7 +173,13 @@ def run_arm(arm: Arm, config: RunConfig, packed: PackedDataset) -> dict[str, Any
         write_json(run_dir.dataset, {"name": packed.name, "kind": packed.kind, "directory": str(packed.directory)})
         command = [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments]
         done = subprocess.run(
-            command, cwd=PROJECT, capture_output=True, text=True, timeout=ARM_TIMEOUT_S, stdin=subprocess.DEVNULL
+            command,
+            cwd=PROJECT,
+            capture_output=True,
+            text=True,
+            timeout=ARM_TIMEOUT_S,
+            stdin=subprocess.DEVNULL,
+            preexec_fn=die_with_parent,  # else it would go on alone when this process is killed
         )
         if done.returncode:
             raise RuntimeError(

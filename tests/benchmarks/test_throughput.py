@@ -1,3 +1,5 @@
+import os
+import subprocess
 import sys
 
 import pytest
@@ -6,6 +8,7 @@ from rich.console import Console
 from benchmarks import arms, throughput
 from ps_cluster.config import build_config, load_config
 from ps_cluster.errors import UserError
+from tests.helpers.processes import assert_none_left, wait_until
 
 CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
 
@@ -67,6 +70,30 @@ def test_what_a_slowed_arm_keeps_is_told_beside_the_ideal():
     throughput.print_table(chosen, [{"model": "airbench", "precision": "float32"} | found], console)
     last = console.export_text().splitlines()[-1]
     assert last == "airbench float32: cluster+straggler 0.66 (0.55–0.73) of cluster: 0.90 (0.75–1.00) of the ideal 0.73"
+
+
+def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
+    """The arm is a module that says when it is there and sleeps."""
+    (tmp_path / "sleeper.py").write_text(
+        "import os, pathlib, sys, time\npathlib.Path(sys.argv[2]).write_text(str(os.getpid()))\ntime.sleep(60)\n"
+    )
+    code = (
+        "import sys; from pathlib import Path; from benchmarks import throughput; from benchmarks.arms import Arm\n"
+        "from ps_cluster.config import build_config; from ps_cluster.data.packed import PackedDataset\n"
+        "arm = Arm('sleeper', 'sleeper', arguments=(sys.argv[1],))\n"
+        "throughput.run_arm(arm, build_config(), PackedDataset('none', 'synthetic', Path('.'), 1, 1, ()))\n"
+    )
+    told = tmp_path / "there"
+    path = os.pathsep.join([str(tmp_path), str(throughput.PROJECT)])
+    bench = subprocess.Popen(
+        [sys.executable, "-c", code, told], env=os.environ | {"PYTHONPATH": path, "TMPDIR": str(tmp_path)}
+    )
+    try:
+        wait_until(told.exists)
+    finally:
+        bench.kill()
+        bench.wait()
+    assert_none_left(tmp_path)
 
 
 def test_a_ratio_is_taken_within_each_round():
