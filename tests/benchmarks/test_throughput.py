@@ -75,7 +75,7 @@ def test_what_a_slowed_arm_keeps_is_told_beside_the_ideal():
 def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
     """The arm is a module that says when it is there and sleeps."""
     (tmp_path / "sleeper.py").write_text(
-        "import os, pathlib, sys, time\npathlib.Path(sys.argv[2]).write_text(str(os.getpid()))\ntime.sleep(60)\n"
+        "import pathlib, sys, time\npathlib.Path(sys.argv[2]).touch()\ntime.sleep(60)\n"
     )
     code = (
         "import sys; from pathlib import Path; from benchmarks import throughput; from benchmarks.arms import Arm\n"
