@@ -14,7 +14,7 @@ import keras
 import tensorflow as tf
 
 CHEAP_ACTIVATIONS = ("linear", "relu")  # one operation as they are
-WIDE = 256  # filters; with 64 the copies cost more than the products win
+WIDE = 256  # channels; with 64 the copies cost what the products win
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
@@ -39,7 +39,7 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
 def _multiplies_better(layer: keras.layers.Conv2D) -> bool:
     plain = layer.padding == "same" and {*layer.strides, *layer.dilation_rate, layer.groups} == {1}
     odd = all(size % 2 for size in layer.kernel_size)
-    return plain and odd and layer.compute_dtype == "bfloat16" and layer.filters >= WIDE
+    return plain and odd and layer.compute_dtype == "bfloat16" and layer.kernel.shape[2] >= WIDE
 
 
 class FusedBatchNormalization(keras.layers.BatchNormalization):
@@ -129,7 +129,8 @@ def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]
     """The gradient of the kernel of a "same" convolution with stride 1 and odd kernel sizes.
 
     For each row of the kernel a product of two matrices over all pixels of the batch: `images`, shifted by each of the row's
-    columns and laid side by side, and `upstream`. To lay all rows side by side too would be one product, but a larger copy.
+    columns and laid side by side, and `upstream`. With the height as the first axis, the pixels under one row of the kernel
+    are one piece of memory, so that no product needs a copy of its own.
 
     Args:
       images: [B, height, width, channels], what the convolution was given.
@@ -138,11 +139,16 @@ def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]
     """
     rows, columns, channels, filters = shape
     height, width = images.shape[1:3]
-    padded = tf.pad(images, [[0, 0], [rows // 2] * 2, [columns // 2] * 2, [0, 0]])
+    line = tf.shape(images)[0] * width  # pixels of the whole batch at one height
+    padded = tf.pad(_by_height(images), [[rows // 2] * 2, [0, 0], [columns // 2] * 2, [0, 0]])
     shifted = tf.concat([padded[:, :, column : column + width] for column in range(columns)], axis=3)
-    of_pixels = tf.reshape(upstream, [-1, filters])
+    shifted = tf.reshape(shifted, [-1, columns * channels])
+    of_pixels = tf.reshape(_by_height(upstream), [-1, filters])
     products = [
-        tf.matmul(tf.reshape(shifted[:, row : row + height], [-1, columns * channels]), of_pixels, transpose_a=True)
-        for row in range(rows)
+        tf.matmul(shifted[row * line : (row + height) * line], of_pixels, transpose_a=True) for row in range(rows)
     ]
     return tf.reshape(tf.stack(products), shape)
+
+
+def _by_height(images: tf.Tensor) -> tf.Tensor:
+    return tf.transpose(images, [1, 0, 2, 3])
