@@ -93,7 +93,7 @@ def least_busy(parts: Sequence[Cores]) -> Cores:
 class Process:
     """A process of the machine that does one thing after the other, in the order in which they come.
 
-    Each is done on the cores that are least busy when it begins; a process that may not move has one `Cores` to choose from.
+    Each is done on the cores that are least busy when it begins.
     """
 
     def __init__(self, cores: Sequence[Cores]):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -105,11 +105,20 @@ def _clusters(settings: Settings) -> list[Cluster]:
     cores = (settings.cores or len(os.sched_getaffinity(0))) if settings.one_machine else None
     network = Network(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
     servers = (1,) if settings.mode == "sync" else settings.parameter_servers
-    pinned = settings.mode == "async"  # as by default
-    any_of_them = Cluster(
-        1, 1, network, settings.mode, settings.backup_workers, stragglers, cores, pinned, settings.seed
-    )
-    return [replace(any_of_them, workers=w, servers=p) for w, p in product(settings.workers, servers)]
+    return [
+        Cluster(
+            workers=workers,
+            servers=parameter_servers,
+            network=network,
+            mode=settings.mode,
+            backup_workers=settings.backup_workers,
+            stragglers=stragglers,
+            cores=cores,
+            pinned=settings.mode == "async",  # as by default
+            seed=settings.seed,
+        )
+        for workers, parameter_servers in product(settings.workers, servers)
+    ]
 
 
 def _stragglers(settings: Settings) -> Stragglers:
