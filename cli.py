@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 from benchmarks import arms, throughput
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.cluster import environment, start
+from ps_cluster.cluster.usage import age_seconds
 from ps_cluster.command_line import (
     CommaList,
     OneLineErrors,
@@ -56,13 +58,14 @@ def run(
     **options: Any,
 ) -> int:
     """Train on a cluster of processes on this machine."""
+    began = time.time() - age_seconds(os.getpid())
     if resume:
         _refuse_others(context, "resume", "profile", because="--resume goes on with")
-        root, code = resume, start.resume_run(resume, view=make_view())
+        root, code = resume, start.resume_run(resume, view=make_view(), began=began)
     else:
         config = layered_config(file, assignments, options)
         root = run_dir or start.new_root(config)
-        code = start.start_run(config, root, view=make_view())
+        code = start.start_run(config, root, view=make_view(), began=began)
     if profile and code == 0:
         trace.write_trace(RunDir(root.resolve()))
         trace.print_shares(RunDir(root.resolve()), Console())
@@ -131,7 +134,7 @@ def compare(
     }
     given = {name: value for name, value in changes.items() if value is not None}
     if runs and (values or file or given.keys() - {"target_accuracy"}):
-        raise UserError("with finished runs only --output, --target-accuracy and --force can be given")
+        raise UserError("with finished runs only --output, --target-accuracy, --baseline and --force can be given")
     roots, code = list(runs), 0
     if not runs:
         comparison = plan.read_comparison(file, given, values)

@@ -25,8 +25,9 @@ from ps_cluster.run_dir import RunDir, append_row, write_json
 from ps_cluster.training import async_trainer, checkpoints
 from ps_cluster.training.run_progress import RunProgress
 
-CLOSURES_AT_ONCE = {"closures": 500, "reads": 6}
-READ_BYTES, MOST_READS = 4e8, 10  # of one closure
+# So many that a worker which has none left, while the others do their last, does not count.
+CLOSURES_AT_ONCE = {"closures": 500, "reads": 30}
+READ_BYTES, MOST_READS = 1e8, 10  # of one closure
 
 
 def train(

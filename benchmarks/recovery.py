@@ -26,6 +26,7 @@ from rich.table import Table
 from benchmarks.arms import CLUSTER
 from benchmarks.in_turns import open_data
 from benchmarks.throughput import PROJECT, case, measure_once, spread
+from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand
 from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.training.ledger import read_csv
@@ -68,7 +69,11 @@ def _faults(dataset: str, data_dir: Path | None) -> dict[str, float]:
     if data_dir:
         options += ["--data-dir", str(data_dir.absolute())]
     process = subprocess.Popen(
-        [sys.executable, "cli.py", "run", *options], cwd=PROJECT, stdout=subprocess.DEVNULL, start_new_session=True
+        [sys.executable, "cli.py", "run", *options],
+        cwd=PROJECT,
+        stdout=subprocess.DEVNULL,
+        start_new_session=True,
+        preexec_fn=die_with_parent,
     )
     try:
         _wait(lambda: _last(run_dir).get("train_seconds", 0) > STEADY_S)

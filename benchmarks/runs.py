@@ -16,7 +16,7 @@ CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 
 
 def timed(config: RunConfig, packed: PackedDataset, seconds: float, *body: str) -> dict[str, Any]:
-    """What `benchmarks.timed_run` tells of `seconds` of training; `body` as there. RuntimeError where it fails."""
+    """What `benchmarks.timed_run` tells of `seconds` of training; `body` as there. RunFailed where it fails."""
     steps = round(MOST_STEPS_PER_S * (seconds + 10))
     arm = Arm("timed_run", "benchmarks.timed_run", (str(seconds), *body))
     return run_arm(arm, config.with_values({"training.steps": steps}), packed)
@@ -28,7 +28,7 @@ def empty_steps(config: RunConfig, packed: PackedDataset, seconds: float, weight
 
 
 def plain_per_second(kind: str, config: RunConfig, packed: PackedDataset, seconds: float, weights: int) -> float:
-    """Closures or reads a second of `benchmarks.plain_coordinator`. RuntimeError where it fails."""
+    """Closures or reads a second of `benchmarks.plain_coordinator`. RunFailed where it fails."""
     body = ("benchmarks.plain_coordinator", kind, str(weights), str(seconds))
     return run_arm(Arm(kind, "benchmarks.cluster", body), config, packed)["examples_per_second"]
 

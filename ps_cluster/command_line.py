@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 
 from ps_cluster.config import RunConfig, build_config, parse_assignment
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
 
 CONFIG_OPTIONS = {
     "--workers": ("cluster.workers", "Worker processes."),
@@ -62,6 +62,9 @@ class _OneLine:
             message = error.format_message() if isinstance(error, click.ClickException) else str(error)
             click.echo(f"Error: {' '.join(message.split())}", err=True)
             code = BAD_INPUT
+        except RunFailed as error:
+            click.echo(f"Error: {' '.join(str(error).split())}", err=True)
+            code = FAILED
         except OSError as error:  # a full disk, a directory that went away
             where = f": '{error.filename}'" if error.filename else ""
             click.echo(f"Error: {error.strerror or error}{where}", err=True)

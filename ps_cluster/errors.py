@@ -1,8 +1,15 @@
-"""The one kind of failure that is the user's to fix."""
+"""The failures that are told in one line."""
 
 
 class UserError(Exception):
     """Bad input from the user, told in one line: the field, the value it got, and what to do.
 
-    The command line prints it on stderr and exits with code 2; anything else that escapes is a bug.
+    The command line prints it on stderr and exits with code 2.
+    """
+
+
+class RunFailed(Exception):
+    """A program that this one has started failed: which, why, and where its logs are; exit code 1.
+
+    Anything else that escapes is a bug.
     """

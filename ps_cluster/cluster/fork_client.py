@@ -17,7 +17,8 @@ from typing import Any, BinaryIO
 from ps_cluster.cluster.fork_server import MESSAGE_BYTES
 
 ARGV = (sys.executable, "-m", "ps_cluster.cluster.fork_server")
-ANSWER_TIMEOUT_S = 120.0  # the first answer comes after the import of TensorFlow
+FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
+ANSWER_TIMEOUT_S = 30.0
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -38,7 +39,7 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Starts the fork server when the first task is asked for, and again when it is gone."""
+    """Starts the fork server when the first task is asked for, and again when it is gone or answers no more."""
 
     def __init__(self, popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str]):
         """`popen` starts the server itself: whatever network that is in, the tasks are in."""
@@ -59,26 +60,30 @@ class ForkServer:
         Raises:
           OSError: the server did not come up, or has ended.
         """
-        if self.pid is None:
-            self._start()
         request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
+        if self.pid is not None:
+            with contextlib.suppress(OSError):
+                return self._ask(request, stdout)
+        self._start()
         try:
-            socket.send_fds(self._channel, [request.encode()], [stdout.fileno()])
-            answer = self._channel.recv(MESSAGE_BYTES)
+            return self._ask(request, stdout)
         except OSError as error:
-            raise self._failed(str(error)) from error
-        if not answer:
-            raise self._failed("it ended")
-        return ForkedProcess(int(answer))
+            self.close()
+            message = f"the process that tasks are forked from does not answer: {error} (log: {self._log})"
+            raise OSError(message) from error
 
-    def _failed(self, why: str) -> OSError:
-        self.close()
-        return OSError(f"the process that tasks are forked from does not answer: {why} (log: {self._log})")
+    def _ask(self, request: str, stdout: BinaryIO) -> ForkedProcess:
+        socket.send_fds(self._channel, [request.encode()], [stdout.fileno()])
+        answer = self._channel.recv(MESSAGE_BYTES)
+        if not answer:
+            raise ConnectionError("it ended")
+        self._channel.settimeout(ANSWER_TIMEOUT_S)
+        return ForkedProcess(int(answer))
 
     def _start(self) -> None:
         self.close()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.settimeout(ANSWER_TIMEOUT_S)
+        self._channel.settimeout(FIRST_ANSWER_TIMEOUT_S)
         with theirs, self._log.open("ab") as log:
             self._server = self._popen(
                 [*ARGV, str(theirs.fileno()), str(self._run_root)],
@@ -95,9 +100,10 @@ class ForkServer:
         """Ends the server; the tasks stay."""
         if self._channel is not None:
             self._channel.close()
+        if self._server is not None:
             self._server.kill()
             self._server.wait()
-            self._channel = self._server = None
+        self._channel = self._server = None
 
 
 @contextmanager

@@ -40,6 +40,7 @@ def run_local(
     *,
     resume: bool,
     view: ProgressView,
+    began: float | None = None,
     task_argv: tuple[str, ...] = TASK_ARGV,
     limits: Limits = Limits(),
 ) -> int:
@@ -47,6 +48,7 @@ def run_local(
 
     Args:
       config: complete, nothing in it is "auto" any more.
+      began: unix time from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
     Returns:
@@ -55,7 +57,7 @@ def run_local(
       UserError: the run directory is in use, a private network is required and can't be had, or a task found that the
         user's input was bad.
     """
-    started, started_time = time.monotonic(), time.time()
+    began = began or time.time()
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         _sole_launcher(run_dir),
@@ -83,8 +85,8 @@ def run_local(
         written = summary.write_summary(
             run_dir,
             outcome=ending.outcome,
-            wall_seconds=time.monotonic() - started,
-            startup_seconds=_startup_seconds(run_dir, started_time),
+            wall_seconds=time.time() - began,
+            startup_seconds=_startup_seconds(run_dir, began),
             restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
             usage=cluster.usage.report(),
             machine=machine.describe(),
@@ -124,10 +126,10 @@ def _exit_code(ending: Ending, left: list[str]) -> int:
     return ending.exit_code
 
 
-def _startup_seconds(run_dir: RunDir, started_time: float) -> float | None:
-    """From the start of the program to the first applied update; None where there was none."""
+def _startup_seconds(run_dir: RunDir, began: float) -> float | None:
+    """From then to the first applied update; None where there was none since."""
     try:
         first = json.loads(run_dir.training_result.read_text())["first_update_time"]
     except (OSError, ValueError, KeyError):
         return None
-    return first - started_time if first is not None and first > started_time else None
+    return first - began if first is not None and first > began else None

@@ -17,7 +17,7 @@ from ps_cluster.cluster.usage import Usage
 from ps_cluster.config import RunConfig
 from ps_cluster.run_dir import RunDir, write_json
 
-FORK_SERVER = Task("fork_server", 0)
+FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 TASK_ARGV = (sys.executable, "-m", "ps_cluster.cluster.task")
 
 
@@ -135,6 +135,7 @@ class LocalCluster:
 
     def _measure(self) -> None:
         processes = {process.pid: process.task for process in self._supervisor.processes if process.owns_pid}
+        processes[os.getpid()] = LAUNCHER
         if self._fork_server is not None and (pid := self._fork_server.pid) is not None:
             processes[pid] = FORK_SERVER
         self.usage.look(processes)

@@ -49,7 +49,7 @@ class Limits:
     stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"
     backoff_s: float = 0.5  # before the second restart in a row; doubled for each further one
     longest_backoff_s: float = 10.0
-    drain_s: float = 120.0  # from the first Ctrl-C to the end of training
+    drain_s: float = 120.0  # from the first Ctrl-C, or an update after it, to the next one or the end of training
     scoring_s: float = 300.0  # between two checkpoints scored, once training is over
     grace_s: float = 5.0  # from TERM to KILL
     port_attempts: int = 5

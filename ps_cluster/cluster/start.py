@@ -29,20 +29,20 @@ def new_root(config: RunConfig) -> Path:
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.training.mode}-{config.model.name}"
 
 
-def start_run(config: RunConfig, root: Path, *, view: ProgressView) -> int:
-    """A new run in `root`. Returns the exit code; raises UserError for bad input."""
+def start_run(config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None) -> int:
+    """A new run in `root`. Returns the exit code; raises UserError for bad input. `began` as for `run_local`."""
     with _new_run_dir(root) as run_dir:
         isolation.check(config.cluster.isolation, run_dir.root)
         dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
-    return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view)
+    return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view, began=began)
 
 
-def resume_run(root: Path, *, view: ProgressView) -> int:
-    """Goes on with the run in `root`. Returns the exit code; raises UserError where there is none."""
+def resume_run(root: Path, *, view: ProgressView, began: float | None = None) -> int:
+    """Goes on with the run in `root`. Returns the exit code; raises UserError where there is none. `began` likewise."""
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
     dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
-    return run_local(config, run_dir, dataset, resume=True, view=view)
+    return run_local(config, run_dir, dataset, resume=True, view=view, began=began)
 
 
 def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume: bool, notify: Notify) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import time
 from collections.abc import Callable, Mapping
@@ -24,6 +25,12 @@ def cpu_seconds(pid: int) -> float | None:
     except psutil.Error:
         return None
     return times.user + times.system
+
+
+def age_seconds(pid: int) -> float:
+    """How long ago a process was started; exec does not count as a start."""
+    started_ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
 
 
 def pss_bytes(pid: int) -> int | None:
@@ -79,7 +86,7 @@ class Usage:
         """What summary.json says.
 
         `cpu_seconds` is that of the training tasks alone; the evaluator, which has the time that is left over, stands
-        among the processes. `peak_memory_bytes` is the highest sum over all tasks at one time, the evaluator included.
+        among the processes. `peak_memory_bytes` is the highest sum over all of them at one time.
         """
         training = (pid for pid, task in self._tasks.items() if task.type in TRAINING_TYPES)
         return {

@@ -241,8 +241,8 @@ class Watch:
             self._notice("training is over, the evaluator is scoring; Ctrl-C again to stop now")
             return None
         self._notice(
-            "stopping: no new steps, then a last checkpoint is written and scored (bounded: "
-            f"{self._limits.drain_s:.0f} s); Ctrl-C again to stop now"
+            "stopping: no new steps; when those under way have ended, a last checkpoint is written and scored "
+            f"(given up after {self._limits.drain_s:.0f} s without an update); Ctrl-C again to stop now"
         )
         self._draining = True
         if self._stage == "training":

@@ -42,8 +42,8 @@ def write_summary(
 
     Args:
       outcome: "completed", "stopped" or "failed".
-      wall_seconds: from the start of the launcher to now.
-      startup_seconds: from the start of the launcher to the first applied update; None when there was none.
+      wall_seconds: from the start of the command to now.
+      startup_seconds: from the start of the command to the first applied update; None when there was none.
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
     """

@@ -12,7 +12,7 @@ import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.simulation.costs import Costs, make_costs
 from ps_cluster.training import ledger
 
@@ -28,6 +28,7 @@ class FinishedRun:
     config: RunConfig
     summary: dict[str, Any]
     rows: np.ndarray  # of ledger.ROW
+    starts: int  # of its leader
 
     @property
     def parameters(self) -> int:
@@ -51,7 +52,8 @@ def read_run(root: Path) -> FinishedRun:
     for name in ("processes", "train_seconds"):
         if not summary.get(name):
             raise UserError(f"{run_dir.summary.name} in '{root}': {name}: got none: nothing to calibrate from")
-    return FinishedRun(root, load_config(run_dir.config), summary, rows)
+    starts = sum(row["phase"] == "connecting" for row in read_rows(run_dir.progress))
+    return FinishedRun(root, load_config(run_dir.config), summary, rows, starts)
 
 
 def _read(file: Path, read: Callable[[Path], Any], root: Path) -> Any:
@@ -66,10 +68,14 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
 
     What one run can't tell is taken from `base`: the costs by parameter, by dispatch, of looking, and of starting up.
     Raises:
-      UserError: a run of another mode, or too short.
+      UserError: a run of another mode, one that began more than once, or too short.
     """
     if run.config.training.mode != "async":
         raise UserError(f"run directory '{run.root}': training.mode: got '{run.config.training.mode}': it needs async")
+    if run.starts > 1:  # the processor seconds are those of the last launcher, or of steps that were rolled back too
+        raise UserError(
+            f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"
+        )
     walls, cpu = _wall_seconds(run), _cpu_seconds(run, base)
     servers = len(run.summary["parameter_servers"])
     share = run.parameters / servers

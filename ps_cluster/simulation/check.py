@@ -7,7 +7,7 @@ from typing import Any
 
 from ps_cluster.cluster.pinning import keeps_to_cores
 from ps_cluster.errors import UserError
-from ps_cluster.simulation.calibration import FinishedRun
+from ps_cluster.simulation.calibration import WIRE_BYTES, FinishedRun
 from ps_cluster.simulation.costs import Cluster, Costs, Network
 from ps_cluster.simulation.prediction import predict
 from ps_cluster.training.straggler_config import parse_stragglers
@@ -78,6 +78,8 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
     for name, costed, done in (
         ("parameters", costs.parameters, run.parameters),
         ("images a step", costs.images_per_step, run.config.examples_per_step),
+        ("bytes of a parameter on the wire", costs.bytes_per_parameter, WIRE_BYTES[run.config.wire]),
+        ("cluster.steps_per_dispatch", costs.steps_per_dispatch, run.config.cluster.steps_per_dispatch),
     ):
         if costed != done:
             raise UserError(f"--check '{run.root}': {name}: got {done}, but the costs are of {costed}")

@@ -120,8 +120,11 @@ class RunProgress:
 
     @property
     def train_seconds(self) -> float:
-        """Seconds of training, those before a resume included."""
-        return self._train_seconds_before + (time.time() - self._started if self._started else 0.0)
+        """Seconds of training so far, those before a resume included."""
+        return self._train_seconds_until(time.time())
+
+    def _train_seconds_until(self, when: float) -> float:
+        return self._train_seconds_before + (float(when) - self._started if self._started else 0.0)
 
     def updates_per_second(self) -> float:
         return self._rate(1)
@@ -172,7 +175,7 @@ class RunProgress:
         times = ledger.column(fresh, "applied_time")
         return {
             "completed": self.completed,
-            "train_seconds": self.train_seconds,
+            "train_seconds": self._train_seconds_until(times.max()) if len(times) else self._train_seconds_before,
             "examples_per_second": examples_per_second(fresh, self._config.training.backup_workers),
             "first_update_time": float(times.min()) if len(times) else None,
             "last_update_time": float(times.max()) if len(times) else None,

@@ -1,13 +1,16 @@
 import os
 import subprocess
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from benchmarks import arms, throughput
 from ps_cluster.config import build_config, load_config
-from ps_cluster.errors import UserError
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import RunFailed, UserError
 from tests.helpers.processes import assert_none_left, wait_until
 
 CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
@@ -94,6 +97,41 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
         bench.kill()
         bench.wait()
     assert_none_left(tmp_path)
+
+
+@pytest.fixture
+def scripted_arm(tmp_path, monkeypatch):
+    """scripted_arm(code) → run_arm's answer of an arm whose module is `code`."""
+
+    def run(code):
+        (tmp_path / "scripted.py").write_text(code)
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(throughput.PROJECT)]))
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+        packed = PackedDataset("none", "synthetic", tmp_path, 1, 1, ())
+        return throughput.run_arm(arms.Arm("scripted", "scripted"), CASE, packed)
+
+    return run
+
+
+def test_an_arm_that_fails_is_told_in_one_line_and_leaves_its_files_to_read(scripted_arm, tmp_path):
+    with pytest.raises(
+        RunFailed, match="arm scripted failed with exit code 1: ValueError: as told; its files: "
+    ) as told:
+        scripted_arm("raise ValueError('as told')")
+    folder = Path(str(told.value).rpartition(": ")[2])
+    assert "Traceback" in (folder / "stderr").read_text() and (folder / "run/config.yaml").is_file()
+
+
+def test_an_arm_that_does_not_end_is_ended(scripted_arm, tmp_path, monkeypatch):
+    monkeypatch.setattr(throughput, "ARM_TIMEOUT_S", 0.5)
+    with pytest.raises(RunFailed, match="arm scripted had not ended after 0.5 s"):
+        scripted_arm("import time; time.sleep(60)")
+    assert_none_left(tmp_path, within_s=0)
+
+
+def test_an_arm_that_succeeds_leaves_nothing(scripted_arm, tmp_path):
+    assert scripted_arm("print('first'); print('{\"examples_per_second\": 3.5}')") == {"examples_per_second": 3.5}
+    assert not list(tmp_path.glob("ps_cluster-bench-*"))
 
 
 def test_a_ratio_is_taken_within_each_round():

@@ -79,6 +79,34 @@ def test_a_server_that_was_killed_is_started_again_and_its_forks_stay(server, fo
     ended(waiting)
 
 
+def test_a_server_that_answers_no_more_is_replaced_by_another(server, fork, monkeypatch):
+    monkeypatch.setattr(fork_client, "ANSWER_TIMEOUT_S", 0.5)
+    ended(fork("exit", "0"))  # from here on it has half a second to answer
+    frozen = server.pid
+    os.kill(frozen, signal.SIGSTOP)
+    assert ended(fork("exit", "4")) == 4
+    assert server.pid != frozen and not processes.psutil.pid_exists(frozen)
+
+
+def test_pages_of_libraries_that_the_import_has_read_are_not_kept(server, fork):
+    ended(fork("exit", "0"))
+    maps = processes.psutil.Process(server.pid).memory_maps(grouped=False)
+    mapped = [region for region in maps if "tensorflow" in region.path and region.perms == "r-xp"]
+    assert sum(region.size for region in mapped) > 200 * 2**20 and sum(region.rss for region in mapped) < 20 * 2**20
+
+
+def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_time_is_none(tmp_path):
+    def refuse(*_, **__):
+        raise OSError("no process left")
+
+    with (
+        fork_server(refuse, tmp_path, tmp_path / "server.log", os.environ) as server,
+        (tmp_path / "log").open("wb") as log,
+        pytest.raises(OSError, match="no process left"),
+    ):
+        server.popen(ARGV, env=os.environ, cwd=tmp_path, stdout=log)
+
+
 def test_a_server_that_does_not_come_up_is_an_error_that_names_its_log(tmp_path, monkeypatch):
     monkeypatch.setattr(fork_client, "ARGV", (sys.executable, "-c", "raise SystemExit('no TensorFlow here')"))
     with (

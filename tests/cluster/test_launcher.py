@@ -5,6 +5,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -68,7 +69,15 @@ def launch(tmp_path, capfd):
     launch_root = tmp_path / "run"
 
     def call(
-        view=None, *, limits=LIMITS, workers=2, evaluator="scores", resume=False, mode="async", **behaviours
+        view=None,
+        *,
+        limits=LIMITS,
+        workers=2,
+        evaluator="scores",
+        resume=False,
+        mode="async",
+        began=None,
+        **behaviours,
     ) -> int:
         settings = {"cluster.workers": workers, "cluster.evaluator": bool(evaluator), "data.dataset": "synthetic"}
         settings["training.mode"] = mode
@@ -77,7 +86,8 @@ def launch(tmp_path, capfd):
         dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
         argv = (sys.executable, scripted_task.__file__, json.dumps({**behaviours, "evaluator": evaluator}))
         call.view = view or FakeView()
-        code = run_local(config, call.run_dir, dataset, resume=resume, view=call.view, task_argv=argv, limits=limits)
+        given = {"resume": resume, "view": call.view, "began": began, "task_argv": argv, "limits": limits}
+        code = run_local(config, call.run_dir, dataset, **given)
         call.errors = capfd.readouterr().err.splitlines()
         call.summary = json.loads(call.run_dir.summary.read_text())
         return code
@@ -99,6 +109,18 @@ def test_run_completes_is_scored_and_is_summed_up(launch):
     assert launch.summary["evaluation"]["test_accuracy"] == 0.5
     assert launch.summary["startup_seconds"] > 0 and launch.summary["machine"]["cores"] > 0
     assert [row["applied"] for row in launch.view.rows] == [0, 1, 2] and len(launch.view.scores) == 1
+
+
+def test_the_launcher_counts_itself_among_the_processes(launch):
+    launch()
+    (own,) = [process for process in launch.summary["processes"] if process["type"] == "launcher"]
+    assert own["pid"] == os.getpid() and own["peak_pss_bytes"] > 0
+    assert launch.summary["peak_memory_bytes"] > own["peak_pss_bytes"]
+
+
+def test_start_up_and_wall_seconds_count_from_when_the_command_began(launch):
+    launch(began=time.time() - 100)
+    assert 100 < launch.summary["startup_seconds"] < launch.summary["wall_seconds"] < 160
 
 
 def test_run_without_evaluator_ends_with_the_chief(launch):
@@ -321,10 +343,10 @@ def test_summary_counts_what_every_process_took(launch):
     assert launch(worker="killed_once", chief="completes_after_restart_of_a_worker", workers=1) == 0
     rows = launch.summary["processes"]
     assert sorted((row["type"], row["index"]) for row in rows) == [
-        ("chief", 0), ("evaluator", 0), ("ps", 0), ("worker", 0), ("worker", 0)
+        ("chief", 0), ("evaluator", 0), ("launcher", 0), ("ps", 0), ("worker", 0), ("worker", 0)
     ]  # fmt: skip
-    assert len({row["pid"] for row in rows}) == 5 and all(row["cpu_seconds"] > 0 for row in rows)
-    training = [row["cpu_seconds"] for row in rows if row["type"] != "evaluator"]
+    assert len({row["pid"] for row in rows}) == 6 and all(row["cpu_seconds"] > 0 for row in rows)
+    training = [row["cpu_seconds"] for row in rows if row["type"] not in ("evaluator", "launcher")]
     assert launch.summary["cpu_seconds"] == pytest.approx(sum(training))
     peaks = [row["peak_pss_bytes"] or 0 for row in rows]
     assert max(peaks) <= launch.summary["peak_memory_bytes"] <= sum(peaks)

@@ -2,11 +2,12 @@
 
 import subprocess
 import sys
+import time
 
 import pytest
 
 from ps_cluster.cluster.topology import Task
-from ps_cluster.cluster.usage import Usage, cpu_seconds, pss_bytes
+from ps_cluster.cluster.usage import Usage, age_seconds, cpu_seconds, pss_bytes
 from tests.helpers.processes import wait_until
 
 MB = 2**20
@@ -108,6 +109,15 @@ def test_seconds_of_a_real_process_can_be_read_until_its_end_was_looked_at():
         assert 0.25 < cpu_seconds(process.pid) < 5, "what the process counted itself, in whole ticks"
         process.wait()
         assert cpu_seconds(process.pid) is None and pss_bytes(process.pid) is None
+
+
+def test_the_age_of_a_process_counts_from_its_start():
+    before = time.monotonic()
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        at_most = time.monotonic() - before
+        assert -0.02 <= age_seconds(process.pid) <= at_most + 0.02, "it is told in hundredths"
+        time.sleep(0.3)
+        assert 0.28 <= age_seconds(process.pid) <= time.monotonic() - before + 0.02
 
 
 SHARES = """

@@ -5,7 +5,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import build_config
-from ps_cluster.run_dir import RunDir, write_json, write_whole
+from ps_cluster.run_dir import RunDir, append_row, write_json, write_whole
 from ps_cluster.training import ledger
 
 PULL_S, COMPUTE_S, PUSH_S, GAP_S, DISPATCH_GAP_S = 0.003, 0.010, 0.001, 0.002, 0.004
@@ -42,6 +42,8 @@ def write_run(
         "staleness": {"mean": 0.0},
     }
     write_json(run_dir.summary, summary)
+    for phase in ("connecting", "training", "ended"):
+        append_row(run_dir.progress, {"phase": phase})
     return root
 
 

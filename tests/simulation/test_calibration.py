@@ -3,6 +3,7 @@ import json
 import pytest
 
 from ps_cluster.errors import UserError
+from ps_cluster.run_dir import RunDir, append_row
 from ps_cluster.simulation import calibration
 from ps_cluster.simulation.check import check
 from ps_cluster.simulation.prediction import simulate
@@ -86,3 +87,16 @@ def test_a_check_refuses_a_run_of_other_steps(tmp_path, base):
     staler = fake_run.write_run(tmp_path / "staler", training__simulate_workers=9)
     with pytest.raises(UserError, match="simulate_workers: got 9"):
         check(found, calibration.read_run(staler), cores=2)
+    smaller = fake_run.write_run(tmp_path / "smaller", cluster__wire="bfloat16")
+    with pytest.raises(UserError, match="bytes of a parameter on the wire: got 2, but the costs are of 4"):
+        check(found, calibration.read_run(smaller), cores=2)
+    by_four = fake_run.write_run(tmp_path / "by_four", dispatch=4)
+    with pytest.raises(UserError, match="steps_per_dispatch: got 4, but the costs are of auto"):
+        check(found, calibration.read_run(by_four), cores=2)
+
+
+def test_a_run_that_was_resumed_gives_no_costs(tmp_path, base):
+    root = fake_run.write_run(tmp_path / "run")
+    append_row(RunDir(root).progress, {"phase": "connecting"})
+    with pytest.raises(UserError, match="its training began 2 times"):
+        calibration.calibrate(calibration.read_run(root), base)

@@ -1,3 +1,5 @@
+import time
+
 import numpy as np
 import pytest
 
@@ -100,6 +102,23 @@ def test_a_resumed_run_schedules_just_the_steps_that_are_missing():
     progress.resume(rows_of((1, 0, 0, 7, 1.0), None, (2, 0, 0, 7, 2.0))[None], train_seconds=30.0)
     assert progress.missing_steps().tolist() == [1, 3, 4]
     assert progress.applied == 2 and progress.outstanding == 0 and progress.train_seconds == 30.0
+
+
+def test_training_ends_with_its_last_update_whatever_is_written_after_it():
+    progress = make_progress(steps=3)
+    progress.resume(rows_of((1, 0, 0, 7, 1.0), None, None)[None], train_seconds=30.0)
+    progress.start()
+    began = time.time()
+    progress.scheduled_steps(np.array([1, 2]))
+    look(progress, rows_of((1, 0, 0, 7, 1.0), (2, 0, 0, 7, began + 4.0), (3, 0, 0, 7, began + 5.0)))
+    assert progress.result([1])["train_seconds"] == pytest.approx(35.0, abs=0.1)
+
+
+def test_a_resumed_run_without_an_update_has_trained_no_longer():
+    progress = make_progress(steps=1)
+    progress.resume(rows_of((1, 0, 0, 7, 1.0))[None], train_seconds=30.0)
+    progress.start()
+    assert progress.result([1])["train_seconds"] == 30.0
 
 
 def test_the_rate_counts_from_when_every_worker_process_has_had_its_first_update():
