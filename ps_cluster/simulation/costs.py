@@ -53,7 +53,12 @@ class Costs(BaseModel):
         ge=0, lt=1
     )  # that the chief takes all the time: it looks, and writes progress
 
-    look_every_seconds: float = Field(gt=0)  # sync-ps: how often a waiting worker asks whether the next round is open
+    # What a gradient takes in a round of sync-ps beside its looks and what it takes in mode async.
+    round_push_seconds: (
+        Seconds  # of the parameter server's processor: it is added up, and the last one closes the round
+    )
+    round_worker_cpu_seconds: Seconds
+    look_every_seconds: float = Field(gt=0)  # how often a waiting worker asks whether the next round is open
     look_cpu_seconds: Seconds  # of the worker and the parameter server together, for each look
     startup_cpu_seconds: Seconds  # of each process before its first step; only for calibrating by CPU seconds
 
@@ -63,7 +68,11 @@ class Costs(BaseModel):
 
     def push_seconds(self, servers: int) -> float:
         """Of one parameter server's processor for a push, the update included."""
-        return self.push_fixed_seconds + self.apply_seconds_per_parameter * self.parameters / servers
+        return (
+            self.push_fixed_seconds
+            + self.round_push_seconds
+            + self.apply_seconds_per_parameter * self.parameters / servers
+        )
 
     @property
     def wire_bytes(self) -> float:
@@ -74,6 +83,12 @@ class Costs(BaseModel):
     def delay_seconds(self) -> float:
         """Of every step's delays."""
         return sum(getattr(self, name) for name in _DELAYS)
+
+    def of_mode(self, mode: str) -> Costs:
+        """The costs of a step in this mode."""
+        if mode != "sync-ps":
+            return self.model_copy(update={"round_push_seconds": 0.0, "round_worker_cpu_seconds": 0.0})
+        return self
 
     def with_delays_times(self, factor: float) -> Costs:
         """The same work with every step's delays so many times as long."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
@@ -31,38 +32,44 @@ class Events:
             action(*arguments)
 
 
-class Cores:
-    """Cores of one machine, shared evenly by all threads that want to compute; none computes on more than one core.
+class Core:
+    """What is on it goes forward at the same rate: egalitarian processor sharing.
 
-    Egalitarian processor sharing. All threads go forward at the same rate, so `_share`, the seconds that each has had since
-    the beginning, orders the jobs: one ends when `_share` is what it was at the job's start plus the job's seconds.
+    `_share`, the seconds that each job has had since the beginning, orders the jobs: one ends when `_share` is what it was at
+    the job's start plus the job's seconds.
     """
 
-    def __init__(self, events: Events, cores: float):
+    def __init__(self, events: Events, ran_dry: Callable[[Core], None]):
+        """`ran_dry` is called when nothing is left to do."""
         self._events = events
-        self._cores = cores
-        self._jobs: list[tuple[float, int, float, Action]] = []
+        self._ran_dry = ran_dry
+        self._jobs: list[tuple[float, int, Action]] = []
         self._order = count()
-        self._threads = 0.0  # of all jobs
         self._share = 0.0
         self._seen = 0.0
         self._plan = 0
 
-    def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
-        """`then()` once each of so many threads has had so many CPU seconds; 1.5: two threads for half of the time."""
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, seconds: float, then: Action) -> None:
+        """`then()` once the job has had so many CPU seconds."""
         self._go_on()
-        self._threads += threads
-        heapq.heappush(self._jobs, (self._share + seconds, next(self._order), threads, then))
+        heapq.heappush(self._jobs, (self._share + seconds, next(self._order), then))
         self._plan_next()
 
-    @property
-    def load(self) -> float:
-        """Threads for each core."""
-        return self._threads / self._cores
+    def take_longest(self) -> tuple[float, Action]:
+        """The job that would end last, off this core: the seconds left of it, and what comes then."""
+        self._go_on()
+        longest = max(self._jobs)
+        self._jobs.remove(longest)
+        heapq.heapify(self._jobs)
+        self._plan_next()
+        return max(0.0, longest[0] - self._share), longest[2]
 
     @property
     def _rate(self) -> float:
-        return min(1.0, 1 / self.load)
+        return 1 / len(self._jobs)
 
     def _go_on(self) -> None:
         if self._jobs:
@@ -79,10 +86,48 @@ class Cores:
         if plan != self._plan:
             return
         self._go_on()
-        _, _, threads, then = heapq.heappop(self._jobs)
-        self._threads = self._threads - threads if self._jobs else 0.0  # exactly none is left of the last one
+        *_, then = heapq.heappop(self._jobs)
         self._plan_next()
+        if not self._jobs:
+            self._ran_dry(self)
         then()
+
+
+class Cores:
+    """Cores of one machine, as a scheduler deals them out: no core has nothing to do while two threads share another.
+
+    A thread begins on a core that has the fewest, and a core that runs dry takes one over from the one that has the most.
+    """
+
+    def __init__(self, events: Events, number: int):
+        self._idle = [Core(events, self._take_over) for _ in range(number)]
+        self._all = tuple(self._idle)
+
+    def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
+        """`then()` once each of so many threads has had so many CPU seconds; 1.5: a second one for half of the time."""
+        left = math.ceil(threads)
+
+        def ended() -> None:
+            nonlocal left
+            left -= 1
+            if not left:
+                then()
+
+        for begun in range(left):
+            core = self._idle.pop() if self._idle else min(self._all, key=len)
+            core.add(seconds * min(1.0, threads - begun), ended)
+
+    @property
+    def load(self) -> float:
+        """Threads for each core."""
+        return sum(map(len, self._all)) / len(self._all)
+
+    def _take_over(self, dry: Core) -> None:
+        fullest = dry if self._idle else max(self._all, key=len)
+        if len(fullest) > 1:
+            dry.add(*fullest.take_longest())
+        else:
+            self._idle.append(dry)
 
 
 def least_busy(parts: Sequence[Cores]) -> Cores:

@@ -11,6 +11,8 @@ from ps_cluster.simulation.draws import gammas
 from ps_cluster.simulation.events import Cores, Process, least_busy
 from ps_cluster.simulation.training import Training
 
+CHIEF_LOOKS_EVERY_S = 0.25  # POLL_S in ps_cluster/training/async_trainer.py
+
 Serve = Callable[[int, int], None]
 """(worker, server) → its request is served there."""
 
@@ -27,23 +29,30 @@ class OneMachine(Training):
         work_in_delays = min(1.0, more / costs.delay_seconds) if costs.delay_seconds else 0.0
         super().__init__(costs.with_delays_times(1 - work_in_delays), cluster)
         self._pull_work = work_in_delays * (costs.step_gap_seconds + costs.pull_delay_seconds)
-        self._push_work = work_in_delays * costs.push_delay_seconds
-        computing = costs.worker_cpu_seconds - self._pull_work - self._push_work
+        in_push = work_in_delays * costs.push_delay_seconds
+        computing = costs.worker_cpu_seconds - self._pull_work - in_push
+        self._push_work = in_push + costs.round_worker_cpu_seconds
         self._threads = max(1.0, computing / costs.compute_seconds)
         self._computations = gammas(self.random, computing / self._threads, costs.compute_cv)
         self._idle = max(0.0, costs.compute_seconds - computing)
 
         own = [_cores_of(worker, cluster) for worker in range(cluster.workers)]
-        free = 1 - costs.chief_background_cores / cluster.cores
         # Cores that no worker keeps to are left out: whoever waits for a parameter server leaves it cores enough.
-        parts = {part: Cores(self.events, free * len(part)) for part in dict.fromkeys(own)}
+        parts = {part: Cores(self.events, len(part)) for part in dict.fromkeys(own)}
         self._of_worker = [parts[part] for part in own]
         self._all = list(parts.values())
-        self._chief = Process(self._all)
+        self._chief, self._chief_looking = Process(self._all), Process(self._all)
         self._servers = [Process(self._all) for _ in range(cluster.servers)]
         self._pulls = gammas(self.random, costs.pull_seconds(cluster.servers), costs.server_cv)
         self._pushes = gammas(self.random, costs.push_seconds(cluster.servers), costs.server_cv)
         self._unserved = [0] * cluster.workers
+        self._look_on()
+
+    def _look_on(self) -> None:
+        """What the chief does beside its dispatches, in a thread of its own: it looks, and writes progress."""
+        if self.costs.chief_background_cores:
+            self._chief_looking.do(CHIEF_LOOKS_EVERY_S * self.costs.chief_background_cores, lambda: None)
+            self.events.after(CHIEF_LOOKS_EVERY_S, self._look_on)
 
     def ask_chief(self, then: Callable[[], None]) -> None:
         self._chief.do(self.costs.chief_seconds, then)

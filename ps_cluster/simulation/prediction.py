@@ -47,7 +47,7 @@ def predict(costs: Costs, cluster: Cluster) -> Prediction:
 def simulate(costs: Costs, cluster: Cluster, steps: int | None = None) -> Trained:
     """Training of `cluster` in mode async or sync-ps."""
     kind = SeparateMachines if cluster.cores is None else OneMachine
-    return kind(costs, cluster).run(steps)
+    return kind(costs.of_mode(cluster.mode), cluster).run(steps)
 
 
 @lru_cache  # one worker alone is asked for with every number of workers
@@ -65,7 +65,7 @@ def _trained(costs: Costs, cluster: Cluster) -> Prediction:
         efficiency=1.0,
         staleness_mean=float(stale.mean()),
         staleness_p95=int(np.percentile(stale, 95, method="lower")),
-        utilisation=_utilisation(costs, cluster, trained),
+        utilisation=_utilisation(costs.of_mode(cluster.mode), cluster, trained),
     )
 
 
@@ -76,7 +76,8 @@ def _utilisation(costs: Costs, cluster: Cluster, trained: Trained) -> dict[str, 
     dispatching = costs.chief_seconds * trained.dispatches / len(trained.seconds)
     chief = rate * dispatching + costs.chief_background_cores
     if cluster.cores is not None:
-        return {"cores": (rate * costs.worker_cpu_seconds + servers * server + chief) / cluster.cores}
+        worker = rate * (costs.worker_cpu_seconds + costs.round_worker_cpu_seconds)
+        return {"cores": (worker + servers * server + chief) / cluster.cores}
     slice_seconds = cluster.network.seconds(costs.wire_bytes / servers)
     computing = trained.computing_seconds / len(trained.seconds)
     return {

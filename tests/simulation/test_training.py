@@ -130,10 +130,10 @@ def test_with_many_workers_dispatches_of_auto_are_longer(costs, cluster):
 
 
 def test_what_the_chief_does_all_the_time_is_missing_to_the_others(costs, cluster):
-    watched = costs(chief_background_cores=0.5)
-    assert simulate(watched, cluster(5, cores=2)).steps_per_second == pytest.approx(1.5, rel=0.01)
+    watched = costs(chief_background_cores=0.2)
+    assert simulate(watched, cluster(5, cores=2)).steps_per_second == pytest.approx(1.8, rel=0.01)
     assert predict(watched, cluster(5, cores=2)).utilisation["cores"] == pytest.approx(1, rel=0.01)
-    assert predict(watched, cluster(5)).utilisation["chief"] == 0.5
+    assert predict(watched, cluster(5)).utilisation["chief"] == 0.2
 
 
 @pytest.mark.parametrize("cores", [None, 1000])
@@ -165,6 +165,15 @@ def test_a_round_takes_as_long_as_the_slowest_worker(costs, cluster, cores):
     look = 0.01  # the mean until a worker sees that the round is over
     assert workers * seconds_per_step(trained) == pytest.approx(slowest + look, rel=0.04)
     assert set(trained.staleness) == {0}
+
+
+@pytest.mark.parametrize("cores", [None, 1])
+def test_what_rounds_take_beside_looks_is_in_each_gradient(costs, cluster, cores):
+    in_rounds = costs(round_push_seconds=0.1, round_worker_cpu_seconds=0.2, look_every_seconds=1e-6)
+    trained = simulate(in_rounds, cluster(1, cores=cores, mode="sync-ps"), steps=400)
+    of_the_worker = 0.2 if cores else 0.0  # on a machine of its own it is beside everything else
+    assert seconds_per_step(trained) == pytest.approx(1 + 0.1 + of_the_worker, rel=1e-3)
+    assert seconds_per_step(simulate(in_rounds, cluster(1, cores=cores), steps=400)) == pytest.approx(1, rel=1e-3)
 
 
 @pytest.mark.parametrize("cores", [None, 50])
