@@ -63,8 +63,8 @@ def train(rank: int, processes: int, run_dir: RunDir, config: dict) -> None:
     if rank == 0:
         print(f"{torch_networks.trainable(network):,} trainable parameters")
         print(json.dumps({"examples_per_second": rate}), flush=True)
-    # What gloo's threads still do while the interpreter takes itself apart can abort the process ("terminate called without
-    # an active exception", once in some 100 runs); the rate is told by then.
+    # What gloo's threads still do while the interpreter takes itself apart has aborted a process ("terminate called without an
+    # active exception"); the rate is told by then.
     os._exit(0)
 
 

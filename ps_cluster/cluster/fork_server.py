@@ -57,16 +57,16 @@ def serve(channel: socket.socket) -> None:
 def _let_go_of_unchanged_files() -> None:
     """Unmaps the pages of libraries that the import has read and no fork needs: some 200 MB that count as this process's.
 
-    Whoever touches one gets it back out of the system's cache. Left alone is what can be written or holds a change.
+    Whoever touches one gets it back out of the system's cache. Left alone is what can be written or holds a change. A kernel
+    that refuses costs memory and nothing else.
     """
-    madvise = ctypes.CDLL(None, use_errno=True).madvise
+    madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     for region in psutil.Process().memory_maps(grouped=False):
         changed = region.anonymous or region.swap
         if region.path.startswith("/") and region.perms in ("r-xp", "r--p") and not changed:
             begin, end = (int(address, 16) for address in region.addr.split("-"))
-            if madvise(begin, end - begin, _MADV_DONTNEED):
-                raise OSError(ctypes.get_errno(), f"madvise: {os.strerror(ctypes.get_errno())}", region.path)
+            madvise(begin, end - begin, _MADV_DONTNEED)
 
 
 def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int) -> int:
