@@ -208,10 +208,9 @@ def _scratch() -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
     try:
         yield folder
-    except RunFailed:
-        raise
-    except BaseException:
-        shutil.rmtree(folder)
+    except BaseException as error:
+        if not isinstance(error, RunFailed):
+            shutil.rmtree(folder)
         raise
     shutil.rmtree(folder)
 

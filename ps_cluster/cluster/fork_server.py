@@ -55,7 +55,7 @@ def serve(channel: socket.socket) -> None:
 
 
 def _let_go_of_unchanged_files() -> None:
-    """Unmaps the pages of libraries that the import has read and no fork needs: some 200 MB that count as this process's.
+    """Unmaps the pages of libraries that the import has read and no fork needs: some 240 MB that count as this process's.
 
     Whoever touches one gets it back out of the system's cache. Left alone is what can be written or holds a change. A kernel
     that refuses costs memory and nothing else.

@@ -1,9 +1,10 @@
-"""What users get wrong: one line that names it, exit code 2, before anything is measured."""
+"""What users get wrong: one line that names it, exit code 2, before anything is measured. An arm that fails: exit code 1."""
 
 import pytest
 from click.testing import CliRunner
 
 from benchmarks import choices, dispatch, recovery, scaling, transfer
+from ps_cluster.errors import RunFailed
 
 
 @pytest.mark.parametrize(
@@ -34,3 +35,13 @@ def test_bad_argument_is_one_line_and_exit_code_2(module, arguments, named):
     assert result.exit_code == 2
     (line,) = result.stderr.splitlines()
     assert line.startswith("Error: ") and all(part in line for part in named)
+
+
+def test_an_arm_that_fails_is_one_line_and_exit_code_1(monkeypatch):
+    def fail(*_):
+        raise RunFailed("arm single failed with exit code 3: why\nand where; its files: folder")
+
+    monkeypatch.setattr(scaling, "measure", fail)
+    result = CliRunner().invoke(scaling.main, ["--dataset", "synthetic"])
+    assert result.exit_code == 1
+    assert result.stderr == "Error: arm single failed with exit code 3: why and where; its files: folder\n"

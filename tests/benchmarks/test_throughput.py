@@ -99,6 +99,13 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
     assert_none_left(tmp_path)
 
 
+@pytest.mark.parametrize("key", ["optimizer.momentum", "schedule.kind", "data.augmentation.hue_delta"])
+def test_what_only_some_arms_would_follow_is_refused(key):
+    packed = PackedDataset("none", "synthetic", Path("."), 1, 1, ())
+    with pytest.raises(UserError, match=f"--set {key}: got 0.5: all arms have one update rule, and crop and flip"):
+        throughput.cases(["airbench"], ["float32"], packed, {key: 0.5})
+
+
 @pytest.fixture
 def scripted_arm(tmp_path, monkeypatch):
     """scripted_arm(code) → run_arm's answer of an arm whose module is `code`."""
