@@ -1,9 +1,11 @@
-# `make run` and `make test` need Python 3.11+, make and git; everything else is installed into .venv.
+# `make run`, `make test` and `make install` need Python 3.11+, make and git; everything else is installed into .venv.
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 
-.PHONY: run test clean
+.PHONY: install run test clean
+
+install: $(STAMP)
 
 run: $(STAMP)
 	$(VENV)/bin/python cli.py run --workers 3 --ps 1 $(ARGS)

@@ -1,6 +1,6 @@
 """What the settings of the cluster are worth: each beside the default, alternating in one call.
 
-    python -m benchmarks.choices --rounds 3 --data-dir ../shared/data
+    python -m benchmarks.choices --rounds 3 --data-dir DATA
 
 Images a second, and the processor time of a step, which tells more on a machine that others use too.
 """

@@ -1,6 +1,6 @@
 """How many steps a second can be handed out, pulled, pushed and written into the ledger when they compute nothing.
 
-    python -m benchmarks.dispatch --rounds 3 --data-dir ../shared/data
+    python -m benchmarks.dispatch --rounds 3 --data-dir DATA
 
 Beside them closures of a plain ClusterCoordinator on the same cluster, each of which adds 1 to a variable on the parameter
 server and does nothing else.

@@ -1,6 +1,6 @@
 """What a fault costs: recovery times, throughput while a worker is away, and what snapshots cost.
 
-    python -m benchmarks.recovery --rounds 3 --data-dir ../shared/data
+    python -m benchmarks.recovery --rounds 3 --data-dir DATA
 
 Every round starts the default training, kills worker 1, waits until its new process has an update applied, kills the
 parameter server, waits until training goes on, and drains; and measures a run with and a run without snapshots.

@@ -1,7 +1,7 @@
 """What more workers, parameter servers and parameters do to a cluster on this machine.
 
-    python -m benchmarks.scaling --rounds 3 --data-dir ../shared/data
-    python -m benchmarks.scaling --rounds 3 --data-dir ../shared/data --parameters 0.1,2,20,100
+    python -m benchmarks.scaling --rounds 3 --data-dir DATA
+    python -m benchmarks.scaling --rounds 3 --data-dir DATA --parameters 0.1,2,20,100
 
 The first trains a network. The second takes steps that compute nothing, with so many millions of weights and the rule sgd:
 what takes time is to move and to apply them. Evaluator and checkpoints are off, but for the last checkpoint.

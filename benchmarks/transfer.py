@@ -1,6 +1,6 @@
 """How fast parameters move: pull and push of steps that compute nothing, beside what this machine can do at all.
 
-    python -m benchmarks.transfer --rounds 3 --data-dir ../shared/data --parameters 20,100
+    python -m benchmarks.transfer --rounds 3 --data-dir DATA --parameters 20,100
 
 Beside them, with blocks of as many float32: copies from one numpy array into another, one TCP connection over loopback, and
 workers that read a variable on the parameter server over TensorFlow's gRPC and do nothing else.
