@@ -16,6 +16,7 @@ from ps_cluster.cluster import environment, start
 from ps_cluster.cluster.usage import age_seconds
 from ps_cluster.command_line import (
     CommaList,
+    Number,
     OneLineErrors,
     config_layers,
     config_options,
@@ -101,7 +102,7 @@ def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str,
 @click.option("--seeds", type=click.IntRange(1, 100), help="How many: 0, 1, 2, …; default 3.")
 @click.option("--straggler", "stragglers", type=_LIST, help="Comma between settings, e.g. none,2:5x; default none.")
 @click.option("--batches", type=_LIST, help="same_per_update, same_per_worker; default both.")
-@click.option("--target-accuracy", type=click.FloatRange(0, 1, min_open=True), help="For the time and images to it.")
+@click.option("--target-accuracy", type=Number(0, 1, min_open=True), help="For the time and images to it.")
 @click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
 @click.option("--output", type=_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")
 @click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
@@ -162,7 +163,7 @@ def data(**options: Any) -> None:
 
 @cli.command()
 @click.option("--faults", type=click.IntRange(min=1), default=chaos_start.Settings.faults, help="How many in one run.")
-@click.option("--minutes", type=click.FloatRange(0, min_open=True), help="Soak: as many faults as fit into this time.")
+@click.option("--minutes", type=Number(0, min_open=True), help="Soak: as many faults as fit into this time.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
 @click.option("--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn", help="The network.")
 @click.option("--workers", type=click.IntRange(1, 8), default=3, help="Worker processes.")
@@ -231,8 +232,8 @@ def bench(
 @click.option("--network", type=click.Choice(known_costs()), help="Its costs; default: those of the run's network.")
 @click.option("--from", "calibrate_from", type=_FOLDER, metavar="RUN_DIR", help="Costs of a run with --workers 1.")
 @click.option("--check", "check_run", type=_FOLDER, metavar="RUN_DIR", help="Predict this finished run, and compare.")
-@click.option("--link-gbps", type=click.FloatRange(0, min_open=True), default=10.0, help="Of each machine, each way.")
-@click.option("--latency-us", type=click.FloatRange(0), default=50.0, help="One way, in microseconds.")
+@click.option("--link-gbps", type=Number(0, min_open=True), default=10.0, help="Of each machine, each way.")
+@click.option("--latency-us", type=Number(0), default=50.0, help="One way, in microseconds.")
 @click.option("--one-machine", is_flag=True, help="All processes share its cores, and there is no network.")
 @click.option("--cores", type=click.IntRange(1, 1024), help="Of the one machine; default: those of this one.")
 @click.option("--steps-per-dispatch", type=click.IntRange(1, 1000), help="Other than the costs were measured with.")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import os
 from pathlib import Path
 
 import keras
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.data.packed import PackedDataset, load_packed
+from ps_cluster.data.packed import PackedDataset, load_packed, pointed_directory
 from ps_cluster.models import registry
 from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.run_dir import RunDir
@@ -21,7 +20,7 @@ def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
     """(configuration, data set, steps to time); the working directory becomes that of the packed data."""
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
-    dataset = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"]))
+    dataset = load_packed(pointed_directory(run_dir.dataset))
     os.chdir(dataset.directory)
     return config, dataset, config.total_steps(dataset.train_examples)
 

@@ -12,10 +12,12 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.throughput import ARM_TIMEOUT_S
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.local_cluster import TASK_ARGV
+from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import load_config
-from ps_cluster.data.packed import load_packed
+from ps_cluster.data.packed import load_packed, pointed_directory
 from ps_cluster.reporting.progress import ProgressView, make_view
 from ps_cluster.run_dir import RunDir
 
@@ -27,9 +29,12 @@ def run(root: Path, body: Sequence[str], view: ProgressView) -> RunDir:
       body: module that runs one task and its first arguments; empty for the project's own.
     """
     run_dir = RunDir.open(root)
-    dataset = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"]))
+    dataset = load_packed(pointed_directory(run_dir.dataset))
     argv = (sys.executable, "-m", *body) if body else TASK_ARGV
-    code = run_local(load_config(run_dir.config), run_dir, dataset, resume=False, view=view, task_argv=argv)
+    # Of the updates of a module that is not the project's own, the launcher sees nothing; all arms have one bound.
+    limits = Limits(standstill_s=ARM_TIMEOUT_S)
+    config = load_config(run_dir.config)
+    code = run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv, limits=limits)
     if code:
         sys.exit(code)
     return run_dir

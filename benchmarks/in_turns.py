@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -14,22 +13,15 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.throughput import shown, spread
+from benchmarks.throughput import TABLE_WIDTH, shown, spread
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
+from ps_cluster.command_line import Number
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import write_json
 
 Figures = Mapping[str, Any]  # of one round
 NOTHING = "–"  # where a case has no such figure
-
-
-class Number(click.FloatRange):
-    """A number of a range; click takes "nan" for one of every range."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        number = super().convert(value, parameter, context)
-        return self.fail(f"{value!r} is not a number.", parameter, context) if isnan(number) else number
 
 
 @dataclass(frozen=True)
@@ -120,4 +112,4 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence
         table.add_column(name, justify="right")
     for row in rows:
         table.add_row(*(str(row[name]) for name in names), *(column.text(row["rounds"]) for column in columns))
-    console.print(table, highlight=False)
+    console.print(table, highlight=False, width=TABLE_WIDTH, crop=False)

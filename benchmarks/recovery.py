@@ -10,11 +10,9 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,12 +23,14 @@ from rich.table import Table
 
 from benchmarks.arms import CLUSTER
 from benchmarks.in_turns import open_data
-from benchmarks.throughput import PROJECT, case, measure_once, spread
+from benchmarks.throughput import PROJECT, case, measure_once, scratch, spread
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand
+from ps_cluster.errors import RunFailed
 from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.training.ledger import read_csv
 
+NETWORK, PRECISION = "airbench", "bfloat16"
 WAIT_S = 120.0
 STEADY_S = 15.0  # training before the first fault, and what "before" is measured over
 
@@ -43,17 +43,17 @@ def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
     """Measure what a fault costs."""
     packed = open_data(dataset, data_dir)
     found: dict[str, list[float]] = {}
-    for _ in range(rounds):
-        base = case("airbench", "bfloat16", packed)
-        with_snapshots = base.with_values({"checkpoints.snapshot_every_seconds": 2.0})
-        rates = [measure_once(CLUSTER, config, packed) for config in (base, with_snapshots)]
-        measured = {"throughput with snapshots every 2 s / without": rates[1] / rates[0]} | _faults(
-            packed.name, data_dir
-        )
+    for number in range(rounds):
+        without = case(NETWORK, PRECISION, packed)
+        pair = (without, without.with_values({"checkpoints.snapshot_every_seconds": 2.0}))
+        order = (0, 1) if number % 2 == 0 else (1, 0)  # a drift of the machine's speed is fair to both
+        rates = {which: measure_once(CLUSTER, pair[which], packed) for which in order}
+        ratio = {"throughput with snapshots every 2 s / without": rates[1] / rates[0]}
+        measured = ratio | _faults(packed.name, data_dir)
         for name, value in measured.items():
             found.setdefault(name, []).append(value)
             click.echo(f"{name}: {value:.2f}")
-    table = Table(title=f"airbench, bfloat16, 3 workers + 1 ps, n = {rounds}")
+    table = Table(title=f"{NETWORK}, {PRECISION}, 3 workers + 1 ps, n = {rounds}")
     for name in ("measure", "median", "min–max"):
         table.add_column(name)
     for name, values in found.items():
@@ -63,9 +63,13 @@ def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
 
 
 def _faults(dataset: str, data_dir: Path | None) -> dict[str, float]:
-    folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
-    run_dir = RunDir(folder / "run")
+    with scratch() as folder:
+        return _disturbed(RunDir(folder / "run"), dataset, data_dir)
+
+
+def _disturbed(run_dir: RunDir, dataset: str, data_dir: Path | None) -> dict[str, float]:
     options = ["--run-dir", str(run_dir.root), "--no-evaluator", "--dataset", dataset]
+    options += ["--model", NETWORK, "--precision", PRECISION]
     if data_dir:
         options += ["--data-dir", str(data_dir.absolute())]
     process = subprocess.Popen(
@@ -76,24 +80,25 @@ def _faults(dataset: str, data_dir: Path | None) -> dict[str, float]:
         preexec_fn=die_with_parent,
     )
     try:
-        _wait(lambda: _last(run_dir).get("train_seconds", 0) > STEADY_S)
+        _wait(run_dir, lambda last: last.get("train_seconds", 0) > STEADY_S)
         pid, killed = _kill(run_dir, "worker", 1)
-        _wait(lambda: any(w["index"] == 1 and w["pid"] != pid for w in _last(run_dir)["workers"]))
+        _wait(run_dir, lambda last: any(w["index"] == 1 and w["pid"] != pid for w in last["workers"]))
         returned = time.time()
         time.sleep(STEADY_S)
         _, ps_killed = _kill(run_dir, "ps", 0)
-        _wait(lambda: _last(run_dir)["time"] > ps_killed and _last(run_dir)["phase"] == "training")
+        _wait(run_dir, lambda last: last["time"] > ps_killed and last["phase"] == "training")
         restored = _last(run_dir)["applied"]
-        _wait(lambda: _last(run_dir)["applied"] > restored)
+        _wait(run_dir, lambda last: last["applied"] > restored)
         recovered = time.time()
         process.send_signal(signal.SIGINT)
-        process.wait(WAIT_S)
+        _wait(run_dir, lambda _: process.poll() is not None)
+        if process.returncode:
+            raise RunFailed(f"the run ended with exit code {process.returncode}; its files: {run_dir.root}")
         summary = json.loads(run_dir.summary.read_text())
         times = read_csv(run_dir.updates)["applied_time"].tolist()
     finally:
         process.kill()
         process.wait()
-        shutil.rmtree(folder)
     before = sum(killed - 10 < t <= killed for t in times) / 10
     away = sum(killed < t <= returned for t in times) / (returned - killed)
     return {
@@ -116,11 +121,12 @@ def _last(run_dir: RunDir) -> dict:
     return max(read_rows(run_dir.progress), key=lambda row: row["time"], default={})
 
 
-def _wait(condition: Callable[[], bool]) -> None:
+def _wait(run_dir: RunDir, until: Callable[[dict], bool]) -> None:
+    """Until it is true of the run's last row of progress."""
     deadline = time.monotonic() + WAIT_S
-    while not condition():
+    while not until(_last(run_dir)):
         if time.monotonic() > deadline:
-            raise TimeoutError(f"not within {WAIT_S:.0f} s; the run's logs tell more")
+            raise RunFailed(f"the run did not get on within {WAIT_S:.0f} s; its files: {run_dir.root}")
         time.sleep(0.1)
 
 

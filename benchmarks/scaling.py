@@ -15,10 +15,10 @@ from pathlib import Path
 import click
 from rich.console import Console
 
-from benchmarks.in_turns import CPU, Case, Number, measure, medians, open_data, options, over_rounds, print_table
+from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, timed
 from benchmarks.throughput import case
-from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.command_line import CommaList, Number, OneLineCommand
 from ps_cluster.config import MODEL_NAMES, RunConfig
 from ps_cluster.data.packed import PackedDataset
 

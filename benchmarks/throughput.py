@@ -25,7 +25,7 @@ from benchmarks.arms import CLUSTER, Arm
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.start import complete_config
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.run_dir import RunDir, write_json
 
@@ -38,9 +38,10 @@ RULE = {
     "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
 }  # fmt: skip
 SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
+TABLE_WIDTH = 200  # at most: a narrower terminal breaks lines, and cuts no figure off
 # Images of one measurement, so that each takes about 5 to 25 s on two cores. The first and last gradients of an async
 # one may be counted too much or too little by half: 1 of at least 80.
-EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 10_000, "airbench": 18_000}
+EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800, "airbench": 18_000}
 
 
 def cases(
@@ -55,6 +56,8 @@ def cases(
         raise UserError(
             f"--set {own[0]}: got {values[own[0]]!r}: all arms have one update rule, and crop and flip; leave it out"
         )
+    if values.get("training.steps", 1) is None:
+        raise UserError("--set training.steps: got null: say how many, or leave it out")
     return [case(model, precision, packed).with_values(values) for model in models for precision in precisions]
 
 
@@ -139,7 +142,7 @@ def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None
             ratio = row.get(ratio_name(first, arm))
             cells = (shown(row[arm.name], ",.0f"), shown(ratio, ".2f") if ratio else "")
             table.add_row(row["model"], row["precision"], arm.name, *cells)
-    console.print(table, highlight=False)
+    console.print(table, highlight=False, width=TABLE_WIDTH, crop=False)
     for line in (_kept(arm, row) for row in rows for arm in arms if arm.slowed):
         console.print(line, highlight=False, soft_wrap=True)
 
@@ -163,16 +166,19 @@ def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
 
 
 def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
-    """Images/s of one run of `arm`; raises RunFailed when it fails."""
-    return run_arm(arm, config, packed)["examples_per_second"]
+    """Images/s of one run of `arm`; raises RunFailed when it fails, or is over before there is a rate."""
+    rate = run_arm(arm, config, packed)["examples_per_second"]
+    if rate is None:
+        raise RunFailed(f"arm {arm.name} has no rate of {config.training.steps} updates: give it more training.steps")
+    return rate
 
 
 def run_arm(arm: Arm, config: RunConfig, packed: PackedDataset) -> dict[str, Any]:
     """The last line of one run of `arm` in a run directory of its own; raises RunFailed when it fails."""
-    with _scratch() as folder:
+    with scratch() as folder:
         run_dir = RunDir.create(folder / "run")
         run_dir.config.write_text(config.model_dump_json())  # which is YAML, and read without a YAML library too
-        write_json(run_dir.dataset, {"name": packed.name, "kind": packed.kind, "directory": str(packed.directory)})
+        write_pointer(run_dir.dataset, packed)
         command = [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments]
         return json.loads(_output_of(arm, command, folder).splitlines()[-1])
 
@@ -203,7 +209,7 @@ def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
 
 
 @contextmanager
-def _scratch() -> Iterator[Path]:
+def scratch() -> Iterator[Path]:
     """A folder that goes away again, unless an arm fails: then there is something to read in it."""
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
     try:

@@ -17,10 +17,10 @@ import click
 import numpy as np
 from rich.console import Console
 
-from benchmarks.in_turns import Case, Number, measure, medians, open_data, options, over_rounds, print_table
+from benchmarks.in_turns import Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, per_second, plain_per_second
 from benchmarks.throughput import case
-from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.command_line import CommaList, Number, OneLineCommand
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 

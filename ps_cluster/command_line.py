@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
+from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -47,6 +48,14 @@ class CommaList(click.ParamType):
         if isinstance(value, tuple):
             return value  # click converts a default twice
         return tuple(self._one.convert(part.strip(), parameter, context) for part in value.split(","))
+
+
+class Number(click.FloatRange):
+    """A number of a range; click takes "nan" for one of every range, and "inf" where there is no upper limit."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
+        number = super().convert(value, parameter, context)
+        return number if isfinite(number) else self.fail(f"{value!r} is not a finite number.", parameter, context)
 
 
 class _OneLine:

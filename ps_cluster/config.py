@@ -6,6 +6,7 @@ the user's file, `--set key=value` and the command's own options.
 
 from __future__ import annotations
 
+import math
 import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -15,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ps_cluster.data.augmentation_config import Augmentation
 from ps_cluster.errors import UserError
+from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.straggler_config import parse_stragglers
 
 CONFIG_FOLDER = Path(__file__).resolve().parents[1] / "configs"
@@ -23,8 +25,13 @@ PARAMETER_SERVER_MODES = ("async", "bounded", "sync-ps", "elastic")
 STALENESS_METHODS = ("none", "inverse", "dc_constant", "dc_adaptive", "gap_aware", "momentum")
 MODEL_NAMES = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")
 
+# Of one worker on a slow, crowded machine. The largest network here does 215 in float32 with a core to itself.
+SLOWEST_EXAMPLES_PER_SECOND = 20.0
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Layer = dict[str, Any]
+# What reading YAML raises; a ValueError for what looks like a date or number and is none, such as 2024-13-45.
+YAML_ERRORS = (yaml.YAMLError, ValueError)
 
 
 class _Section(BaseModel):
@@ -219,6 +226,20 @@ class RunConfig(_Section):
         """Images behind one update."""
         return self.examples_per_step * self.gradients_per_update
 
+    @property
+    def updates_at_once(self) -> int:
+        """Updates that are only heard of together: a dispatch where all workers take the same, which none may time."""
+        if self.training.mode != "sync":
+            return 1
+        return dispatch_size(self.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
+
+    @property
+    def longest_update_seconds(self) -> float:
+        """How long nothing may be heard of a new update although all is well: what waits for one waits for longer."""
+        own_s = self.examples_per_step / SLOWEST_EXAMPLES_PER_SECOND
+        stragglers = parse_stragglers(self.cluster.straggler)
+        return self.updates_at_once * stragglers.longest_step_s(own_s, self.training_workers, self.training.seed)
+
     def total_updates(self, train_examples: int) -> int:
         """Updates of the whole run: `training.steps` where it is set, else those of `epochs` passes over the images."""
         if self.training.steps is not None:
@@ -271,7 +292,7 @@ def read_yaml(file: Path) -> Layer:
         content = yaml.safe_load(file.read_text(encoding="utf-8"))
     except OSError as error:
         raise UserError(f"config file '{file}' can't be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except YAML_ERRORS as error:
         raise UserError(f"config file '{file}' is not YAML: {' '.join(str(error).split())}") from error
     if content is None:
         return {}
@@ -289,7 +310,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text!r}: write it as section.key=value, e.g. optimizer.learning_rate=0.1")
     try:
         return key.strip(), yaml.safe_load(value)
-    except yaml.YAMLError as error:
+    except YAML_ERRORS as error:
         raise UserError(f"--set {text!r}: the value is not YAML") from error
 
 
@@ -300,6 +321,8 @@ def _nested(dotted: Layer) -> Layer:
         branch = tree
         for section in sections:
             branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise UserError(f"{key}: '{section}' is given as {branch!r}, where a section with its settings belongs")
         branch[name] = value
     return tree
 

@@ -9,7 +9,7 @@ class UserError(Exception):
 
 
 class RunFailed(Exception):
-    """A program that this one has started failed: which, why, and where its logs are; exit code 1.
+    """The machine refused, or a program that this one has started failed: which, why, where its logs are; exit code 1.
 
     Anything else that escapes is a bug.
     """

@@ -197,7 +197,7 @@ def say_the_rest() -> None:
 def append_row(path: Path, row: dict[str, Any]) -> None:
     """One JSON object as a line, in a single write."""
     with path.open("ab") as file:
-        file.write(json.dumps(row).encode() + b"\n")
+        file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -62,6 +62,9 @@ def folder(tmp_path, monkeypatch):
     (folder / "unknown.yaml").write_text("cluster: {wrokers: 2}\n")
     (folder / "type.yaml").write_text("cluster: {workers: many}\n")
     (folder / "section.yaml").write_text("cluster: 3\n")
+    (folder / "target.yaml").write_text("target_accuracy: .nan\n")
+    (folder / "settings.yaml").write_text("settings: [1, 2]\n")
+    (folder / "training.yaml").write_text("settings: {training: }\n")
     (folder / "fine.yaml").write_text("cluster: {workers: 2}\n")
     (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00")
     for name, content in (("text", b"no archive"), ("none", b"")):
@@ -96,6 +99,8 @@ CASES = [
     ("run --steps 0", ["--steps", "0"]),
     ("run --epochs 0", ["--epochs", "0"]),
     ("run --epochs nan", ["epochs", "nan"]),
+    ("run --set training.epochs=2024-13-45", ["training.epochs=2024-13-45", "not YAML"]),
+    ("run --set data.augmentation=none --set data.augmentation.flip=none", ["data.augmentation.flip", "'none'"]),
     ("run --epochs 1 --steps 5", ["--epochs", "--steps"]),
     ("run --batch-size 0", ["--batch-size", "0"]),
     ("run --seed -1", ["--seed", "-1"]),
@@ -121,6 +126,14 @@ CASES = [
     ("compare --steps 10", ["training.steps", "training.epochs"]),
     ("compare --straggler none,slow", ["--straggler", "slow", "write 2:5x"]),
     ("compare --modes single --straggler 2:5x", ["--straggler", "2:5x"]),
+    ("compare --target-accuracy nan", ["--target-accuracy", "nan"]),
+    ("compare --config target.yaml", ["target.yaml", "target_accuracy"]),
+    ("compare --config settings.yaml", ["settings.yaml", "settings"]),
+    ("compare --config training.yaml", ["training", "None"]),
+    ("chaos --minutes nan", ["--minutes", "nan"]),
+    ("chaos --minutes inf", ["--minutes", "inf"]),
+    ("simulate --link-gbps nan", ["--link-gbps", "nan"]),
+    ("simulate --latency-us inf", ["--latency-us", "inf"]),
     ("compare --target-accuracy 2", ["--target-accuracy", "2"]),
     ("compare --dataset synthetic --output used", ["--output", "used"]),
     ("compare --config unknown.yaml", ["unknown.yaml", "cluster"]),
@@ -174,6 +187,7 @@ CASES = [
     ("bench --arms single --straggler 2:5x", ["--straggler", "2:5x", "cluster or sync"]),
     ("bench --dataset synthetic --straggler 3:5x", ["cluster.straggler", "3:5x", "workers 0 to 2"]),
     ("bench --dataset synthetic --models alexnet", ["model.name", "alexnet"]),
+    ("bench --dataset synthetic --set training.steps=null", ["training.steps", "null"]),
     ("bench --set cluster.wrokers=3", ["cluster.wrokers"]),
     ("evaluate", ["--checkpoint-dir"]),
     ("evaluate --checkpoint-dir empty --once", ["empty", "no checkpoint"]),

@@ -14,9 +14,9 @@ from ps_cluster.chaos.faults import KINDS
 from ps_cluster.chaos.runner import Injected
 from ps_cluster.chaos.verdict import tolerance
 from ps_cluster.cluster import machine
+from ps_cluster.reporting.summary import UPDATES
 
 SCHEMA = 1
-UPDATES = ("scheduled", "applied", "duplicated", "lost", "rolled_back", "replays_refused")
 
 Json = Mapping[str, Any]
 

@@ -25,11 +25,11 @@ from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import Supervisor
 from ps_cluster.cluster.watch import Ending, Watch
 from ps_cluster.config import RunConfig
-from ps_cluster.data.packed import PackedDataset
-from ps_cluster.errors import UserError
+from ps_cluster.data.packed import PackedDataset, write_pointer
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.reporting import summary
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.run_dir import RunDir, write_json, write_whole
+from ps_cluster.run_dir import RunDir, write_whole
 from ps_cluster.training import checkpoints
 
 
@@ -42,7 +42,7 @@ def run_local(
     view: ProgressView,
     began: float | None = None,
     task_argv: tuple[str, ...] = TASK_ARGV,
-    limits: Limits = Limits(),
+    limits: Limits | None = None,
 ) -> int:
     """Starts the cluster, watches it until training and scoring are over, stops everything, writes the summary.
 
@@ -51,13 +51,14 @@ def run_local(
       began: unix time from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
+      limits: of every wait; None: those of `config`.
     Returns:
       The exit code of the program (see the module).
     Raises:
       UserError: the run directory is in use, a private network is required and can't be had, or a task found that the
         user's input was bad.
     """
-    began = began or time.time()
+    began, limits = began or time.time(), limits or Limits.of(config)
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         _sole_launcher(run_dir),
@@ -66,8 +67,7 @@ def run_local(
         _fork_server_for(task_argv, network, run_dir) as server,
     ):
         write_whole(run_dir.config, config.to_yaml())
-        packed = {"name": dataset.name, "kind": dataset.kind, "directory": str(dataset.directory)}
-        write_json(run_dir.dataset, packed)
+        write_pointer(run_dir.dataset, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
         supervisor = Supervisor(popen=server.popen if server else network.popen)
         cluster = LocalCluster(
@@ -82,15 +82,19 @@ def run_local(
             left = cluster.stop_all(limits.grace_s)
             view.tasks(cluster.states())
             view.close()
-        written = summary.write_summary(
-            run_dir,
-            outcome=ending.outcome,
-            wall_seconds=time.time() - began,
-            startup_seconds=_startup_seconds(run_dir, began),
-            restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
-            usage=cluster.usage.report(),
-            machine=machine.describe(),
-        )
+        try:
+            written = summary.write_summary(
+                run_dir,
+                outcome=ending.outcome,
+                wall_seconds=time.time() - began,
+                startup_seconds=_startup_seconds(run_dir, began),
+                restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+                usage=cluster.usage.report(),
+                machine=machine.describe(),
+            )
+        except OSError as error:
+            _exit_code(ending, left)  # says what went wrong first
+            raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
     summary.print_closing_table(written, run_dir, Console())
     return _exit_code(ending, left)
 

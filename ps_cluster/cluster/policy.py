@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, WORKER
+from ps_cluster.config import RunConfig
 
 
 @dataclass(frozen=True)
@@ -53,3 +54,9 @@ class Limits:
     scoring_s: float = 300.0  # between two checkpoints scored, once training is over
     grace_s: float = 5.0  # from TERM to KILL
     port_attempts: int = 5
+
+    @classmethod
+    def of(cls, config: RunConfig) -> Limits:
+        """The limits of a run, in which a single update may take longer than any of those above allows."""
+        standstill_s = max(cls.standstill_s, config.longest_update_seconds)
+        return cls(standstill_s=standstill_s, drain_s=2 * standstill_s)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from ps_cluster.cluster import isolation
@@ -41,7 +41,14 @@ def resume_run(root: Path, *, view: ProgressView, began: float | None = None) ->
     """Goes on with the run in `root`. Returns the exit code; raises UserError where there is none. `began` likewise."""
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
-    dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
+    name, data_dir, cache = config.data.dataset, config.data.data_dir, sources.default_cache_dir()
+    dataset = sources.of_run(
+        run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
+    )
+    ended = checkpoints.ended(run_dir.checkpoints)
+    if ended and ended["last_step"] >= config.total_updates(dataset.train_examples) and run_dir.summary.is_file():
+        view.notice(f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}")
+        return 0
     return run_local(config, run_dir, dataset, resume=True, view=view, began=began)
 
 
@@ -55,6 +62,9 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
     """
     topology, task = from_tf_config(tf_config)
     config = _with_size_of(topology, config)
+    for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
+        if value == "auto":
+            raise UserError(f"{name}: got 'auto': machines may come to different ones; say which, and to all the same")
     run_dir = RunDir(root.resolve())
     if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
@@ -98,16 +108,19 @@ def _with_size_of(topology: ClusterTopology, config: RunConfig) -> RunConfig:
     return config.with_values({key: len(topology.cluster[kind]) for kind, key in keys.items() if kind in types})
 
 
-@contextmanager
+@contextlib.contextmanager
 def _new_run_dir(root: Path) -> Iterator[RunDir]:
-    """A new run directory that goes away again, with the parents made for it, when the block fails."""
+    """A new run directory that goes away again when the block fails, with those parents made for it that are empty."""
     missing = [folder for folder in (root, *root.parents) if not folder.exists()]
     run_dir = RunDir.create(root)
     try:
         yield run_dir
     except BaseException:
-        for left in [missing[-1]] if missing else list(root.iterdir()):
-            shutil.rmtree(left)
+        for made in list(root.iterdir()):
+            shutil.rmtree(made)
+        with contextlib.suppress(OSError):  # another run has begun in one of the parents
+            for folder in missing:
+                folder.rmdir()
         raise
 
 

@@ -104,6 +104,7 @@ class Supervisor:
         self._group_members = group_members or group_members_on_this_machine
         self._processes: dict[Task, TaskProcess] = {}
         self._accounted: set[int] = set()  # pids that ended and were reported, or were stopped on purpose
+        self._gone: set[Task] = set()  # nothing is left of their groups, whose ids may be somebody else's by now
 
     @property
     def processes(self) -> tuple[TaskProcess, ...]:
@@ -126,12 +127,15 @@ class Supervisor:
             )
         self._processes[spec.task] = process = TaskProcess(spec, popen, log_start)
         self._accounted.discard(popen.pid)
+        self._gone.discard(spec.task)
         return process
 
     def poll(self) -> list[TaskExit]:
         """Tasks that ended since the last look, the earliest failure first; looks and does nothing else."""
         ended = [p for p in self.processes if p.pid not in self._accounted and not p.running]
         self._accounted.update(process.pid for process in ended)
+        for process in ended:
+            self._is_there(process)  # what is gone now is not looked for, or signalled, when its pid is another's
         # A killed task could write no time, and is the likelier cause of what the others then complained about.
         return sorted(map(_exit_of, ended), key=lambda task_exit: task_exit.time)
 
@@ -141,8 +145,9 @@ class Supervisor:
 
     def signal(self, task: Task, number: int) -> None:
         """Sends a signal to the group of a task, if it is there."""
-        with contextlib.suppress(ProcessLookupError):
-            self._signal_group(self._processes[task].pid, number)
+        if task not in self._gone:
+            with contextlib.suppress(ProcessLookupError):
+                self._signal_group(self._processes[task].pid, number)
 
     def stop(self, tasks: Iterable[Task], grace_s: float) -> list[TaskProcess]:
         """TERM to the groups of `tasks`, and KILL to what is left after `grace_s` seconds.
@@ -166,7 +171,12 @@ class Supervisor:
         return self.stop(list(self._processes), grace_s)
 
     def _is_there(self, process: TaskProcess) -> bool:
-        return process.running or bool(self._group_members(process.pid))
+        if process.task in self._gone:
+            return False
+        if process.running or self._group_members(process.pid):
+            return True
+        self._gone.add(process.task)
+        return False
 
 
 def group_members_on_this_machine(group: int) -> list[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import faulthandler
-import json
 import math
 import os
 import signal
@@ -25,7 +24,7 @@ from ps_cluster.cluster import environment, workspace
 from ps_cluster.cluster.lifeline import die_with_launcher
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.data.packed import PackedDataset, load_packed
+from ps_cluster.data.packed import PackedDataset, load_packed, pointed_directory
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
 
@@ -52,7 +51,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
     def body() -> None:
         topology, _ = from_tf_config(os.environ.get("TF_CONFIG"))
-        dataset = load_packed(Path(json.loads(run_dir.dataset.read_text())["directory"]))
+        dataset = load_packed(pointed_directory(run_dir.dataset))
         run_task(load_config(run_dir.config), run_dir, dataset, topology, task, resume=options.resume)
 
     end_with(body, run_dir, task)

@@ -59,10 +59,6 @@ class Group:
         """How many of the runs diverged."""
         return sum(record.diverged for record in self.records)
 
-    @property
-    def all_diverged(self) -> bool:
-        return self.diverged == len(self.records)
-
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
         """The numbers of the runs that have one."""
         return [value for record in self.records if (value := of(record)) is not None]

@@ -34,7 +34,7 @@ class Comparison(BaseModel):
     of an update over the batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1); "same" does not.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
     seeds: int = Field(default=3, ge=1, le=100)
     stragglers: tuple[str, ...] = ("none",)
@@ -62,11 +62,11 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
       UserError: a file that can't be read, an unknown key, or a value that no comparison can have.
     """
     content = {"arms": [{"mode": mode} for mode in MODES if mode != "elastic"], **(read_yaml(file) if file else {})}
-    settings = dict(content.get("settings") or {}) | overrides
     try:
-        return Comparison.model_validate(content | changes | {"settings": settings})
+        comparison = Comparison.model_validate(content | changes)
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "compare")) from error
+    return comparison.model_copy(update={"settings": comparison.settings | overrides})
 
 
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:

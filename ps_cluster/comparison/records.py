@@ -45,7 +45,6 @@ class Staleness:
     mean: float | None
     p95: int | None
     max: int | None
-    histogram: Histogram
 
 
 @dataclass(frozen=True)
@@ -231,8 +230,7 @@ def arm_label(config: RunConfig) -> str:
 
 
 def _staleness(summary: Json) -> Staleness:
-    histogram = {int(value): int(count) for value, count in (summary.get("histogram") or {}).items()}
-    return Staleness(summary.get("mean"), summary.get("p95"), summary.get("max"), histogram)
+    return Staleness(summary.get("mean"), summary.get("p95"), summary.get("max"))
 
 
 def _staleness_per_worker(ledger: np.ndarray) -> dict[int, Histogram]:

@@ -24,25 +24,26 @@ def throughput(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) ->
 
 
 def _of_two(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Figure:
-    """A row for each arm and batch, on it a marker for each of the two factors."""
+    """A row for each arm and batch, on it a marker for each group: of the two factors, the lower one first."""
     rows: dict[tuple[str, int], list[tuple[float, Group]]] = {}
-    for group, factor in factors:
+    for group, factor in sorted(factors, key=lambda pair: pair[1]):
         rows.setdefault((group.arm, group.batch_per_worker), []).append((factor, group))
     low, high = sorted({factor for _, factor in factors})
     figure, [[axes]] = grid(1, 1, 0.7 + 0.3 * len(rows))
     for place, ((arm, _), found) in enumerate(rows.items()):
-        speeds = {factor: [record.examples_per_second for record in group.records] for factor, group in found}
-        means = {factor: float(np.mean(values)) for factor, values in speeds.items()}
-        axes.plot(list(means.values()), [place] * len(means), color=look[arm].color, linewidth=1.2, alpha=0.5)
-        for factor, values in speeds.items():
+        speeds = [_speeds(group) for _, group in found]
+        means = [float(np.mean(values)) for values in speeds]
+        axes.plot(means, [place] * len(means), color=look[arm].color, linewidth=1.2, alpha=0.5)
+        for (factor, _), values, mean in zip(found, speeds, means):
             face = look[arm].color if factor == low else "white"
             axes.plot([min(values), max(values)], [place] * 2, color=look[arm].color, linewidth=3.5, alpha=0.4)
-            axes.plot(means[factor], place, look[arm].marker, color=look[arm].color, markerfacecolor=face, markersize=7)
-        if len(means) == 2:
-            axes.annotate(
-                f"× {means[high] / means[low]:.2f}", (means[high], place), xytext=(0, 6), textcoords="offset points",
-                ha="center", fontsize=7, color="#3b444d",
-            )  # fmt: skip
+            axes.plot(mean, place, look[arm].marker, color=look[arm].color, markerfacecolor=face, markersize=7)
+        for (factor, _), mean in zip(found, means):
+            if factor == high and found[0][0] == low:
+                axes.annotate(
+                    f"× {mean / means[0]:.2f}", (mean, place), xytext=(0, 6), textcoords="offset points",
+                    ha="center", fontsize=7, color="#3b444d",
+                )  # fmt: skip
     axes.set_yticks(range(len(rows)), [f"{arm}, {batch} images" for arm, batch in rows])
     axes.set(xlabel="throughput [images/s]", ylabel="arm [images per worker]", ylim=(len(rows) - 0.5, -0.7))
     axes.set_xlim(left=0)
@@ -57,19 +58,23 @@ def _of_many(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> F
     for panel, batch in zip(panels, batches):
         panel.sharey(panels[0])
         for arm in arms([group for group, _ in factors if group.batch_per_worker == batch]):
-            mine = sorted((f, g) for g, f in _only(factors, arm, batch))
-            speeds = [[record.examples_per_second for record in group.records] for _, group in mine]
+            mine = sorted(_only(factors, arm, batch), key=lambda pair: pair[1])
+            speeds = [_speeds(group) for group, _ in mine]
             means = np.array([np.mean(values) for values in speeds])
             spread = [means - [min(values) for values in speeds], [max(values) for values in speeds] - means]
             spread = np.maximum(spread, 0)  # a mean of equal numbers may be off by a rounding
             style = {"color": look[arm].color, "linestyle": look[arm].line, "marker": look[arm].marker}
-            panel.errorbar([factor for factor, _ in mine], means, yerr=spread, capsize=3, label=arm, **style)
+            panel.errorbar([factor for _, factor in mine], means, yerr=spread, capsize=3, label=arm, **style)
         panel.set(xlabel="straggler factor [times its own step time]", ylabel="throughput [images/s]")
         panel.set_title(f"{batch} images per worker", loc="left")
         panel.set_ylim(bottom=0)
         panel.set_xticks(sorted({factor for _, factor in factors}))
     legend_outside(figure, panels)
     return figure
+
+
+def _speeds(group: Group) -> list[float]:
+    return [record.examples_per_second for record in group.records]
 
 
 def _only(factors: Sequence[tuple[Group, float]], arm: str, batch: int) -> list[tuple[Group, float]]:

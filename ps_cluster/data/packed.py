@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.errors import UserError
+from ps_cluster.run_dir import write_json
 
 MANIFEST = "dataset.json"
 TRAIN_IMAGES = "train_images.u8"  # raw uint8 [N, 32, 32, 3], C order
@@ -73,6 +74,19 @@ def load_packed(directory: Path) -> PackedDataset:
     except (ValueError, TypeError, AttributeError) as error:
         raise _unusable(directory, f"{MANIFEST}: {error}") from error
     return dataset
+
+
+def write_pointer(file: Path, dataset: PackedDataset) -> None:
+    """Says in `file`, for other processes of this machine, which packed folder is meant."""
+    write_json(file, {"name": dataset.name, "kind": dataset.kind, "directory": str(dataset.directory)})
+
+
+def pointed_directory(file: Path) -> Path:
+    """The folder that `write_pointer` wrote into `file`; it may have gone. Raises UserError where `file` is damaged."""
+    try:
+        return Path(json.loads(file.read_text(encoding="utf-8"))["directory"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"'{file}' does not say where the data set is; give it with --data-dir") from error
 
 
 def write_packed(directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays) -> PackedDataset:

@@ -32,7 +32,6 @@ def resolve(
     data_dir: Path | None,
     cache_dir: Path,
     *,
-    download_allowed: bool = True,
     notify: Notify,
     progress: Progress = lambda done_bytes, total_bytes: None,
     url: str = OFFICIAL_URL,
@@ -44,7 +43,6 @@ def resolve(
             it is on this machine or can be downloaded, else the generated set with a notice that says so.
         data_dir: where the user says CIFAR-10 is: the archive, its folder, a folder with either, or a packed folder.
         cache_dir: packed copies and downloads go here.
-        download_allowed: False to stay off the network.
         notify: told what happens, one line each time.
         progress: told how far a download is.
         url: where to download from; the official checksum must fit.
@@ -64,8 +62,6 @@ def resolve(
     if found := _on_this_machine(cache_dir, notify):
         return found
     try:
-        if not download_allowed:
-            raise DownloadError("downloading is not allowed")
         return _downloaded(cache_dir, notify, progress, url, _AUTO_NETWORK if dataset == "auto" else {})
     except DownloadError as error:
         if dataset == "cifar10":
@@ -78,6 +74,21 @@ def resolve(
             f"number of this run says anything about CIFAR-10. To use CIFAR-10, give {cifar10.ARCHIVE} with data_dir."
         )
         return _synthetic(cache_dir, notify)
+
+
+def of_run(
+    pointer: Path,
+    dataset: str,
+    data_dir: Path | None,
+    cache_dir: Path,
+    *,
+    notify: Notify,
+    progress: Progress = lambda done_bytes, total_bytes: None,
+) -> PackedDataset:
+    """The packed copy that `pointer` names (`packed.write_pointer`) while it is there, else what `resolve` finds."""
+    if pointer.is_file() and (directory := packed.pointed_directory(pointer)).is_dir():
+        return load_packed(directory)
+    return resolve(dataset, data_dir, cache_dir, notify=notify, progress=progress)
 
 
 def _from_data_dir(data_dir: Path, cache_dir: Path, notify: Notify) -> PackedDataset:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from pydantic import ValidationError
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data import sources
-from ps_cluster.data.packed import PackedDataset, load_packed
+from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
@@ -52,15 +51,10 @@ class Place:
 
     def dataset(self, config: RunConfig, data_dir: Path | None, notify: sources.Notify) -> PackedDataset:
         """The packed copy that the training used, else the same data set found again (in `data_dir`)."""
-        if data_dir is None and self.run_dir.dataset.is_file():
-            try:
-                directory = Path(json.loads(self.run_dir.dataset.read_text(encoding="utf-8"))["directory"])
-            except (ValueError, KeyError, TypeError) as error:
-                raise UserError(f"'{self.run_dir.dataset}' is damaged; give the data set with --data-dir") from error
-            if directory.is_dir():
-                return load_packed(directory)
-        where = data_dir or config.data.data_dir
-        return sources.resolve(config.data.dataset, where, sources.default_cache_dir(), notify=notify)
+        name, cache = config.data.dataset, sources.default_cache_dir()
+        if data_dir is not None:
+            return sources.resolve(name, data_dir, cache, notify=notify)
+        return sources.of_run(self.run_dir.dataset, name, config.data.data_dir, cache, notify=notify)
 
     def describe_lack(self) -> str:
         """Why there is nothing to score, in a few words."""

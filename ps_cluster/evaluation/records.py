@@ -76,8 +76,8 @@ class Records:
         """Puts a model and its checkpoint into best/. `best.json` comes last: until then the old score stands."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
-        for left_over in folder.glob(".model.*.keras"):  # of an evaluator that was killed: the lock is ours
-            left_over.unlink()
+        for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
+            left_over.unlink()  # of an evaluator that was killed: the lock is ours
         beside = folder / f".model.{os.getpid()}.keras"
         save_model(beside)
         with beside.open("rb") as file:

@@ -157,12 +157,13 @@ class _Chief:
 
     def _finish_steps_under_way(self) -> None:
         applied, moved = -1, time.monotonic()
+        limit_s = max(DRAIN_TIMEOUT_S, self._config.longest_update_seconds)
         while self._progress.outstanding:
             if self._progress.applied > applied:
                 applied, moved = self._progress.applied, time.monotonic()
-            if time.monotonic() - moved > DRAIN_TIMEOUT_S:
+            if time.monotonic() - moved > limit_s:
                 raise TimeoutError(
-                    f"{self._progress.outstanding} updates under way, and none ended within {DRAIN_TIMEOUT_S:.0f} s"
+                    f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 )
             self._dispatcher.done()
             time.sleep(POLL_S)

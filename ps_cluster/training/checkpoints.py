@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.run_dir import write_json
 
 ENDED = "ended.json"
@@ -26,7 +26,11 @@ _MTIME = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can name: equal checkpoints a
 
 
 class CheckpointError(UserError):
-    """A checkpoint that can't be read or written."""
+    """A checkpoint that can't be read."""
+
+
+class CheckpointNotWritten(RunFailed):
+    """The disk is full or refuses."""
 
 
 class CheckpointGone(CheckpointError):
@@ -67,7 +71,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
     Checkpoints of later steps are removed too: training went back behind them, so they are of a history that was given up.
 
     Raises:
-      CheckpointError: the disk is full or refuses.
+      CheckpointNotWritten: the disk is full or refuses.
     """
     path = path_of(directory, checkpoint.step)
     try:
@@ -78,7 +82,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
         for step in set(present) - set(kept):
             path_of(directory, step).unlink(missing_ok=True)
     except OSError as error:
-        raise CheckpointError(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
+        raise CheckpointNotWritten(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
     return path
 
 
@@ -86,13 +90,13 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     """Writes one checkpoint to `path`, beside it first; readers see the old file or the new one, never a part.
 
     Raises:
-      CheckpointError: the disk is full or refuses.
+      CheckpointNotWritten: the disk is full or refuses.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _write_beside_and_rename(path, checkpoint)
     except OSError as error:
-        raise CheckpointError(f"checkpoint '{path}' can't be written: {error.strerror or error}") from error
+        raise CheckpointNotWritten(f"checkpoint '{path}' can't be written: {error.strerror or error}") from error
 
 
 def load(path: Path) -> Checkpoint:

@@ -96,6 +96,7 @@ class BoundedSlice(Slice):
     def __init__(self, device, weights, statistics, factors, config: RunConfig, total_steps: int):
         super().__init__(device, weights, statistics, factors, config, total_steps)
         self._bound = config.training.max_staleness
+        self._lease_s = max(LEASE_S, config.longest_update_seconds)
         with tf.device(device):
             self._under_way = tf.Variable(tf.fill([config.training_workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
             self._since = tf.Variable(tf.zeros([config.training_workers], tf.float64))
@@ -120,7 +121,7 @@ class BoundedSlice(Slice):
     def _others(self, worker: tf.Tensor) -> tf.Tensor:
         """int64 [workers]: the versions that others under way have pulled, elsewhere _NOT_UNDER_WAY."""
         pulled = self._under_way.read_value()
-        alive = tf.timestamp() - self._since.read_value() < LEASE_S
+        alive = tf.timestamp() - self._since.read_value() < self._lease_s
         other = tf.range(pulled.shape[0], dtype=tf.int64) != worker
         return tf.where(tf.logical_and(alive, other), pulled, tf.constant(_NOT_UNDER_WAY, tf.int64))
 

@@ -141,7 +141,9 @@ class RunProgress:
         self._unreported.clear()
 
         def mean(name: str) -> float | None:
-            return float(ledger.column(fresh, name).mean()) if len(fresh) else None
+            """None also for what is no number any more, which JSON can't say."""
+            value = ledger.column(fresh, name).mean() if len(fresh) else np.nan
+            return float(value) if np.isfinite(value) else None
 
         fresh_examples = ledger.column(fresh, "examples").sum()
         return {

@@ -14,6 +14,8 @@ from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
+# The chief hands out no steps while it saves, and the ledger makes that longer with every step: at most 5 % of the time.
+PAUSE_FACTOR = 20
 
 
 class Saver:
@@ -31,6 +33,7 @@ class Saver:
         self._notify = notify
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
+        self._took_s = 0.0
 
     def save_when_due(self) -> None:
         """A checkpoint or a snapshot if it is time. A disk that refuses is reported, and training goes on."""
@@ -40,20 +43,21 @@ class Saver:
             (self._run_dir.snapshots, settings.snapshot_every_seconds, SNAPSHOTS_KEPT),
         )
         for directory, every_s, keep in plans:
-            if self._clock() - self._saved[directory] >= every_s:
+            if self._clock() - self._saved[directory] >= max(every_s, PAUSE_FACTOR * self._took_s):
                 try:
                     self._save(directory, keep)
-                except checkpoints.CheckpointError as error:
+                except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError) as error:
                     self._saved[directory] = self._clock()
                     self._notify(f"training goes on, but: {error}")
                 return
 
     def save_last(self) -> None:
-        """The last checkpoint; snapshots are of no use behind it. Raises CheckpointError where the disk refuses."""
+        """The last checkpoint; snapshots are of no use behind it. Raises CheckpointNotWritten where the disk refuses."""
         self._save(self._run_dir.checkpoints, self._config.checkpoints.keep)
         shutil.rmtree(self._run_dir.snapshots, ignore_errors=True)
 
     def _save(self, directory: Path, keep: int) -> None:
+        began = self._clock()
         arrays = self._store.snapshot(self._progress.high_water)
         meta = {
             "config": self._config.model_dump(mode="json"),
@@ -64,3 +68,4 @@ class Saver:
         step = int(arrays["counts"][:, 0].min())
         checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep)
         self._saved[directory] = self._clock()
+        self._took_s = self._saved[directory] - began

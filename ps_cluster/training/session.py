@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
+from pydantic import ValidationError
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -63,13 +64,28 @@ class Session:
         self._resumed = checkpoints.load_newest_good(self._run_dir.states, say)
         if self._resumed is None:
             raise UserError(f"run directory '{self._run_dir.root}' holds no checkpoint to resume from")
-        _check_same_work(self._config, RunConfig.model_validate(self._resumed.meta["config"]))
-        if self._resumed.arrays["ledger"].shape[-1] != len(COLUMNS):
+        _check_same_work(self._config, self._config_before())
+        done = self._resumed.arrays["ledger"].shape[1]
+        if done > (steps := self._config.total_steps(self._dataset.train_examples)):
             raise UserError(
-                f"run directory '{self._run_dir.root}' is of an earlier version, whose ledger has other columns: "
-                "it can be evaluated, not resumed"
+                f"training.steps: {steps} steps in all, but {done} of the run in '{self._run_dir.root}' are done: "
+                "resume it with as many or more"
             )
         self.progress.resume(self._resumed.arrays["ledger"], self._resumed.meta["train_seconds"])
+
+    def _config_before(self) -> RunConfig:
+        """The configuration that the checkpoint was made with. Raises UserError for one of an earlier version."""
+        earlier = UserError(
+            f"run directory '{self._run_dir.root}' is of an earlier version, with another configuration or ledger: "
+            "it can be evaluated, not resumed"
+        )
+        try:
+            config = RunConfig.model_validate(self._resumed.meta["config"])
+        except ValidationError as error:
+            raise earlier from error
+        if self._resumed.arrays["ledger"].shape[-1] != len(COLUMNS):
+            raise earlier
+        return config
 
     def build(self, devices: Sequence[str], own_device: str) -> tuple[ParameterStore, Compute]:
         """The module's `build`, with the parameters of the checkpoint that is resumed.
@@ -111,13 +127,16 @@ class Session:
 
 
 def _check_same_work(config: RunConfig, before: RunConfig) -> None:
-    """The ledger's step ids mean the same only where these are equal."""
+    """The ledger's step ids mean the same, and its slices are the same ones, only where these are equal."""
     works = [
         {
             "training.mode": c.training.mode,
             "training.batch_size_per_worker": c.training.batch_size_per_worker,
             "training.seed": c.training.seed,
+            "data.dataset": c.data.dataset,
+            "elastic.local_steps": c.elastic.local_steps,
             "steps of an update": c.steps_per_update,
+            "cluster.parameter_servers": c.slices,
         }
         for c in (before, config)
     ]

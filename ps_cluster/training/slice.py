@@ -217,7 +217,7 @@ class Slice:
             return self._section.execute(read)
 
     def snapshot(self, steps: int) -> dict[str, np.ndarray]:
-        """Everything, at one version, with the ledger of the steps below `steps`; no worker waits while it is copied."""
+        """Everything, at one version; workers wait while the ledger of the steps below `steps` is copied, for nothing else."""
         vectors, ledger, counts = self._read_all(tf.constant(steps, tf.int64))
         return {**{name: v.numpy() for name, v in vectors.items()}, "ledger": ledger.numpy(), "counts": counts.numpy()}
 

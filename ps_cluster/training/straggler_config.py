@@ -40,6 +40,12 @@ class Stragglers:
         """Whether every worker that is named is one of `workers`, which count from 0."""
         return all(slow.worker < workers for slow in self.slow)
 
+    def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
+        """Seconds that a step takes the slowest worker where it takes others `own_s`; for drawn ones, nearly always less."""
+        if self.gamma:
+            return own_s * float(machine_means(workers, seed).max()) * (1 + 5 * TASK_VARIATION)
+        return max([own_s, *(slow.factor * own_s + slow.extra_s for slow in self.slow)])
+
 
 def parse_stragglers(text: str) -> Stragglers:
     """`"none"`, `"2:5x"`, `"1:+0.2s"`, several of these joined by `;`, or `"random:gamma"`.

@@ -6,7 +6,6 @@ all-reduce a step. Worker 0 also writes checkpoints, rows and the result. TF_CON
 
 from __future__ import annotations
 
-import math
 import signal
 import threading
 
@@ -15,7 +14,6 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.ledger import NOBODY
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.session import Session
@@ -47,11 +45,9 @@ def train(
     store, compute = session.build([device], device)
     run_updates = all_reduce_function(strategy, store, compute, config)
     progress, stop = session.progress, False
-    # Equal in all workers, so no rate that one of them has measured is in it.
-    at_once = dispatch_size(config.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
     session.start()
     while not progress.completed and not stop:
-        until = min(progress.applied + at_once, progress.total)
+        until = min(progress.applied + config.updates_at_once, progress.total)
         progress.scheduled_updates(until)
         told = drain is not None and drain.is_set()
         stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))

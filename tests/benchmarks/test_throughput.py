@@ -136,6 +136,12 @@ def test_an_arm_that_does_not_end_is_ended(scripted_arm, tmp_path, monkeypatch):
     assert_none_left(tmp_path, within_s=0)
 
 
+def test_a_run_that_was_over_before_it_had_a_rate_is_told(monkeypatch):
+    monkeypatch.setattr(throughput, "run_arm", lambda *_: {"examples_per_second": None})
+    with pytest.raises(RunFailed, match="give it more training.steps"):
+        throughput.measure_once(arms.CLUSTER, CASE, None)
+
+
 def test_an_arm_that_succeeds_leaves_nothing(scripted_arm, tmp_path):
     assert scripted_arm("print('first'); print('{\"examples_per_second\": 3.5}')") == {"examples_per_second": 3.5}
     assert not list(tmp_path.glob("ps_cluster-bench-*"))

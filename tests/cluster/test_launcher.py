@@ -1,5 +1,6 @@
 """The launcher against tasks that follow a script (tests/helpers/scripted_task.py) in place of TensorFlow."""
 
+import errno
 import json
 import os
 import signal
@@ -15,7 +16,8 @@ from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.reporting import summary
 from ps_cluster.run_dir import RunDir
 from tests.helpers import processes, scripted_task
 
@@ -92,6 +94,7 @@ def launch(tmp_path, capfd):
         call.summary = json.loads(call.run_dir.summary.read_text())
         return code
 
+    call.capfd = capfd
     before = signal.getsignal(signal.SIGINT)
     yield call
     assert signal.getsignal(signal.SIGINT) is before
@@ -121,6 +124,24 @@ def test_the_launcher_counts_itself_among_the_processes(launch):
 def test_start_up_and_wall_seconds_count_from_when_the_command_began(launch):
     launch(began=time.time() - 100)
     assert 100 < launch.summary["startup_seconds"] < launch.summary["wall_seconds"] < 160
+
+
+def test_what_failed_first_is_told_though_the_summary_can_not_be_written(launch, monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(summary, "write_summary", full)
+    with pytest.raises(RunFailed, match="summary.json' can't be written: No space left on device"):
+        launch(limits=replace(LIMITS, startup_s=0.3), chief="serves")
+    assert "training did not begin" in launch.capfd.readouterr().err
+
+
+def test_limits_grow_with_what_an_update_may_take():
+    assert Limits.of(build_config()) == Limits()
+    slow = Limits.of(build_config(None, {"cluster.straggler": "0:+100s"}))
+    assert slow.standstill_s > 100 and slow.drain_s == 2 * slow.standstill_s
+    many = {"training.mode": "sync", "cluster.steps_per_dispatch": 200, "training.batch_size_per_worker": 128}
+    assert Limits.of(build_config(None, many)).standstill_s == 200 * 128 / 20
 
 
 def test_run_without_evaluator_ends_with_the_chief(launch):

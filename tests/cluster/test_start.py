@@ -2,15 +2,23 @@
 
 import itertools
 import json
+import shutil
 
+import numpy as np
 import pytest
 
 from ps_cluster.cluster import start
 from ps_cluster.config import build_config, load_config
-from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
+
+
+class QuietView:
+    def notice(self, line):
+        pass
+
 
 CHIEF, PS, WORKERS = {"chief": ["a:1"]}, {"ps": ["b:2", "c:3"]}, {"worker": ["d:4", "e:5"]}
 CLUSTERS = {"async": CHIEF | PS | WORKERS, "sync": WORKERS, "single": CHIEF}
@@ -22,14 +30,15 @@ def one_task(tmp_path, monkeypatch):
     dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
     monkeypatch.setattr(start, "resolve_data", lambda *_, notify: dataset)
     monkeypatch.setattr(start, "end_with", lambda body, *_: body())
-    given = []
-    monkeypatch.setattr(start, "run_task", lambda *arguments, resume: given.extend(arguments))
+    told = []
+    monkeypatch.setattr(start, "run_task", lambda *arguments, resume: told.extend(arguments))
 
-    def call(mode, cluster, kind, index=0, *, resume=False):
-        config = build_config(None, {"training.mode": mode, "model.precision": "float32"})
+    def call(mode, cluster, kind, index=0, *, resume=False, values=None):
+        given = {"training.mode": mode, "model.precision": "float32", "data.dataset": "synthetic"}
+        config = build_config(None, given | (values or {}))
         tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
         start.run_one_task(config, call.root, tf_config, resume=resume, notify=pytest.fail)
-        return given
+        return told
 
     call.root = tmp_path / "run"
     return call
@@ -63,3 +72,37 @@ def test_leader_alone_needs_a_directory_without_checkpoints(one_task, mode, lead
     one_task(mode, CLUSTERS[mode], leader, resume=True)
     with pytest.raises(UserError, match="holds checkpoints"):
         one_task(mode, CLUSTERS[mode], leader)
+
+
+@pytest.mark.parametrize("name", ["data.dataset", "model.precision"])
+def test_machines_are_not_left_to_choose_for_themselves(one_task, name):
+    with pytest.raises(UserError, match=f"{name}: got 'auto': machines may come to different ones"):
+        one_task("async", CLUSTERS["async"], "worker", values={name: "auto"})
+    assert not one_task.root.exists()
+
+
+def test_a_run_that_can_not_start_leaves_the_runs_beside_it_alone(tmp_path, monkeypatch):
+    root = tmp_path / "runs" / "first"
+
+    def fails(*_, **__):
+        RunDir.create(tmp_path / "runs" / "second")
+        raise UserError("no data")
+
+    monkeypatch.setattr(start, "resolve_data", fails)
+    with pytest.raises(UserError, match="no data"):
+        start.start_run(build_config(), root, view=QuietView())
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["second"]
+    assert RunDir(tmp_path / "runs" / "second").launcher_log.is_file()
+
+
+def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path, monkeypatch):
+    images, labels = np.zeros([2, 32, 32, 3], np.uint8), np.zeros([2], np.uint8)
+    dataset = write_packed(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, {"data.data_dir": str(tmp_path / "gone")}).to_yaml())
+    write_pointer(run_dir.dataset, dataset)
+    monkeypatch.setattr(start, "run_local", lambda config, run_dir, dataset, **_: dataset)
+    assert start.resume_run(run_dir.root, view=QuietView()) == dataset
+    shutil.rmtree(dataset.directory)
+    with pytest.raises(UserError, match="gone' does not exist"):
+        start.resume_run(run_dir.root, view=QuietView())

@@ -152,6 +152,19 @@ def test_children_of_a_task_that_ended_are_killed_with_its_group(spec):
     assert machine.signals[-1][1:] == (100, KILL)
 
 
+def test_nothing_is_done_to_a_group_that_was_seen_empty_though_its_number_is_in_use_again(spec):
+    machine = FakeMachine(ends={100: (1.0, 0)})
+    supervisor = start(machine, spec, ("evaluator", 0))
+    machine.now = 1.0
+    assert len(supervisor.poll()) == 1
+    machine.outlives.add(100)  # somebody else's
+    supervisor.signal(Task("evaluator", 0), signal.SIGUSR1)
+    assert supervisor.stop_all(grace_s=1.0) == [] and machine.signals == []
+    supervisor.start(spec("evaluator", 0))
+    supervisor.signal(Task("evaluator", 0), TERM)
+    assert machine.signals == [(1.0, 101, TERM)]
+
+
 def test_stop_says_who_could_not_be_ended(spec):
     machine = FakeMachine(after_term={100: None})
     machine.signal_group = lambda group, number: None

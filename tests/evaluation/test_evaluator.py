@@ -134,6 +134,15 @@ def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run
     assert [row["step"] for row in read_rows(run_dir.evaluation)] == [10, 20]
 
 
+def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
+    run_dir.best.mkdir()
+    for name in (".model.99.keras", ".checkpoint.npz.99.tmp"):
+        (run_dir.best / name).touch()
+    save(run_dir, 10, always(1, network))
+    evaluate(run_dir.root, once=True, notify=print)
+    assert sorted(path.name for path in run_dir.best.iterdir()) == ["best.json", "checkpoint.npz", "model.keras"]
+
+
 def test_best_model_loads_in_plain_keras_and_gives_the_same_accuracy(run_dir, dataset, network):
     save(run_dir, 1, network[1])
     (row,) = evaluate(run_dir.root, once=True, notify=print)

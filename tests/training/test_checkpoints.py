@@ -10,7 +10,7 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.training import checkpoints
-from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, CheckpointGone
+from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointNotWritten
 
 
 def checkpoint(step: int, size: int = 100) -> Checkpoint:
@@ -131,7 +131,7 @@ def test_left_overs_of_dead_writers_are_removed_and_those_of_living_ones_are_not
 
 def test_directory_that_refuses_is_told_in_one_line(tmp_path):
     (tmp_path / "file").touch()
-    with pytest.raises(CheckpointError, match="can't be written"):
+    with pytest.raises(CheckpointNotWritten, match="can't be written"):
         checkpoints.save(tmp_path / "file", checkpoint(1), keep=1)
 
 

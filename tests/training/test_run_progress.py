@@ -69,6 +69,16 @@ def test_a_row_reports_only_what_no_row_has_reported():
     assert progress.row("training")["staleness_mean"] == 2
 
 
+def test_a_row_has_nothing_where_a_mean_is_no_number():
+    progress = make_progress()
+    progress.scheduled_steps(np.arange(1))
+    rows = rows_of((1, 0, 0, 7, 1.0), None, None, None)
+    rows[0, ledger.COLUMNS.index("loss")] = np.nan
+    look(progress, rows)
+    row = progress.row("training")
+    assert row["loss"] is None and row["accuracy"] == 0.5
+
+
 def test_the_result_tells_lost_duplicated_and_refused_apart():
     progress = make_progress()
     progress.scheduled_steps(np.arange(4))

@@ -9,10 +9,12 @@ from ps_cluster.training.saver import SNAPSHOTS_KEPT, Saver
 
 
 class FakeStore:
-    version = 0
+    def __init__(self, clock):
+        self.clock, self.version, self.takes = clock, 0, 0.0
 
     def snapshot(self, steps):
         self.version += 1
+        self.clock.now += self.takes
         return {"weights": np.full(3, self.version, np.float32), "counts": np.array([[self.version, 0]])}
 
 
@@ -36,8 +38,9 @@ def saving(tmp_path):
             let_pass.saver.save_when_due()
 
     let_pass.run_dir, let_pass.said = RunDir.create(tmp_path / "run"), said
+    let_pass.store = FakeStore(clock)
     let_pass.saver = Saver(
-        config, let_pass.run_dir, "synthetic", FakeStore(), RunProgress(config, 100), notify=said.append, clock=clock
+        config, let_pass.run_dir, "synthetic", let_pass.store, RunProgress(config, 100), notify=said.append, clock=clock
     )
     return let_pass
 
@@ -50,6 +53,16 @@ def test_snapshots_and_checkpoints_are_written_each_at_its_interval(saving):
     assert checkpoints.steps(saving.run_dir.checkpoints) == []
     saving(3)
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
+
+
+def test_saving_that_takes_long_is_done_less_often(saving):
+    saving.store.takes = 0.5
+    saving(3)
+    assert saving.store.version == 1
+    saving(6)
+    assert saving.store.version == 1, "nothing for 20 times as long"
+    saving(6)
+    assert [len(checkpoints.steps(folder)) for folder in saving.run_dir.states] == [1, 2]
 
 
 def test_what_a_restart_begins_from_is_the_newest_of_both(saving):
@@ -74,5 +87,5 @@ def test_the_last_checkpoint_replaces_the_snapshots_or_fails_loudly(saving):
     assert not saving.run_dir.snapshots.exists() and len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
     saving.run_dir.checkpoints.rename(saving.run_dir.root / "elsewhere")
     saving.run_dir.checkpoints.write_text("in the way")
-    with pytest.raises(checkpoints.CheckpointError, match="checkpoint"):
+    with pytest.raises(checkpoints.CheckpointNotWritten, match="checkpoint"):
         saving.saver.save_last()
