@@ -88,10 +88,12 @@ def evaluate(checkpoint_dir: Path, once: bool, data_dir: Path | None) -> None:
 @cli.command()
 @click.option("--run-dir", type=_FOLDER, required=True, help="Shared by the chief and the evaluator.")
 @click.option("--resume", is_flag=True, help="The chief goes on from the newest checkpoint in the run directory.")
-@config_options("--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision", "--seed")
+@config_options(
+    "--mode", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision", "--seed"
+)  # fmt: skip
 @config_layers
 def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
-    """Be one task of the cluster that TF_CONFIG describes; give every task the same options."""
+    """Be one task of the cluster that TF_CONFIG describes; give every task the same options (docs/operations.md)."""
     config = layered_config(file, assignments, options)
     start.run_one_task(config, run_dir, os.environ.get("TF_CONFIG"), resume=resume, notify=click.echo)
 

@@ -39,8 +39,8 @@ class _Section(BaseModel):
 
 
 class Cluster(_Section):
-    workers: int = Field(ge=1, le=8)
-    parameter_servers: int = Field(ge=1, le=4)
+    workers: int = Field(ge=1, le=1000)
+    parameter_servers: int = Field(ge=1, le=256)
     evaluator: bool
     intra_op_threads: int = Field(ge=1, le=256)
     wire: Literal["auto", "bfloat16", "float32"]
@@ -81,7 +81,7 @@ class Training(_Section):
     steps: int | None = Field(ge=1, le=10_000_000)
     label_smoothing: Fraction
     max_staleness: int = Field(ge=0, le=1000)
-    backup_workers: int = Field(ge=0, le=7)
+    backup_workers: int = Field(ge=0, le=999)
     simulate_workers: int | None = Field(ge=1, le=1000)
     staleness_method: Literal[STALENESS_METHODS]
 

@@ -23,6 +23,9 @@ from ps_cluster.training import checkpoints
 
 Notify = Callable[[str], None]
 
+# More would only wait for the processors of one machine, and for its memory.
+MOST_ON_ONE_MACHINE = {"workers": 8, "parameter_servers": 4}
+
 
 def new_root(config: RunConfig) -> Path:
     """A folder under runs/ for a run that was given none."""
@@ -31,6 +34,9 @@ def new_root(config: RunConfig) -> Path:
 
 def start_run(config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None) -> int:
     """A new run in `root`. Returns the exit code; raises UserError for bad input. `began` as for `run_local`."""
+    for name, most in MOST_ON_ONE_MACHINE.items():
+        if (wanted := getattr(config.cluster, name)) > most:
+            raise UserError(f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: cli.py task")
     with _new_run_dir(root) as run_dir:
         isolation.check(config.cluster.isolation, run_dir.root)
         dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)

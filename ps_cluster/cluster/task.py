@@ -131,10 +131,13 @@ def _drain_on_signal() -> threading.Event:
 
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     """Writes down what ended the task and returns its exit code."""
-    with contextlib.suppress(OSError):  # the disk may be full
-        traceback.print_exception(error)
     bad_input = isinstance(error, UserError)
     lines = " ".join(str(error).split())
+    with contextlib.suppress(OSError):  # the disk may be full
+        if bad_input:
+            print(f"Error: {lines}", file=sys.stderr)
+        else:
+            traceback.print_exception(error)
     message = lines if bad_input else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
     content = {
         "time": time.time(),

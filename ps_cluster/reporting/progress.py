@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 import time
@@ -59,7 +60,8 @@ class ProgressView:
         if self._state:
             # A row between two updates has no news of these: the last ones stay.
             known = {name: self._state.row.get(name) for name in _MEASURES if row.get(name) is None}
-            self._state.row = {**row, **known}
+            lost = {"loss": math.nan} if row.get("diverged") else {}
+            self._state.row = {**row, **known, **lost}
 
     def evaluation(self, row: Row) -> None:
         """A row of metrics/evaluation.jsonl."""

@@ -141,7 +141,7 @@ class RunProgress:
         self._unreported.clear()
 
         def mean(name: str) -> float | None:
-            """None also for what is no number any more, which JSON can't say."""
+            """None also for what is no number any more, which JSON can't say; "diverged" does."""
             value = ledger.column(fresh, name).mean() if len(fresh) else np.nan
             return float(value) if np.isfinite(value) else None
 
@@ -157,6 +157,7 @@ class RunProgress:
             "train_seconds": self.train_seconds,
             "epoch": self.examples / self._train_examples,
             "loss": mean("loss"),
+            "diverged": not bool(np.isfinite(ledger.column(fresh, "loss")).all()),
             "accuracy": float(ledger.column(fresh, "correct").sum() / fresh_examples) if len(fresh) else None,
             "learning_rate": mean("learning_rate"),
             "staleness_mean": mean("staleness"),

@@ -54,6 +54,12 @@ def test_cluster_has_the_size_that_tf_config_says_and_the_configuration_the_rest
     assert load_config(run_dir.config) == config and task == topology.leader
 
 
+def test_several_machines_may_have_more_tasks_than_one(one_task):
+    many = CHIEF | {"ps": [f"ps{i}:1" for i in range(20)], "worker": [f"worker{i}:1" for i in range(500)]}
+    config = one_task("async", many, "worker", 499)[0]
+    assert (config.cluster.workers, config.cluster.parameter_servers) == (500, 20)
+
+
 @pytest.mark.parametrize(("mode", "shape"), itertools.permutations(CLUSTERS, 2))
 def test_mode_must_fit_the_cluster(one_task, mode, shape):
     kind = next(iter(CLUSTERS[shape]))

@@ -101,6 +101,13 @@ def test_row_without_new_updates_keeps_the_measures_known_last():
     assert "loss 1.234 · accuracy 50.0%" in output.getvalue().splitlines()[-1]
 
 
+def test_a_training_that_diverged_shows_it_in_place_of_the_loss_known_last():
+    view, _, output = plain()
+    view.progress(row(100))
+    view.progress(row(300, phase="draining", loss=None, diverged=True))
+    assert "loss nan" in output.getvalue().splitlines()[-1]
+
+
 def test_closing_shows_the_last_row_once():
     view, _, output = plain()
     for applied in (998, 999, 1000):

@@ -76,7 +76,8 @@ def test_a_row_has_nothing_where_a_mean_is_no_number():
     rows[0, ledger.COLUMNS.index("loss")] = np.nan
     look(progress, rows)
     row = progress.row("training")
-    assert row["loss"] is None and row["accuracy"] == 0.5
+    assert row["loss"] is None and row["diverged"] is True and row["accuracy"] == 0.5
+    assert progress.row("training")["diverged"] is False
 
 
 def test_the_result_tells_lost_duplicated_and_refused_apart():

@@ -60,7 +60,8 @@ def test_a_sleep_takes_at_least_its_time():
 
 
 @pytest.mark.parametrize(
-    ("text", "seconds"), [("none", 2.0), ("1:5x", 10.0), ("0:+3s", 5.0), ("0:+3s;1:5x", 10.0), ("random:gamma", 2 * 2.11 * 1.5)]
+    ("text", "seconds"),
+    [("none", 2.0), ("1:5x", 10.0), ("0:+3s", 5.0), ("0:+3s;1:5x", 10.0), ("random:gamma", 2 * 2.11 * 1.5)],
 )
 def test_the_longest_step_is_that_of_the_slowest_worker(text, seconds):
     assert parse_stragglers(text).longest_step_s(2.0, workers=3, seed=0) == pytest.approx(seconds, abs=0.05)

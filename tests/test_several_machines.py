@@ -1,0 +1,60 @@
+"""A cluster that nobody launches: every task is started by itself, with TF_CONFIG, as on machines of their own."""
+
+import json
+import signal
+
+import portpicker
+import pytest
+
+from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import SMALL, finish, start
+
+pytestmark = pytest.mark.cluster
+CHIEF, SERVERS = ("chief", 0), (("ps", 0), ("worker", 0), ("worker", 1))
+
+
+@pytest.fixture
+def machine(tmp_path):
+    """machine(type, index, *options) starts the task in a run directory of its own; `machine.folder(...)` is that."""
+    cluster: dict[str, list[str]] = {}
+    for kind, _ in (CHIEF, *SERVERS):
+        cluster.setdefault(kind, []).append(f"127.0.0.1:{portpicker.pick_unused_port()}")
+    started = []
+
+    def folder(kind, index):
+        return tmp_path / f"{kind}-{index}"
+
+    def call(kind, index, *options):
+        tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
+        process = start("task", "--run-dir", folder(kind, index), *SMALL, *options, env={"TF_CONFIG": tf_config})
+        started.append(process)
+        return process
+
+    call.folder = folder
+    yield call
+    for process in started:
+        process.kill()
+        process.communicate()
+    assert_none_left(tmp_path)
+
+
+def test_tasks_that_are_started_by_themselves_train_together_and_do_not_go_on_with_less(machine):
+    servers = {task: machine(*task, "--steps", 40) for task in SERVERS}
+    finish(machine(*CHIEF, "--steps", 40))
+    run_dir = machine.folder(*CHIEF)
+    result = json.loads((run_dir / "metrics" / "training.json").read_text())
+    assert result["completed"] and (result["updates"]["applied"], result["updates"]["lost"]) == (40, 0)
+    pids = {index: process.pid for (kind, index), process in servers.items() if kind == "worker"}
+    assert {worker["index"]: worker["pid"] for worker in result["workers"]} == pids
+    assert all(process.poll() is None for process in servers.values()), "they serve until they are stopped"
+    for process in servers.values():
+        process.terminate()
+    assert {process.wait(timeout=20) for process in servers.values()} <= {-signal.SIGTERM, 128 + signal.SIGTERM}
+    scored = finish(start("evaluate", "--once", "--checkpoint-dir", run_dir))
+    assert "step 40" in scored
+    refused = machine(*CHIEF, "--steps", 10, "--resume")
+    _, errors = refused.communicate(timeout=60)
+    assert refused.returncode == 2 and errors.splitlines()[-1].startswith(
+        "Error: training.steps: 10 steps in all, but 40"
+    )
+    assert "Traceback" not in errors
