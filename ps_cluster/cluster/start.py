@@ -70,7 +70,7 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
     config = _with_size_of(topology, config)
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
-            raise UserError(f"{name}: got 'auto': machines may come to different ones; say which, and to all the same")
+            raise UserError(f"{name}: got 'auto': machines may come to different ones; name one, the same for every task")
     run_dir = RunDir(root.resolve())
     if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
