@@ -31,8 +31,8 @@ def run(root: Path, body: Sequence[str], view: ProgressView) -> RunDir:
     run_dir = RunDir.open(root)
     dataset = load_packed(pointed_directory(run_dir.dataset))
     argv = (sys.executable, "-m", *body) if body else TASK_ARGV
-    # Of the updates of a module that is not the project's own, the launcher sees nothing; all arms have one bound.
-    limits = Limits(standstill_s=ARM_TIMEOUT_S)
+    # Of the updates of a module that is not the project's own, the launcher sees nothing.
+    limits = Limits(standstill_s=ARM_TIMEOUT_S) if body else None
     config = load_config(run_dir.config)
     code = run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv, limits=limits)
     if code:

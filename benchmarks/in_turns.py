@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.throughput import TABLE_WIDTH, shown, spread
+from benchmarks.throughput import shown, spread
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
 from ps_cluster.command_line import Number
@@ -109,7 +109,7 @@ def print_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     names = [name for name in rows[0] if name != "rounds"]
     for name in (*names, *(column.heading for column in columns)):
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*(str(row[name]) for name in names), *(column.text(row["rounds"]) for column in columns))
-    console.print(table, highlight=False, width=TABLE_WIDTH, crop=False)
+    console.print(table, highlight=False)

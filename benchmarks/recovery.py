@@ -103,7 +103,7 @@ def _disturbed(run_dir: RunDir, dataset: str, data_dir: Path | None) -> dict[str
     away = sum(killed < t <= returned for t in times) / (returned - killed)
     return {
         "s until a killed worker has an update applied again": returned - killed,
-        "throughput while one of three workers is away / before": away / before,
+        "throughput while worker 1 is away / before": away / before,
         "s until training goes on after the ps was killed": recovered - ps_killed,
         "updates rolled back": summary["updates"]["rolled_back"],
         "s of work rolled back": summary["updates"]["rolled_back"] / before,

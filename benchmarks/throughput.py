@@ -58,7 +58,10 @@ def cases(
         )
     if values.get("training.steps", 1) is None:
         raise UserError("--set training.steps: got null: say how many, or leave it out")
-    return [case(model, precision, packed).with_values(values) for model in models for precision in precisions]
+    found = [case(model, precision, packed).with_values(values) for model in models for precision in precisions]
+    for one in found:
+        one.check_fits_one_machine()
+    return found
 
 
 def measure(
@@ -142,7 +145,8 @@ def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None
             ratio = row.get(ratio_name(first, arm))
             cells = (shown(row[arm.name], ",.0f"), shown(ratio, ".2f") if ratio else "")
             table.add_row(row["model"], row["precision"], arm.name, *cells)
-    console.print(table, highlight=False, width=TABLE_WIDTH, crop=False)
+    console.width = max(console.width, TABLE_WIDTH)
+    console.print(table, highlight=False)
     for line in (_kept(arm, row) for row in rows for arm in arms if arm.slowed):
         console.print(line, highlight=False, soft_wrap=True)
 

@@ -7,7 +7,7 @@ import portpicker
 import pytest
 
 from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import SMALL, finish, start
+from tests.helpers.real_cluster import SMALL, finish, start, wait_for_training
 
 pytestmark = pytest.mark.cluster
 CHIEF, SERVERS = ("chief", 0), (("ps", 0), ("worker", 0), ("worker", 1))
@@ -38,23 +38,25 @@ def machine(tmp_path):
     assert_none_left(tmp_path)
 
 
-def test_tasks_that_are_started_by_themselves_train_together_and_do_not_go_on_with_less(machine):
-    servers = {task: machine(*task, "--steps", 40) for task in SERVERS}
-    finish(machine(*CHIEF, "--steps", 40))
-    run_dir = machine.folder(*CHIEF)
+def test_tasks_that_are_started_by_themselves_train_together_and_a_worker_may_be_started_again(machine):
+    run_dir, steps = machine.folder(*CHIEF), 3000
+    servers = {task: machine(*task, "--steps", steps) for task in SERVERS}
+    chief = machine(*CHIEF, "--steps", steps)
+    wait_for_training(run_dir, updates=200)
+    servers["worker", 1].kill()
+    first = servers["worker", 1].pid
+    servers["worker", 1] = machine("worker", 1, "--steps", steps)
+    finish(chief)
     result = json.loads((run_dir / "metrics" / "training.json").read_text())
-    assert result["completed"] and (result["updates"]["applied"], result["updates"]["lost"]) == (40, 0)
-    pids = {index: process.pid for (kind, index), process in servers.items() if kind == "worker"}
-    assert {worker["index"]: worker["pid"] for worker in result["workers"]} == pids
+    assert result["completed"] and (result["updates"]["applied"], result["updates"]["lost"]) == (steps, 0)
+    pids = {(worker["index"], worker["pid"]) for worker in result["workers"]}
+    assert pids == {(0, servers["worker", 0].pid), (1, first), (1, servers["worker", 1].pid)}
     assert all(process.poll() is None for process in servers.values()), "they serve until they are stopped"
     for process in servers.values():
         process.terminate()
     assert {process.wait(timeout=20) for process in servers.values()} <= {-signal.SIGTERM, 128 + signal.SIGTERM}
-    scored = finish(start("evaluate", "--once", "--checkpoint-dir", run_dir))
-    assert "step 40" in scored
+    assert f"step {steps}" in finish(start("evaluate", "--once", "--checkpoint-dir", run_dir))
     refused = machine(*CHIEF, "--steps", 10, "--resume")
     _, errors = refused.communicate(timeout=60)
-    assert refused.returncode == 2 and errors.splitlines()[-1].startswith(
-        "Error: training.steps: 10 steps in all, but 40"
-    )
-    assert "Traceback" not in errors
+    assert refused.returncode == 2 and "Traceback" not in errors
+    assert errors.splitlines()[-1].startswith("Error: training.steps, training.epochs: 10 updates in all")

@@ -57,6 +57,7 @@ def run_local(
     Raises:
       UserError: the run directory is in use, a private network is required and can't be had, or a task found that the
         user's input was bad.
+      RunFailed: the summary can't be written.
     """
     began, limits = began or time.time(), limits or Limits.of(config)
     isolation, data_dir = config.cluster.isolation, dataset.directory

@@ -57,6 +57,8 @@ class Limits:
 
     @classmethod
     def of(cls, config: RunConfig) -> Limits:
-        """The limits of a run, in which a single update may take longer than any of those above allows."""
+        """Those of a run: what waits for an update waits for longer where a single one may take that long."""
         standstill_s = max(cls.standstill_s, config.longest_update_seconds)
-        return cls(standstill_s=standstill_s, drain_s=2 * standstill_s)
+        # In mode sync training is only heard of when its first updates are done.
+        startup_s = cls.startup_s + config.longest_update_seconds
+        return cls(startup_s=startup_s, standstill_s=standstill_s, drain_s=2 * standstill_s)

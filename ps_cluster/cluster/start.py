@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -20,11 +21,9 @@ from ps_cluster.errors import UserError
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run_dir import RunDir, write_whole
 from ps_cluster.training import checkpoints
+from ps_cluster.training.resume import newest_checkpoint
 
 Notify = Callable[[str], None]
-
-# More would only wait for the processors of one machine, and for its memory.
-MOST_ON_ONE_MACHINE = {"workers": 8, "parameter_servers": 4}
 
 
 def new_root(config: RunConfig) -> Path:
@@ -34,9 +33,7 @@ def new_root(config: RunConfig) -> Path:
 
 def start_run(config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None) -> int:
     """A new run in `root`. Returns the exit code; raises UserError for bad input. `began` as for `run_local`."""
-    for name, most in MOST_ON_ONE_MACHINE.items():
-        if (wanted := getattr(config.cluster, name)) > most:
-            raise UserError(f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: cli.py task")
+    config.check_fits_one_machine()
     with _new_run_dir(root) as run_dir:
         isolation.check(config.cluster.isolation, run_dir.root)
         dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
@@ -51,11 +48,22 @@ def resume_run(root: Path, *, view: ProgressView, began: float | None = None) ->
     dataset = sources.of_run(
         run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
     )
-    ended = checkpoints.ended(run_dir.checkpoints)
-    if ended and ended["last_step"] >= config.total_updates(dataset.train_examples) and run_dir.summary.is_file():
+    if _is_complete(run_dir, config, dataset):
         view.notice(f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}")
         return 0
     return run_local(config, run_dir, dataset, resume=True, view=view, began=began)
+
+
+def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset) -> bool:
+    """Whether all is trained, scored where it is to be scored, and summed up."""
+    ended = checkpoints.ended(run_dir.checkpoints) or {}
+    try:
+        written = json.loads(run_dir.summary.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    last_step, scored = ended.get("last_step", 0), (written.get("evaluation") or {}).get("step")
+    trained = written["outcome"] == "completed" and last_step >= config.total_updates(dataset.train_examples)
+    return trained and (scored == last_step or not config.cluster.evaluator)
 
 
 def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume: bool, notify: Notify) -> None:
@@ -70,12 +78,16 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
     config = _with_size_of(topology, config)
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
-            raise UserError(f"{name}: got 'auto': machines may come to different ones; name one, the same for every task")
+            raise UserError(
+                f"{name}: got 'auto': machines may come to different ones; name one, the same for every task"
+            )
     run_dir = RunDir(root.resolve())
     if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
     dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
     config = complete_config(config, dataset)
+    if task == topology.leader and resume:  # before what the run was is overwritten
+        newest_checkpoint(config, run_dir, dataset.train_examples, notify)
     try:
         for folder in (run_dir.metrics, run_dir.checkpoints, run_dir.logs, run_dir.errors):
             folder.mkdir(parents=True, exist_ok=True)

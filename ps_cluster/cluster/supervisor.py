@@ -76,6 +76,7 @@ class TaskExit:
     last_line: str  # the error that the task wrote down, else the last line of its log
     time: float  # unix s, from the task's own error; 0 for a task that could not write one
     user_error: bool
+    final: bool  # the task says that it would end so again
 
     @property
     def how(self) -> str:
@@ -206,6 +207,7 @@ def _exit_of(process: TaskProcess) -> TaskExit:
         last_line=error.get("message") or _last_line(spec.log, process.log_start),
         time=error.get("time", 0.0),
         user_error=error.get("user_error", False),
+        final=error.get("final", False),
     )
 
 

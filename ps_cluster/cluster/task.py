@@ -25,7 +25,7 @@ from ps_cluster.cluster.lifeline import die_with_launcher
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_packed, pointed_directory
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
 
 FAILED, BAD_INPUT, PORT_TAKEN, STOPPED_AT_ONCE = 1, 2, 98, 128 + signal.SIGTERM
@@ -131,14 +131,14 @@ def _drain_on_signal() -> threading.Event:
 
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     """Writes down what ended the task and returns its exit code."""
-    bad_input = isinstance(error, UserError)
+    bad_input, refused = isinstance(error, UserError), isinstance(error, RunFailed)
     lines = " ".join(str(error).split())
     with contextlib.suppress(OSError):  # the disk may be full
-        if bad_input:
+        if bad_input or refused:
             print(f"Error: {lines}", file=sys.stderr)
         else:
             traceback.print_exception(error)
-    message = lines if bad_input else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
+    message = lines if bad_input or refused else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
     content = {
         "time": time.time(),
         "type": task.type,
@@ -147,6 +147,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         "message": message,
         "traceback": "".join(traceback.format_exception(error)),
         "user_error": bad_input,
+        "final": bad_input or refused,
     }
     try:
         write_json(run_dir.error(task.type, task.index), content)

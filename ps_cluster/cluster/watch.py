@@ -145,6 +145,8 @@ class Watch:
     def _on_exit(self, task_exit: TaskExit) -> Ending | None:
         if task_exit.user_error and task_exit.task.type != EVALUATOR:
             return Ending("failed", 2, task_exit.last_line, user_error=True)
+        if task_exit.final and task_exit.task.type != EVALUATOR:
+            return Ending("failed", 1, f"{task_exit}")
         if self._is_done(task_exit):
             return self._training_over()
         over = checkpoints.ended(self._run_dir.checkpoints)

@@ -62,6 +62,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
       UserError: a file that can't be read, an unknown key, or a value that no comparison can have.
     """
     content = {"arms": [{"mode": mode} for mode in MODES if mode != "elastic"], **(read_yaml(file) if file else {})}
+    content["settings"] = content.get("settings") or {}  # with nothing below it, it is None
     try:
         comparison = Comparison.model_validate(content | changes)
     except ValidationError as error:
@@ -85,6 +86,8 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
                     for run in _run(comparison, arm, batch, straggler, seed):
                         runs.setdefault(run.name, run)
     configs = [run.config for run in runs.values()]
+    for config in configs:
+        config.check_fits_one_machine()
     images = {one.training.steps * one.examples_per_update for one in configs if one.training.steps is not None}
     if len(images) > 1:
         raise UserError(

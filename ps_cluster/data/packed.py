@@ -86,7 +86,7 @@ def pointed_directory(file: Path) -> Path:
     try:
         return Path(json.loads(file.read_text(encoding="utf-8"))["directory"])
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{file}' does not say where the data set is; give it with --data-dir") from error
+        raise UserError(f"'{file}' does not say where the data set is") from error
 
 
 def write_packed(directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays) -> PackedDataset:

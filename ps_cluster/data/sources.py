@@ -85,9 +85,12 @@ def of_run(
     notify: Notify,
     progress: Progress = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
-    """The packed copy that `pointer` names (`packed.write_pointer`) while it is there, else what `resolve` finds."""
-    if pointer.is_file() and (directory := packed.pointed_directory(pointer)).is_dir():
-        return load_packed(directory)
+    """The packed copy that `pointer` names (`packed.write_pointer`) while it is there and sound, else what `resolve` finds."""
+    try:
+        if pointer.is_file() and (directory := packed.pointed_directory(pointer)).is_dir():
+            return load_packed(directory)
+    except UserError as error:
+        notify(f"looking for the data set again: {error}")
     return resolve(dataset, data_dir, cache_dir, notify=notify, progress=progress)
 
 

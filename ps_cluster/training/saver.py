@@ -14,8 +14,9 @@ from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
-# The chief hands out no steps while it saves, and the ledger makes that longer with every step: at most 5 % of the time.
-PAUSE_FACTOR = 20
+# The chief hands out no steps while it saves, and the ledger makes that longer with every step: no more than 5 % of the
+# time, unless the disk is so slow that a long pause would risk more work than it saves.
+PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 
 
 class Saver:
@@ -33,17 +34,19 @@ class Saver:
         self._notify = notify
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
-        self._took_s = 0.0
+        self._next = clock()
 
     def save_when_due(self) -> None:
         """A checkpoint or a snapshot if it is time. A disk that refuses is reported, and training goes on."""
+        if self._clock() < self._next:
+            return
         settings = self._config.checkpoints
         plans = (
             (self._run_dir.checkpoints, settings.every_seconds, settings.keep),
             (self._run_dir.snapshots, settings.snapshot_every_seconds, SNAPSHOTS_KEPT),
         )
         for directory, every_s, keep in plans:
-            if self._clock() - self._saved[directory] >= max(every_s, PAUSE_FACTOR * self._took_s):
+            if self._clock() - self._saved[directory] >= every_s:
                 try:
                     self._save(directory, keep)
                 except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError) as error:
@@ -68,4 +71,4 @@ class Saver:
         step = int(arrays["counts"][:, 0].min())
         checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep)
         self._saved[directory] = self._clock()
-        self._took_s = self._saved[directory] - began
+        self._next = self._clock() + min(LONGEST_PAUSE_S, PAUSE_FACTOR * (self._clock() - began))

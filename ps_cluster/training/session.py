@@ -7,18 +7,17 @@ from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
-from pydantic import ValidationError
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.errors import UserError
 from ps_cluster.models import flat, registry
 from ps_cluster.reporting.tensorboard import TrainingWriter
 from ps_cluster.run_dir import RunDir, append_row, say, write_json
 from ps_cluster.training import checkpoints
 from ps_cluster.training.elastic import LocalSteps
-from ps_cluster.training.ledger import COLUMNS, write_applies, write_csv
+from ps_cluster.training.ledger import write_applies, write_csv
 from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.resume import newest_checkpoint
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
 from ps_cluster.training.slice import Slice
@@ -55,37 +54,11 @@ class Session:
           UserError: there is no checkpoint to resume from, or it is of other work.
         """
         if resume:
-            self._resume()
+            self._resumed = newest_checkpoint(self._config, self._run_dir, self._dataset.train_examples, say)
+            self.progress.resume(self._resumed.arrays["ledger"], self._resumed.meta["train_seconds"])
         if self.leads:
             checkpoints.clear_ended(self._run_dir.checkpoints)
             self._reporter.row("connecting")
-
-    def _resume(self) -> None:
-        self._resumed = checkpoints.load_newest_good(self._run_dir.states, say)
-        if self._resumed is None:
-            raise UserError(f"run directory '{self._run_dir.root}' holds no checkpoint to resume from")
-        _check_same_work(self._config, self._config_before())
-        done = self._resumed.arrays["ledger"].shape[1]
-        if done > (steps := self._config.total_steps(self._dataset.train_examples)):
-            raise UserError(
-                f"training.steps: {steps} steps in all, but {done} of the run in '{self._run_dir.root}' are done: "
-                "resume it with as many or more"
-            )
-        self.progress.resume(self._resumed.arrays["ledger"], self._resumed.meta["train_seconds"])
-
-    def _config_before(self) -> RunConfig:
-        """The configuration that the checkpoint was made with. Raises UserError for one of an earlier version."""
-        earlier = UserError(
-            f"run directory '{self._run_dir.root}' is of an earlier version, with another configuration or ledger: "
-            "it can be evaluated, not resumed"
-        )
-        try:
-            config = RunConfig.model_validate(self._resumed.meta["config"])
-        except ValidationError as error:
-            raise earlier from error
-        if self._resumed.arrays["ledger"].shape[-1] != len(COLUMNS):
-            raise earlier
-        return config
 
     def build(self, devices: Sequence[str], own_device: str) -> tuple[ParameterStore, Compute]:
         """The module's `build`, with the parameters of the checkpoint that is resumed.
@@ -124,25 +97,6 @@ class Session:
         lengths = [part.length for part in self._store.slices] if self._config.on_parameter_servers else []
         self._reporter.end(self.progress.result(lengths), self.progress.ledgers)
         checkpoints.mark_ended(self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome)
-
-
-def _check_same_work(config: RunConfig, before: RunConfig) -> None:
-    """The ledger's step ids mean the same, and its slices are the same ones, only where these are equal."""
-    works = [
-        {
-            "training.mode": c.training.mode,
-            "training.batch_size_per_worker": c.training.batch_size_per_worker,
-            "training.seed": c.training.seed,
-            "data.dataset": c.data.dataset,
-            "elastic.local_steps": c.elastic.local_steps,
-            "steps of an update": c.steps_per_update,
-            "cluster.parameter_servers": c.slices,
-        }
-        for c in (before, config)
-    ]
-    for name, value in works[0].items():
-        if value != works[1][name]:
-            raise UserError(f"{name}: got {works[1][name]}, but the checkpoint to resume from was made with {value}")
 
 
 def build(

@@ -137,11 +137,16 @@ def test_what_failed_first_is_told_though_the_summary_can_not_be_written(launch,
 
 
 def test_limits_grow_with_what_an_update_may_take():
-    assert Limits.of(build_config()) == Limits()
+    usual = Limits.of(build_config())
+    assert (usual.standstill_s, usual.drain_s) == (Limits.standstill_s, Limits.drain_s)
     slow = Limits.of(build_config(None, {"cluster.straggler": "0:+100s"}))
     assert slow.standstill_s > 100 and slow.drain_s == 2 * slow.standstill_s
     many = {"training.mode": "sync", "cluster.steps_per_dispatch": 200, "training.batch_size_per_worker": 128}
-    assert Limits.of(build_config(None, many)).standstill_s == 200 * 128 / 20
+    assert (
+        Limits.of(build_config(None, many)).standstill_s
+        == 200 * 128 / 20
+        < Limits.of(build_config(None, many)).startup_s
+    )
 
 
 def test_run_without_evaluator_ends_with_the_chief(launch):
@@ -252,6 +257,16 @@ def test_an_interrupt_while_the_cluster_recovers_drains_it_once_it_trains_again(
 def test_chief_that_ends_without_a_result_fails_the_run(launch):
     assert launch(chief="ends_without_result") == 1
     assert "chief-0 ended without a result" in launch.errors[0]
+
+
+def test_what_would_fail_again_is_not_tried_again(launch):
+    assert launch(chief="finds_no_room") == 1
+    assert (
+        len(launch.errors) == 1
+        and "chief-0" in launch.errors[0]
+        and "No space left on device (log:" in launch.errors[0]
+    )
+    assert launch.summary["outcome"] == "failed" and launch.summary["restarts"] == {}
 
 
 def test_bad_input_found_by_a_task_is_the_users_error(launch):

@@ -11,8 +11,9 @@ from ps_cluster.cluster import start
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run_dir import RunDir, write_json
 from ps_cluster.training import checkpoints
+from ps_cluster.training.ledger import COLUMNS
 
 
 class QuietView:
@@ -73,9 +74,15 @@ def test_mode_must_fit_the_cluster(one_task, mode, shape):
     ("mode", "leader", "other"), [("async", "chief", ("worker", 0)), ("sync", "worker", ("worker", 1))]
 )
 def test_leader_alone_needs_a_directory_without_checkpoints(one_task, mode, leader, other):
-    checkpoints.save(RunDir(one_task.root).checkpoints, checkpoints.Checkpoint(5, {}, {}), keep=1)
+    config = one_task(mode, CLUSTERS[mode], leader)[0]
+    ledger = np.zeros([config.slices, config.steps_per_update, len(COLUMNS)])
+    meta = {"config": config.model_dump(mode="json"), "train_seconds": 1.0}
+    checkpoints.save(RunDir(one_task.root).checkpoints, checkpoints.Checkpoint(1, {"ledger": ledger}, meta), keep=1)
     one_task(mode, CLUSTERS[mode], *other)
     one_task(mode, CLUSTERS[mode], leader, resume=True)
+    with pytest.raises(UserError, match="training.seed: got 9"):
+        one_task(mode, CLUSTERS[mode], leader, resume=True, values={"training.seed": 9})
+    assert load_config(RunDir(one_task.root).config) == config, "what the run was still stands"
     with pytest.raises(UserError, match="holds checkpoints"):
         one_task(mode, CLUSTERS[mode], leader)
 
@@ -99,6 +106,31 @@ def test_a_run_that_can_not_start_leaves_the_runs_beside_it_alone(tmp_path, monk
         start.start_run(build_config(), root, view=QuietView())
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["second"]
     assert RunDir(tmp_path / "runs" / "second").launcher_log.is_file()
+
+
+@pytest.mark.parametrize(
+    ("last_step", "summary", "complete"),
+    [
+        (10, {"outcome": "completed", "evaluation": {"step": 10}}, True),
+        (9, {"outcome": "completed", "evaluation": {"step": 9}}, False),
+        (10, {"outcome": "completed", "evaluation": {"step": 8}}, False),
+        (10, {"outcome": "completed", "evaluation": None}, False),
+        (10, {"outcome": "stopped", "evaluation": {"step": 10}}, False),
+        (10, None, False),
+        (None, {"outcome": "completed", "evaluation": {"step": 10}}, False),
+    ],
+)
+def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(tmp_path, monkeypatch, last_step, summary, complete):
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, {"training.steps": 10}).to_yaml())
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    monkeypatch.setattr(start.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(start, "run_local", lambda *_, **__: "goes on")
+    if last_step:
+        checkpoints.mark_ended(run_dir.checkpoints, last_step=last_step, outcome="completed")
+    if summary:
+        write_json(run_dir.summary, summary)
+    assert start.resume_run(run_dir.root, view=QuietView()) == (0 if complete else "goes on")
 
 
 def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path, monkeypatch):

@@ -56,13 +56,17 @@ def test_snapshots_and_checkpoints_are_written_each_at_its_interval(saving):
 
 
 def test_saving_that_takes_long_is_done_less_often(saving):
-    saving.store.takes = 0.5
-    saving(3)
-    assert saving.store.version == 1
-    saving(6)
-    assert saving.store.version == 1, "nothing for 20 times as long"
-    saving(6)
-    assert [len(checkpoints.steps(folder)) for folder in saving.run_dir.states] == [1, 2]
+    saving.store.takes = 0.5  # of the snapshot at 2 s
+    saving(10)
+    assert saving.store.version == 1, "nothing for 20 times as long, not even the checkpoint that is due"
+    saving(4)
+    assert [len(checkpoints.steps(folder)) for folder in saving.run_dir.states] == [1, 1]
+    saving.store.takes = 1000.0
+    saving(12)
+    assert saving.store.version == 3
+    saving.store.takes = 0.0
+    saving(65)
+    assert saving.store.version > 4, "a minute at most"
 
 
 def test_what_a_restart_begins_from_is_the_newest_of_both(saving):
