@@ -13,7 +13,8 @@ import psutil
 
 from ps_cluster.cluster.topology import TRAINING_TYPES, Task
 
-MEMORY_EVERY_S = 2.0  # the kernel walks all pages of a process to tell its share, which takes milliseconds
+# The kernel walks all pages of a process to tell its share: 33 ms for all those of a default run.
+MEMORY_EVERY_S = 5.0
 
 _PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
