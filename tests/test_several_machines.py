@@ -6,8 +6,8 @@ import signal
 import portpicker
 import pytest
 
-from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import SMALL, finish, start, wait_for_training
+from tests.helpers.processes import assert_none_left, wait_until
+from tests.helpers.real_cluster import SMALL, finish, rows, start, wait_for_training
 
 pytestmark = pytest.mark.cluster
 CHIEF, SERVERS = ("chief", 0), (("ps", 0), ("worker", 0), ("worker", 1))
@@ -39,24 +39,33 @@ def machine(tmp_path):
 
 
 def test_tasks_that_are_started_by_themselves_train_together_and_a_worker_may_be_started_again(machine):
-    run_dir, steps = machine.folder(*CHIEF), 3000
-    servers = {task: machine(*task, "--steps", steps) for task in SERVERS}
-    chief = machine(*CHIEF, "--steps", steps)
-    wait_for_training(run_dir, updates=200)
-    servers["worker", 1].kill()
+    run_dir, steps = machine.folder(*CHIEF), ("--steps", 100_000)  # more than it waits for
+    servers = {task: machine(*task, *steps) for task in SERVERS}
+    chief = machine(*CHIEF, *steps)
+    wait_for_training(run_dir, updates=100)
     first = servers["worker", 1].pid
-    servers["worker", 1] = machine("worker", 1, "--steps", steps)
+    servers["worker", 1].kill()
+    servers["worker", 1] = machine("worker", 1, *steps)
+    everybody = {(0, servers["worker", 0].pid), (1, first), (1, servers["worker", 1].pid)}
+    wait_until(lambda: _workers(rows(run_dir)[-1]) == everybody, within_s=90)
+    chief.send_signal(signal.SIGINT)
     finish(chief)
     result = json.loads((run_dir / "metrics" / "training.json").read_text())
-    assert result["completed"] and (result["updates"]["applied"], result["updates"]["lost"]) == (steps, 0)
-    pids = {(worker["index"], worker["pid"]) for worker in result["workers"]}
-    assert pids == {(0, servers["worker", 0].pid), (1, first), (1, servers["worker", 1].pid)}
+    updates = result["updates"]
+    assert updates["scheduled"] == updates["applied"] > 100 and updates["lost"] == updates["duplicated"] == 0
+    assert _workers(result) == everybody
     assert all(process.poll() is None for process in servers.values()), "they serve until they are stopped"
     for process in servers.values():
         process.terminate()
     assert {process.wait(timeout=20) for process in servers.values()} <= {-signal.SIGTERM, 128 + signal.SIGTERM}
-    assert f"step {steps}" in finish(start("evaluate", "--once", "--checkpoint-dir", run_dir))
+    assert f"step {updates['applied']:,}: test accuracy" in finish(
+        start("evaluate", "--once", "--checkpoint-dir", run_dir)
+    )
     refused = machine(*CHIEF, "--steps", 10, "--resume")
     _, errors = refused.communicate(timeout=60)
     assert refused.returncode == 2 and "Traceback" not in errors
     assert errors.splitlines()[-1].startswith("Error: training.steps, training.epochs: 10 updates in all")
+
+
+def _workers(counted):
+    return {(worker["index"], worker["pid"]) for worker in counted["workers"]}

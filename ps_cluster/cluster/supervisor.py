@@ -76,7 +76,7 @@ class TaskExit:
     last_line: str  # the error that the task wrote down, else the last line of its log
     time: float  # unix s, from the task's own error; 0 for a task that could not write one
     user_error: bool
-    final: bool  # the task says that it would end so again
+    final: bool = False  # the task says that it would end so again
 
     @property
     def how(self) -> str:

@@ -103,7 +103,8 @@ def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
 
 def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_dropped(monkeypatch):
     monkeypatch.setattr(coordinated, "LEASE_S", 0.2)
-    store = make_store(kind=BoundedSlice, training={"mode": "bounded", "max_staleness": 1}, rule="sgd")
+    training = {"mode": "bounded", "max_staleness": 1, "batch_size_per_worker": 1}  # of a large batch it lasts longer
+    store = make_store(kind=BoundedSlice, training=training, rule="sgd")
     first = store.slices[0]
     tf.function(first.admit, autograph=False)(identity(0))
     old = pull(store, 0)
