@@ -24,7 +24,7 @@ from ps_cluster.command_line import (
     overrides,
 )
 from ps_cluster.comparison import plan, runner
-from ps_cluster.config import MODEL_NAMES
+from ps_cluster.config import MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace
 from ps_cluster.reporting.progress import make_view
@@ -168,8 +168,14 @@ def data(**options: Any) -> None:
 @click.option("--minutes", type=Number(0, min_open=True), help="Soak: as many faults as fit into this time.")
 @click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
 @click.option("--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn", help="The network.")
-@click.option("--workers", type=click.IntRange(1, 8), default=3, help="Worker processes.")
-@click.option("--ps", "parameter_servers", type=click.IntRange(1, 4), default=1, help="Parameter server processes.")
+@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=3, help="Worker processes.")
+@click.option(
+    "--ps",
+    "parameter_servers",
+    type=click.IntRange(1, MOST_PARAMETER_SERVERS),
+    default=1,
+    help="Parameter server processes.",
+)
 @click.option(
     "--run-dir", "root", type=_FOLDER, help="Where the runs and chaos.json go; default: a new folder in runs/."
 )

@@ -8,7 +8,7 @@ from pathlib import Path
 import keras
 
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.data.packed import PackedDataset, load_packed, pointed_directory
+from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.models import registry
 from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.run_dir import RunDir
@@ -20,7 +20,7 @@ def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
     """(configuration, data set, steps to time); the working directory becomes that of the packed data."""
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
-    dataset = load_packed(pointed_directory(run_dir.dataset))
+    dataset = load_pointed(run_dir.dataset)
     os.chdir(dataset.directory)
     return config, dataset, config.total_steps(dataset.train_examples)
 

@@ -17,7 +17,7 @@ from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.local_cluster import TASK_ARGV
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import load_config
-from ps_cluster.data.packed import load_packed, pointed_directory
+from ps_cluster.data.packed import load_pointed
 from ps_cluster.reporting.progress import ProgressView, make_view
 from ps_cluster.run_dir import RunDir
 
@@ -29,7 +29,7 @@ def run(root: Path, body: Sequence[str], view: ProgressView) -> RunDir:
       body: module that runs one task and its first arguments; empty for the project's own.
     """
     run_dir = RunDir.open(root)
-    dataset = load_packed(pointed_directory(run_dir.dataset))
+    dataset = load_pointed(run_dir.dataset)
     argv = (sys.executable, "-m", *body) if body else TASK_ARGV
     # Of the updates of a module that is not the project's own, the launcher sees nothing.
     limits = Limits(standstill_s=ARM_TIMEOUT_S) if body else None

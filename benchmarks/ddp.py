@@ -23,7 +23,7 @@ from torch import multiprocessing, nn
 
 from benchmarks import torch_networks
 from benchmarks.torch_input import Batch, batches
-from ps_cluster.data.packed import load_packed, pointed_directory
+from ps_cluster.data.packed import load_pointed
 from ps_cluster.run_dir import RunDir
 
 WARM_UP_STEPS = 10
@@ -57,7 +57,7 @@ def train(rank: int, processes: int, run_dir: RunDir, config: dict) -> None:
     meeting_point = f"file://{run_dir.root / 'rendezvous'}"
     dist.init_process_group("gloo", meeting_point, timedelta(seconds=60), world_size=processes, rank=rank)
     network = torch_networks.build(config["model"]["name"], config["model"]["activation"])
-    dataset = load_packed(pointed_directory(run_dir.dataset))
+    dataset = load_pointed(run_dir.dataset)
     rate = processes * measure(network, batches(dataset, config, rank, processes), config, processes)
     dist.destroy_process_group()
     if rank == 0:

@@ -17,6 +17,7 @@ from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options,
 from benchmarks.runs import empty_steps, plain_per_second
 from benchmarks.throughput import case
 from ps_cluster.command_line import OneLineCommand
+from ps_cluster.config import MOST_WORKERS
 
 WEIGHTS = 100
 COLUMNS = (
@@ -28,7 +29,7 @@ COLUMNS = (
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--workers", type=click.IntRange(1, 8), default=3)
+@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=3)
 def main(rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None, workers: int) -> None:
     """Measure empty steps a second, and closures a second of a plain ClusterCoordinator."""
     packed = open_data(dataset, data_dir)

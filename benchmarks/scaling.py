@@ -19,7 +19,7 @@ from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options,
 from benchmarks.runs import empty_steps, timed
 from benchmarks.throughput import case
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
-from ps_cluster.config import MODEL_NAMES, RunConfig
+from ps_cluster.config import MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
 from ps_cluster.data.packed import PackedDataset
 
 WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
@@ -43,8 +43,16 @@ OF_PROCESSES = (MEMORY, CPU)
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--workers", type=CommaList(click.IntRange(1, 8)), help="Default: 1,2,3,4,6,8; with --parameters 3.")
-@click.option("--ps", type=CommaList(click.IntRange(1, 4)), help="Default: 1,2,4; with --parameters 1.")
+@click.option(
+    "--workers",
+    type=CommaList(click.IntRange(1, MOST_WORKERS)),
+    help="Default: 1,2,3,4,6,8; with --parameters 3.",
+)
+@click.option(
+    "--ps",
+    type=CommaList(click.IntRange(1, MOST_PARAMETER_SERVERS)),
+    help="Default: 1,2,4; with --parameters 1.",
+)
 @click.option(
     "--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn", help="The network, without --parameters."
 )

@@ -21,7 +21,7 @@ from benchmarks.in_turns import Case, measure, medians, open_data, options, over
 from benchmarks.runs import empty_steps, per_second, plain_per_second
 from benchmarks.throughput import case
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
-from ps_cluster.config import RunConfig
+from ps_cluster.config import MOST_WORKERS, RunConfig
 from ps_cluster.data.packed import PackedDataset
 
 FLOAT_BYTES = 4
@@ -41,7 +41,7 @@ COLUMNS = (
 @click.command(cls=OneLineCommand)
 @options
 @click.option("--parameters", type=CommaList(Number(0.01, 500)), default="20,100", help="Millions of weights.")
-@click.option("--workers", type=click.IntRange(1, 8), default=3)
+@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=3)
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,
     parameters: tuple[float, ...], workers: int,

@@ -10,12 +10,12 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from ps_cluster.config import RunConfig, build_config, parse_assignment
+from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig, build_config, parse_assignment
 from ps_cluster.errors import RunFailed, UserError
 
 CONFIG_OPTIONS = {
-    "--workers": ("cluster.workers", "Worker processes; on one machine at most 8."),
-    "--ps": ("cluster.parameter_servers", "Parameter server processes; on one machine at most 4."),
+    "--workers": ("cluster.workers", f"Worker processes; on one machine at most {MOST_WORKERS}."),
+    "--ps": ("cluster.parameter_servers", f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}."),
     "--mode": ("training.mode", "How the workers' updates come together."),
     "--max-staleness": ("training.max_staleness", "Mode bounded: versions that an update may be behind."),
     "--backup-workers": ("training.backup_workers", "Mode sync-ps: late gradients of so many workers are dropped."),

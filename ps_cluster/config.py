@@ -25,8 +25,8 @@ PARAMETER_SERVER_MODES = ("async", "bounded", "sync-ps", "elastic")
 STALENESS_METHODS = ("none", "inverse", "dc_constant", "dc_adaptive", "gap_aware", "momentum")
 MODEL_NAMES = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")
 
-# More would only wait for the processors of the machine, and for its memory.
-MOST_ON_ONE_MACHINE = {"workers": 8, "parameter_servers": 4}
+# On one machine. More would only wait for its processors, and for its memory.
+MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
 # Of one worker on a slow, crowded machine. The largest network here does 215 in float32 with a core to itself.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
 
@@ -190,7 +190,7 @@ class RunConfig(_Section):
 
     def check_fits_one_machine(self) -> None:
         """Raises UserError where there are more tasks than one machine has any use for."""
-        for name, most in MOST_ON_ONE_MACHINE.items():
+        for name, most in (("workers", MOST_WORKERS), ("parameter_servers", MOST_PARAMETER_SERVERS)):
             if (wanted := getattr(self.cluster, name)) > most:
                 raise UserError(f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: cli.py task")
 

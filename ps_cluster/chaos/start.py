@@ -26,7 +26,7 @@ from ps_cluster.chaos.training_run import TrainingRun
 from ps_cluster.chaos.verdict import complaints
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.config import load_config
-from ps_cluster.data.packed import load_packed, pointed_directory
+from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir, write_json, write_whole
 from ps_cluster.training.ledger import read_csv
@@ -129,7 +129,7 @@ class Experiment:
     def complaints(self) -> list[str]:
         """What is wrong with the disturbed run, when all have ended."""
         run_dir = RunDir(self._root / "disturbed")
-        self._test_examples = load_packed(pointed_directory(run_dir.dataset)).test_examples
+        self._test_examples = load_pointed(run_dir.dataset).test_examples
         step_ids = read_csv(run_dir.updates)["step"].astype(int).tolist()
         return complaints(self._disturbed, self._undisturbed, self._total, step_ids, self._test_examples)
 

@@ -24,7 +24,7 @@ from ps_cluster.cluster import environment, workspace
 from ps_cluster.cluster.lifeline import die_with_launcher
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.data.packed import PackedDataset, load_packed, pointed_directory
+from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
 
@@ -51,7 +51,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
     def body() -> None:
         topology, _ = from_tf_config(os.environ.get("TF_CONFIG"))
-        dataset = load_packed(pointed_directory(run_dir.dataset))
+        dataset = load_pointed(run_dir.dataset)
         run_task(load_config(run_dir.config), run_dir, dataset, topology, task, resume=options.resume)
 
     end_with(body, run_dir, task)
@@ -131,14 +131,14 @@ def _drain_on_signal() -> threading.Event:
 
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     """Writes down what ended the task and returns its exit code."""
-    bad_input, refused = isinstance(error, UserError), isinstance(error, RunFailed)
+    bad_input, told_in_a_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
     lines = " ".join(str(error).split())
     with contextlib.suppress(OSError):  # the disk may be full
-        if bad_input or refused:
+        if told_in_a_line:
             print(f"Error: {lines}", file=sys.stderr)
         else:
             traceback.print_exception(error)
-    message = lines if bad_input or refused else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
+    message = lines if told_in_a_line else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
     content = {
         "time": time.time(),
         "type": task.type,
@@ -147,7 +147,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         "message": message,
         "traceback": "".join(traceback.format_exception(error)),
         "user_error": bad_input,
-        "final": bad_input or refused,
+        "final": told_in_a_line,
     }
     try:
         write_json(run_dir.error(task.type, task.index), content)

@@ -38,7 +38,6 @@ def _of_two(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Fi
             face = look[arm].color if factor == low else "white"
             axes.plot([min(values), max(values)], [place] * 2, color=look[arm].color, linewidth=3.5, alpha=0.4)
             axes.plot(mean, place, look[arm].marker, color=look[arm].color, markerfacecolor=face, markersize=7)
-        for (factor, _), mean in zip(found, means):
             if factor == high and found[0][0] == low:
                 axes.annotate(
                     f"× {mean / means[0]:.2f}", (mean, place), xytext=(0, 6), textcoords="offset points",

@@ -81,12 +81,13 @@ def write_pointer(file: Path, dataset: PackedDataset) -> None:
     write_json(file, {"name": dataset.name, "kind": dataset.kind, "directory": str(dataset.directory)})
 
 
-def pointed_directory(file: Path) -> Path:
-    """The folder that `write_pointer` wrote into `file`; it may have gone. Raises UserError where `file` is damaged."""
+def load_pointed(file: Path) -> PackedDataset:
+    """Opens what `write_pointer` wrote into `file`. Raises UserError where that or the folder is gone or damaged."""
     try:
-        return Path(json.loads(file.read_text(encoding="utf-8"))["directory"])
+        directory = Path(json.loads(file.read_text(encoding="utf-8"))["directory"])
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise UserError(f"'{file}' does not say where the data set is") from error
+    return load_packed(directory)
 
 
 def write_packed(directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays) -> PackedDataset:

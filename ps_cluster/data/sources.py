@@ -86,11 +86,11 @@ def of_run(
     progress: Progress = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
     """The packed copy that `pointer` names (`packed.write_pointer`) while it is there and sound, else what `resolve` finds."""
-    try:
-        if pointer.is_file() and (directory := packed.pointed_directory(pointer)).is_dir():
-            return load_packed(directory)
-    except UserError as error:
-        notify(f"looking for the data set again: {error}")
+    if pointer.is_file():
+        try:
+            return packed.load_pointed(pointer)
+        except UserError as error:
+            notify(f"looking for the data set again: {error}")
     return resolve(dataset, data_dir, cache_dir, notify=notify, progress=progress)
 
 
