@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
@@ -126,6 +127,8 @@ def test_taken_port_is_exit_code_98_for_ps_worker_and_chief(run_dir, tmp_path):
 
         topology = ClusterTopology.local("async", 1, 1, evaluator=False, pick_port=taken_port)
         started = [_start(run_dir, topology, task) for task in topology.tasks]
+        for process in started:
+            stack.callback(process.kill)
         assert [process.wait(timeout=60) for process in started] == [98, 98, 98]
     for task in topology.tasks:
         assert "Could not start gRPC server" in json.loads(run_dir.error(task.type, task.index).read_text())["message"]
@@ -137,6 +140,7 @@ def _start(run_dir: RunDir, topology: ClusterTopology, task: Task) -> subprocess
         return subprocess.Popen(
             [*argv, "--type", task.type, "--index", str(task.index)],
             cwd=PROJECT, env=os.environ | {"TF_CONFIG": topology.tf_config(task)}, stdout=log, stderr=log,
+            preexec_fn=die_with_parent,  # nothing else would end it where the tests are killed
         )  # fmt: skip
 
 
