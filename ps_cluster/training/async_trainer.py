@@ -17,6 +17,7 @@ from ps_cluster.run_dir import RunDir
 from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.session import LOCAL_DEVICE, Session
+from ps_cluster.training.slice import NO_END
 from ps_cluster.training.worker import Compute, rounds_function, steps_function
 
 POLL_S = 0.25  # every look costs chief and parameter server some milliseconds
@@ -51,7 +52,8 @@ def train(
     else:
         dispatcher = LocalDispatcher()
         store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)
-    _Chief(config, session, dispatcher, store, compute).run(drain)
+    workers = len(cluster.get("worker", ()))
+    _Chief(config, session, dispatcher, store, compute, workers).run(drain)
     session.end()
 
 
@@ -92,11 +94,16 @@ class _Chief:
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
         store: ParameterStore,
         compute: Compute,
+        workers: int,
     ):
         self._config = config
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
+        self._store = store
+        self._workers = workers
+        self._handed_out = -1  # the last step id
+        self._ends = False  # whether no more are handed out
         if config.training.mode == "sync-ps":
             self._plan = self._rounds(rounds_function(store, compute, config))
         else:
@@ -107,9 +114,15 @@ class _Chief:
         while not self._progress.completed and not drain.is_set():
             self._dispatch()
             drain.wait(POLL_S)
-            self._dispatcher.done()  # raises what went wrong on a worker
-            self._session.keep_up("training")
+            self._look("training")
+        self._ends = True
         self._finish_steps_under_way()
+
+    def _look(self, phase: str) -> None:
+        self._dispatcher.done()  # raises what went wrong on a worker
+        last_step = self._handed_out if self._ends else NO_END
+        self._store.tick(POLL_S, workers=self._workers, last_step=last_step)
+        self._session.keep_up(phase)
 
     def _dispatch(self) -> None:
         ahead = self._two_dispatches_each + AHEAD_S * self._progress.updates_per_second()
@@ -139,6 +152,8 @@ class _Chief:
             step_ids, missing = np.split(missing, [size])
             self._schedule(run_steps, step_ids)
             self._progress.scheduled_steps(step_ids)
+            self._handed_out = int(step_ids[-1])
+            self._ends = not len(missing)
             yield True
 
     def _rounds(self, run_rounds: Callable) -> Iterator[bool]:
@@ -165,6 +180,5 @@ class _Chief:
                 raise TimeoutError(
                     f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 )
-            self._dispatcher.done()
             time.sleep(POLL_S)
-            self._session.keep_up("draining")
+            self._look("draining")

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
-from ps_cluster.training.slice import Slice
+from ps_cluster.training.slice import HandOut, Slice
 
 
 @dataclass(frozen=True)
@@ -70,6 +70,16 @@ class ParameterStore:
             for index, part in enumerate(self.slices)
         ]
         return tf.stack(pushed)
+
+    def tick(self, seconds: float, *, workers: int, last_step: int) -> None:
+        """Tell the slices now and then that time has passed; where workers wait, it lets them try again.
+
+        Args:
+          seconds: since the last tick. workers: how many there are. last_step: as in `HandOut`.
+        """
+        hand_out = HandOut(tf.constant(workers, tf.int64), tf.constant(last_step, tf.int64))
+        for part in self.slices:
+            part.tick(tf.constant(seconds, tf.float64), hand_out)
 
     def read_ledgers(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
         """(rows float64 [ps, end - first, columns], counts int64 [ps, 4]: version, refused, dropped, accepted)."""

@@ -1,15 +1,17 @@
 """Workers that wait for each other, as threads of this process; the waiting is what a parameter server runs."""
 
 import threading
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training import coordinated, ledger
-from ps_cluster.training.coordinated import BoundedSlice, RoundSlice
+from ps_cluster.training import ledger
+from ps_cluster.training.bounded import LEASE_S, BoundedSlice
+from ps_cluster.training.coordinated import RoundSlice
 from ps_cluster.training.ledger import WORKER_COLUMNS
-from ps_cluster.training.slice import APPLIED, DROPPED
+from ps_cluster.training.slice import APPLIED, DROPPED, NO_END, REFUSED, Turn
 from ps_cluster.training.waiting import sleep
 from tests.helpers.stores import LENGTH, make_store, pull, row
 
@@ -31,18 +33,43 @@ def run_workers(work, workers=3):
     assert not any(thread.is_alive() for thread in threads), "a worker waits for ever"
 
 
+@contextmanager
+def ticking(store, seconds, workers=3, last_step=NO_END):
+    """Ticks again and again while its body runs: this is the chief."""
+    ended = threading.Event()
+
+    def tick():
+        while not ended.wait(0.02):
+            store.tick(seconds, workers=workers, last_step=last_step)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    yield
+    ended.set()
+    thread.join(60)
+
+
 def identity(number):
     return tf.constant(number, tf.int64)
 
 
+def admit(store, worker, step, last_of_dispatch=None):
+    """Returns when the worker may begin the step."""
+    last = identity(NO_END if last_of_dispatch is None else last_of_dispatch)
+    tf.function(store.slices[0].admit, autograph=False)(identity(worker), Turn(identity(step), last))
+
+
 def bounded_step(store, seconds):
-    """A step that takes its worker `seconds` (a function of the worker): the gradient of |w|^2 / 2."""
+    """A step that takes its worker `seconds` (a function of the worker): the gradient of |w|^2 / 2.
+
+    Every step is the first of a dispatch that has another one.
+    """
     first = store.slices[0]
 
     @tf.function(autograph=False)
     def run(step, info, wait):
         worker = tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64)
-        with tf.control_dependencies(first.admit(worker)):
+        with tf.control_dependencies(first.admit(worker, Turn(step, step + 1))):
             pulled = store.pull(worker)
         with tf.control_dependencies([pulled.weights]):
             slept = sleep(wait)
@@ -71,7 +98,7 @@ def test_no_update_is_staler_than_the_bound_whoever_is_slow(bound):
 @pytest.mark.parametrize("bound", [1, 2, 4])
 def test_an_update_may_be_as_stale_as_the_bound(bound):
     store = make_store(kind=BoundedSlice, training={"mode": "bounded", "max_staleness": bound}, rule="sgd")
-    tf.function(store.slices[0].admit, autograph=False)(identity(0))
+    admit(store, 0, step=bound)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)
     for number in range(bound):
@@ -101,15 +128,18 @@ def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
     assert counts[0].tolist() == [2, 0, 1, 2] and ledger.applied(rows).tolist() == [True, True, False]
 
 
-def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_dropped(monkeypatch):
-    monkeypatch.setattr(coordinated, "LEASE_S", 0.2)
-    training = {"mode": "bounded", "max_staleness": 1, "batch_size_per_worker": 1}  # of a large batch it lasts longer
+BOUNDS = [{"max_staleness": 1}, {"max_clock_lag": 1}, {"max_staleness": 1, "max_clock_lag": 1}]
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=str)
+def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_dropped(bound):
+    training = {"mode": "bounded", "batch_size_per_worker": 1} | bound  # of a large batch the lease lasts longer
     store = make_store(kind=BoundedSlice, training=training, rule="sgd")
-    first = store.slices[0]
-    tf.function(first.admit, autograph=False)(identity(0))
+    admit(store, 0, step=0)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)
-    run_workers(lambda worker: [step(3 * number + worker + 1, worker + 1) for number in range(4)], workers=2)
+    with ticking(store, seconds=LEASE_S):
+        run_workers(lambda worker: [step(3 * number + worker + 1, worker + 1) for number in range(4)], workers=2)
     outcome = store.push(identity(0), old.versions, old.weights, old.statistics, row(worker=0))
     assert outcome.numpy().tolist() == [DROPPED]
     assert store.read_ledgers(0, 1)[1][0].tolist() == [8, 0, 1, 8]
