@@ -10,9 +10,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, read_yaml
 from ps_cluster.errors import UserError
 from ps_cluster.training.straggler_config import parse_stragglers
+
+
+PROJECT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,29 @@ class Arm:
     can_be_slow: bool = False  # whether its workers obey cluster.straggler
     torch: bool = False  # whether it needs a Python with PyTorch
     python: str = sys.executable
+    project: Path = PROJECT  # whose code it is, e.g. another commit's
 
     def config(self, case: RunConfig) -> RunConfig:
         """`case` as this arm trains it: the same images, however many of them an update takes."""
         changed = case.with_values(self.values)
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
+
+    def settings(self, config: RunConfig) -> dict[str, Any]:
+        """`config` as the arm's project knows it: without settings it has not, and with its own value for one that is None.
+
+        Raises:
+          UserError: its project has no such setting.
+        """
+        sections = config.model_dump(mode="json")
+        if self.project == PROJECT:
+            return sections
+        own = read_yaml(self.project / "configs" / "default.yaml")
+        for section, values in sections.items():
+            if lost := [key for key, value in values.items() if key not in own[section] and value is not None]:
+                raise UserError(f"--before: '{self.project}' has no {section}.{lost[0]}")
+            known = {key: value for key, value in values.items() if key in own[section]}
+            sections[section] = {key: own[section][key] if value is None else value for key, value in known.items()}
+        return sections
 
 
 SINGLE = Arm("single", "benchmarks.single")
