@@ -59,7 +59,7 @@ def run(
     **options: Any,
 ) -> int:
     """Train on a cluster of processes on this machine."""
-    began = time.time() - age_seconds(os.getpid())
+    began = time.monotonic() - age_seconds(os.getpid())
     if resume:
         _refuse_others(context, "resume", "profile", because="--resume goes on with")
         root, code = resume, start.resume_run(resume, view=make_view(), began=began)

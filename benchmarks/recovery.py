@@ -28,7 +28,7 @@ from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand
 from ps_cluster.errors import RunFailed
 from ps_cluster.run_dir import RunDir, read_rows
-from ps_cluster.training.ledger import read_csv
+from ps_cluster.training.tables import read_csv
 
 NETWORK, PRECISION = "airbench", "bfloat16"
 WAIT_S = 120.0

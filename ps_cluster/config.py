@@ -30,6 +30,9 @@ MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
 # Of one worker on a slow, crowded machine. The largest network here does 215 in float32 with a core to itself.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
 
+# Of a slice's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
+LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Layer = dict[str, Any]
 # What reading YAML raises; a ValueError for what looks like a date or number and is none, such as 2024-13-45.
@@ -80,7 +83,7 @@ class Training(_Section):
     seed: int = Field(ge=0, lt=2**31)
     batch_size_per_worker: int = Field(ge=1, le=10_000)
     epochs: float = Field(gt=0, le=100_000)
-    steps: int | None = Field(ge=1, le=10_000_000)
+    steps: int | None = Field(ge=1, le=1_000_000_000)
     label_smoothing: Fraction
     max_staleness: int = Field(ge=0, le=1000)
     backup_workers: int = Field(ge=0, le=999)
@@ -240,6 +243,16 @@ class RunConfig(_Section):
         if self.training.mode != "sync":
             return 1
         return dispatch_size(self.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
+
+    @property
+    def ledger_window(self) -> int:
+        """How many steps may be open, or accepted and not yet read by the chief, at a time: a power of 2.
+
+        Enough for all that a worker may be handed before a slow one has ended what it has.
+        """
+        most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.training_workers)
+        at_once = 2 * self.updates_at_once * self.steps_per_update
+        return 1 << (max(most, at_once) - 1).bit_length()
 
     @property
     def longest_update_seconds(self) -> float:

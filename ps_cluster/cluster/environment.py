@@ -6,7 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ps_cluster.cluster.lifeline import LAUNCHER_PID
+from ps_cluster.cluster.lifeline import LAUNCHER_PID, start_ticks
+from ps_cluster.run_dir import LIFE
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -23,7 +24,9 @@ _FIXED = {
 def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
     """`given` with what a process of a run needs: it finds this project, and ends with its launcher."""
     python_path = os.pathsep.join(filter(None, [str(PROJECT), given.get("PYTHONPATH")]))
-    return for_tensorflow(given) | {"PYTHONPATH": python_path, LAUNCHER_PID: str(launcher_pid)}
+    # In a container a launcher has the same pid again and again.
+    life = f"{launcher_pid}@{start_ticks(launcher_pid)}"
+    return for_tensorflow(given) | {"PYTHONPATH": python_path, LAUNCHER_PID: str(launcher_pid), LIFE: life}
 
 
 def for_tensorflow(given: Mapping[str, str]) -> dict[str, str]:

@@ -7,7 +7,6 @@ because training had not begun · 1 failed · 2 (UserError) bad input that only 
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 import sys
 import time
@@ -48,7 +47,7 @@ def run_local(
 
     Args:
       config: complete, nothing in it is "auto" any more.
-      began: unix time from which start-up and wall seconds count; None: from now.
+      began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
       limits: of every wait; None: those of `config`.
@@ -59,7 +58,7 @@ def run_local(
         user's input was bad.
       RunFailed: the summary can't be written.
     """
-    began, limits = began or time.time(), limits or Limits.of(config)
+    began, limits = time.monotonic() if began is None else began, limits or Limits.of(config)
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         _sole_launcher(run_dir),
@@ -87,8 +86,8 @@ def run_local(
             written = summary.write_summary(
                 run_dir,
                 outcome=ending.outcome,
-                wall_seconds=time.time() - began,
-                startup_seconds=_startup_seconds(run_dir, began),
+                wall_seconds=time.monotonic() - began,
+                began=began,
                 restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
                 usage=cluster.usage.report(),
                 machine=machine.describe(),
@@ -97,7 +96,7 @@ def run_local(
             _exit_code(ending, left)  # says what went wrong first
             raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
     summary.print_closing_table(written, run_dir, Console())
-    return _exit_code(ending, left)
+    return _exit_code(ending, left) or _exit_code_of_proof(written["proof"], run_dir)
 
 
 @contextmanager
@@ -131,10 +130,8 @@ def _exit_code(ending: Ending, left: list[str]) -> int:
     return ending.exit_code
 
 
-def _startup_seconds(run_dir: RunDir, began: float) -> float | None:
-    """From then to the first applied update; None where there was none since."""
-    try:
-        first = json.loads(run_dir.training_result.read_text())["first_update_time"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return first - began if first is not None and first > began else None
+def _exit_code_of_proof(proof: dict | None, run_dir: RunDir) -> int:
+    if proof is None or proof["holds"]:
+        return 0
+    print(f"Error: the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})", file=sys.stderr)
+    return 1

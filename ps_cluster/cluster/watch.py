@@ -64,7 +64,8 @@ class Watch:
         self._requests_seen = 0
         self._trained = False
         self._draining = False
-        self._applied = self._most_applied = -1
+        self._seen: tuple[int, int | None] = (-1, None)  # updates applied, rows of the ledger's tables written
+        self._most_applied = -1
         self._outcome = "failed"  # what the leader says in the end
         self._scored = False
         self._evaluator_lost: str | None = None
@@ -123,9 +124,9 @@ class Watch:
                 self._enter("training")
                 if self._draining:
                     self._drain()
-            if self._stage in ("training", "draining") and row["applied"] != self._applied:
-                self._applied = row["applied"]
-                self._most_applied = max(self._most_applied, self._applied)
+            if self._stage in ("training", "draining") and (row["applied"], row.get("written")) != self._seen:
+                self._seen = row["applied"], row.get("written")
+                self._most_applied = max(self._most_applied, row["applied"])
                 self._moved()
         for row in self._evaluation.new_rows():
             self._view.evaluation(row)

@@ -52,7 +52,7 @@ def train(
         dispatcher = LocalDispatcher()
         store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)
     _Chief(config, session, dispatcher, store, compute).run(drain)
-    session.end()
+    session.end(stopped=drain.is_set())
 
 
 def connect(cluster: dict[str, list[str]]) -> tf.distribute.coordinator.ClusterCoordinator:
@@ -97,6 +97,7 @@ class _Chief:
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
+        self._planned_all = False
         if config.training.mode == "sync-ps":
             self._plan = self._rounds(rounds_function(store, compute, config))
         else:
@@ -107,14 +108,23 @@ class _Chief:
         while not self._progress.completed and not drain.is_set():
             self._dispatch()
             drain.wait(POLL_S)
-            self._dispatcher.done()  # raises what went wrong on a worker
-            self._session.keep_up("training")
+            if self._look("training") and self._planned_all:
+                return  # with updates that never came: the proof tells which
         self._finish_steps_under_way()
+
+    def _look(self, phase: str) -> bool:
+        """Whether no dispatch was under way before a look at the ledger; raises what went wrong on a worker."""
+        idle = self._dispatcher.done()
+        self._session.keep_up(phase)
+        return idle
 
     def _dispatch(self) -> None:
         ahead = self._two_dispatches_each + AHEAD_S * self._progress.updates_per_second()
-        while self._progress.outstanding < ahead and next(self._plan, None):
-            pass
+        while not self._planned_all and self._progress.outstanding < ahead:
+            handed_out = next(self._plan, None)
+            self._planned_all = handed_out is None
+            if not handed_out:
+                return
 
     @property
     def _two_dispatches_each(self) -> float:
@@ -132,23 +142,30 @@ class _Chief:
         return dispatch_size(self._config.cluster.steps_per_dispatch, workers=workers, per_second=per_second, left=left)
 
     def _steps(self, run_steps: Callable) -> Iterator[bool]:
-        """Schedules the steps that are missing, a dispatch with each turn."""
-        missing = self._progress.missing_steps()
-        while len(missing):
-            size = self._size(self._steps_per_second, left=len(missing) / self._config.training_workers)
-            step_ids, missing = np.split(missing, [size])
+        """Schedules a dispatch with each turn, those that are missing from before first; False while there is no room."""
+        again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
+        while left := len(again) + total - following:
+            size = self._size(self._steps_per_second, left=left / self._config.training_workers)
+            first, again = np.split(again, [min(size, len(again))])
+            end = min(total, following + size - len(first))
+            step_ids, following = np.concatenate([first, np.arange(following, end)]), end
+            while step_ids[-1] >= self._progress.end_of_window:
+                yield False
             self._schedule(run_steps, step_ids)
-            self._progress.scheduled_steps(step_ids)
+            self._progress.scheduled(step_ids)
             yield True
 
     def _rounds(self, run_rounds: Callable) -> Iterator[bool]:
         """Schedules rounds: a dispatch for every worker with each turn. One that takes a second one finds it done."""
-        end, total = self._progress.applied, self._progress.total
-        while end < total:
-            end = min(total, end + self._size(self._progress.updates_per_second(), left=total - end))
+        begin, total = self._progress.applied, self._progress.total
+        while begin < total:
+            end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
+            while end * self._config.steps_per_update > self._progress.end_of_window:
+                yield False
             for _ in range(self._config.training_workers):
                 self._schedule(run_rounds, end)
-            self._progress.scheduled_updates(end)
+            self._progress.scheduled(np.arange(begin, end))
+            begin = end
             yield True
 
     def _schedule(self, function: Callable, what: np.ndarray | int) -> None:
@@ -165,6 +182,6 @@ class _Chief:
                 raise TimeoutError(
                     f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 )
-            self._dispatcher.done()
             time.sleep(POLL_S)
-            self._session.keep_up("draining")
+            if self._look("draining"):
+                return  # nothing is under way any more; what is outstanding all the same is lost

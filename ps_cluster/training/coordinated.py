@@ -65,8 +65,8 @@ class RoundSlice(Slice):
             self._delta_sum.assign_add(push.delta, read_value=False),
         ]
         with tf.control_dependencies(added):
-            before = self._ledger.sparse_read(now * self._workers + tf.range(self._workers, dtype=tf.int64))
-            complete = tf.math.count_nonzero(before[:, 0]) + 1 >= self._needed
+            before = self._has(now * self._workers + tf.range(self._workers, dtype=tf.int64))
+            complete = tf.math.count_nonzero(before) + 1 >= self._needed
         rate = tf.cast(push.value("learning_rate"), tf.float32)
         version = tf.cond(complete, lambda: self._close(rate), lambda: now + 1)
         return after([self._record(push, version, tf.constant(0, tf.int64))], APPLIED)

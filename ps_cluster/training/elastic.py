@@ -46,6 +46,8 @@ class ElasticSlice(Slice):
             self._statistics.assign_add(push.delta, read_value=False),
         ]
         with tf.control_dependencies(moved):
+            counted = self._rule.count()
+        with tf.control_dependencies([counted]):
             version = self._version.assign_add(1)
         return after([self._record(push, version, stale)], APPLIED)
 

@@ -10,7 +10,20 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.training.ledger import rows_of
 from ps_cluster.training.slice import Slice
+
+
+_BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice
+_NO_ROWS = np.iinfo(np.int64).max  # the number of a row that will never be
+
+
+@dataclass(frozen=True)
+class Ledgers:
+    """What was read out of the ledgers on the parameter servers."""
+
+    rows: list[np.ndarray]  # of each slice: a structured array [k] of ROW, in the order of acceptance
+    counts: np.ndarray  # int64 [ps, len(COUNTS)]
 
 
 @dataclass(frozen=True)
@@ -40,7 +53,7 @@ class ParameterStore:
 
         Args:
           weights: float32 [n], the initial weights. statistics: float32 [m]. factors: float32 [n], learning-rate factors.
-          total_steps: step ids are 0 .. total_steps - 1; the ledger has a row for each.
+          total_steps: step ids are 0 .. total_steps - 1.
           kind: what a slice does with pulls and pushes.
         """
         parts = [np.array_split(vector, len(devices)) for vector in (weights, statistics, factors)]
@@ -71,25 +84,26 @@ class ParameterStore:
         ]
         return tf.stack(pushed)
 
-    def read_ledgers(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """(rows float64 [ps, end - first, columns], counts int64 [ps, 4]: version, refused, dropped, accepted)."""
-        bounds = tf.constant(first, tf.int64), tf.constant(end, tf.int64)
-        answers = [part.read_ledger(*bounds) for part in self.slices]
-        return tuple(np.stack([tensor.numpy() for tensor in kind]) for kind in zip(*answers))
+    def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
+        """Return the rows of each slice from its number in `firsts` on, and what it counts."""
+        answers = [part.read_ledger(tf.constant(first, tf.int64)) for part, first in zip(self.slices, firsts)]
+        return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
-    def snapshot(self, steps: int) -> dict[str, np.ndarray]:
-        """Arrays for a checkpoint: each slice at one version of its own (no barrier between them).
+    def snapshot(self, firsts: Sequence[int]) -> tuple[dict[str, np.ndarray], Ledgers]:
+        """Return arrays for a checkpoint, each slice at one version of its own (no barrier between them), and its new rows.
 
-        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] whole; "ledger" [ps, steps, columns];
-        "counts" int64 [ps, 4]: version, refused replays, late gradients dropped, and gradients accepted of each slice.
+        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] whole; "seen" int64 [ps, window], the steps that
+        are open and accepted; "counts" int64 [ps, len(COUNTS)]. The rows, from each slice's number in `firsts` on, are
+        of just the same moment.
         """
-        states = [part.snapshot(steps) for part in self.slices]
-        return {
+        states, rows = zip(*(part.snapshot(first) for part, first in zip(self.slices, firsts)))
+        arrays = {
             name: np.stack([s[name] for s in states])
-            if name in ("ledger", "counts")
+            if name in _BY_SLICE
             else np.concatenate([s[name] for s in states], axis=-1)
             for name in states[0]
         }
+        return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """The reverse of `snapshot`.
@@ -97,7 +111,8 @@ class ParameterStore:
         Raises:
           UserError: it is of another network, optimizer or number of parameter servers.
         """
-        expected = {name: _size(name, array) for name, array in self.snapshot(0).items()}
+        own, _ = self.snapshot([_NO_ROWS] * len(self.slices))
+        expected = {name: _size(name, array) for name, array in own.items()}
         given = {name: _size(name, array) for name, array in arrays.items()}
         if given != expected:
             raise UserError(
@@ -107,7 +122,7 @@ class ParameterStore:
             part.restore(
                 {
                     name: array[index]
-                    if name in ("ledger", "counts")
+                    if name in _BY_SLICE
                     else np.array_split(array, len(self.slices), axis=-1)[index]
                     for name, array in arrays.items()
                 }
@@ -115,5 +130,5 @@ class ParameterStore:
 
 
 def _size(name: str, array: np.ndarray) -> int | tuple[int, ...]:
-    """What must be equal for a checkpoint to fit; of the ledger that is the number of slices."""
-    return array.shape[0] if name in ("ledger", "counts") or array.ndim == 1 else array.shape
+    """Return what must be equal for a checkpoint to fit."""
+    return array.shape[0] if array.ndim == 1 else array.shape

@@ -19,8 +19,9 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.training import staleness
 from ps_cluster.training.history import History
-from ps_cluster.training.ledger import COLUMNS, WORKER_COLUMNS
+from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.lookahead import Lookahead
+from ps_cluster.training.slice_ledger import SliceLedger
 from ps_cluster.training.update_rules import UpdateRule
 from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.wire import Message
@@ -82,8 +83,7 @@ class Slice:
             self._version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
-            self._accepted = tf.Variable(0, dtype=tf.int64)
-            self._ledger = tf.Variable(tf.zeros([total_steps, len(COLUMNS)], tf.float64))
+            self._ledger = SliceLedger(config.ledger_window)
             # Without a name of its own it shares its lock with every other one made eagerly on the device.
             self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
         self.length = len(weights)
@@ -137,7 +137,7 @@ class Slice:
         return tf.cond(self._has(push.step), self._refuse, lambda: self._apply(push))
 
     def _has(self, step: tf.Tensor) -> tf.Tensor:
-        return self._ledger.sparse_read(step)[0] > 0
+        return self._ledger.has(step)
 
     def _refuse(self) -> tf.Tensor:
         return after([self._refused.assign_add(1, read_value=False)], REFUSED)
@@ -166,26 +166,23 @@ class Slice:
         return after(self._history.write(version), version)
 
     def _record(self, push: Push, version: tf.Tensor, stale: tf.Tensor) -> tf.Operation:
-        counts = [tf.cast(version, tf.float64), tf.cast(stale, tf.float64)]
-        own = tf.stack([*counts, push.entered, now_after(version)])
-        update = tf.IndexedSlices(tf.concat([own, push.row], axis=0)[None], push.step[None])
-        with tf.control_dependencies([self._ledger.scatter_update(update)]):
-            return self._accepted.assign_add(1, read_value=False)
+        """Write the row of an accepted push."""
+        known = [tf.cast(value, tf.float64) for value in (push.step, version, stale)]
+        own = tf.stack([*known, push.entered, now_after(version)])
+        return self._ledger.write(tf.concat([own, push.row], axis=0)[None])
 
     def write_rows(self, rows: tf.Tensor) -> tf.Operation:
-        """Takes in whole updates: float64 [updates, workers, columns], a gradient of each worker in each."""
+        """Write whole updates down: float64 [updates, workers, columns without the step], a gradient of each worker in each."""
         workers = rows.shape[1]
-        steps = (tf.cast(rows[:, :, 0], tf.int64) - 1) * workers + tf.range(workers, dtype=tf.int64)
-        table = tf.IndexedSlices(tf.reshape(rows, [-1, len(COLUMNS)]), tf.reshape(steps, [-1]))
-        with tf.control_dependencies([self._ledger.scatter_update(table)]):
-            return self._accepted.assign_add(tf.size(steps, tf.int64), read_value=False)
+        steps = (rows[:, :, :1] - 1) * workers + tf.range(workers, dtype=tf.float64)[None, :, None]
+        return self._ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
 
     @tf.function(autograph=False)
-    def read_ledger(self, first: tf.Tensor, end: tf.Tensor):
-        """(rows [end - first, columns], counts [4]: version, refused, dropped, accepted), read together."""
+    def read_ledger(self, first: tf.Tensor):
+        """Return (the rows from number `first` on, float64 [k, columns]; int64 [len(COUNTS)]), read together."""
 
         def read():
-            return self._ledger.sparse_read(tf.range(first, end)), self._counts()
+            return self._ledger.read(first), self._counts()
 
         with tf.device(self._device):
             return self._section.execute(read)
@@ -195,7 +192,8 @@ class Slice:
 
     @property
     def _counters(self) -> tuple[tf.Variable, ...]:
-        return self._version, self._refused, self._dropped, self._accepted
+        """In the order of COUNTS."""
+        return self._version, self._rule.applied, self._ledger.accepted, self._refused, self._dropped
 
     @property
     def _slots(self) -> dict[str, tf.Variable]:
@@ -205,29 +203,26 @@ class Slice:
     @property
     def _state(self) -> dict[str, tf.Variable]:
         slots = {f"slot_{name}": variable for name, variable in self._slots.items()}
-        return {"weights": self._weights, "statistics": self._statistics, **slots}
+        return {"weights": self._weights, "statistics": self._statistics, **slots, **self._ledger.state}
 
     @tf.function(autograph=False)
-    def _read_all(self, steps: tf.Tensor):
+    def _read_all(self, first: tf.Tensor):
         def read():
             vectors = {name: variable.read_value() for name, variable in self._state.items()}
-            return vectors, self._ledger.sparse_read(tf.range(steps)), self._counts()
+            return vectors, self._ledger.read(first), self._counts()
 
         with tf.device(self._device):
             return self._section.execute(read)
 
-    def snapshot(self, steps: int) -> dict[str, np.ndarray]:
-        """Everything, at one version; workers wait while the ledger of the steps below `steps` is copied, for nothing else."""
-        vectors, ledger, counts = self._read_all(tf.constant(steps, tf.int64))
-        return {**{name: v.numpy() for name, v in vectors.items()}, "ledger": ledger.numpy(), "counts": counts.numpy()}
+    def snapshot(self, first: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return everything at one version, and the rows from number `first` on, float64 [k, columns]."""
+        vectors, rows, counts = self._read_all(tf.constant(first, tf.int64))
+        return {name: v.numpy() for name, v in vectors.items()} | {"counts": counts.numpy()}, rows.numpy()
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Puts a snapshot back. Call it before any worker pulls or pushes."""
+        """Put a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
             variable.assign(state[name])
         for counter, count in zip(self._counters, state["counts"], strict=True):
             counter.assign(count)
         self._history.restart(self._version)
-        rows = state["ledger"]
-        if len(rows):
-            self._ledger.scatter_update(tf.IndexedSlices(rows, np.arange(len(rows))))

@@ -9,6 +9,7 @@ from __future__ import annotations
 import signal
 import threading
 
+import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
@@ -48,12 +49,12 @@ def train(
     session.start()
     while not progress.completed and not stop:
         until = min(progress.applied + config.updates_at_once, progress.total)
-        progress.scheduled_updates(until)
+        progress.scheduled(np.arange(progress.applied, until))
         told = drain is not None and drain.is_set()
         stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))
         session.keep_up("training")
     if session.leads:
-        session.end()
+        session.end(stopped=stop)
     else:
         threading.Event().wait()  # the launcher stops it when worker 0 has ended
 

@@ -14,12 +14,16 @@ class UpdateRule:
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A learning-rate factor of a
     weight scales what its gradient does and not its decay, as in airbench (Jordan 2024, arXiv:2404.00498): its biases
     learn 64 times as fast and would vanish if they decayed so. A weight of factor 0 stays as it is.
+
+    Attributes:
+      applied: int64 [], how often the weights were changed: evidence that does not rest on the version or the ledger.
     """
 
     def __init__(self, settings: Optimizer, weights: tf.Variable, factors: np.ndarray):
         """`factors`: float32 [n], the learning-rate factor of each weight."""
         self._settings = settings
         self._weights = weights
+        self.applied = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._factors = None if np.all(factors == 1) else tf.Variable(factors, trainable=False)
         self._decay = tf.Variable(decay_rates(settings, factors), trainable=False) if settings.weight_decay else None
         slots = {"sgd": (), "momentum": ("momentum",), "nesterov": ("momentum",), "adam": ("mean", "variance")}
@@ -40,8 +44,15 @@ class UpdateRule:
             done.append(self._weights.assign_sub(shrink, read_value=False))
         with tf.control_dependencies(done):
             if settings.rule == "adam":
-                return self._adam(gradient, learning_rate, updates_before)
-            return self._linear(self._scaled(gradient), learning_rate)
+                changed = self._adam(gradient, learning_rate, updates_before)
+            else:
+                changed = self._linear(self._scaled(gradient), learning_rate)
+        with tf.control_dependencies([changed]):
+            return self.count()
+
+    def count(self) -> tf.Operation:
+        """Count a change of the weights; for whoever changes them otherwise."""
+        return self.applied.assign_add(1, read_value=False)
 
     def _scaled(self, vector: tf.Tensor) -> tf.Tensor:
         return vector if self._factors is None else vector * self._factors
