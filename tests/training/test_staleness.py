@@ -9,11 +9,14 @@ import tensorflow as tf
 from ps_cluster.config import STALENESS_METHODS, build_config
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.slice import Start
 from ps_cluster.training.staleness import METHODS, corrected_momentum, effective_optimizer, make_method
 from ps_cluster.training.update_rules import UpdateRule
 
 LENGTH, WORKERS = 5, 3
 START = np.array([-1, -0.5, 0.25, 0.5, 2], np.float32)
+NOTHING = np.zeros(0, np.float32)
+BEGINNING = Start(START, np.ones(LENGTH, np.float32), statistics=NOTHING, keep=NOTHING)
 RATE, DECAY = 0.1, 0.2  # learning rate, weight decay
 STRENGTH, MEAN_DECAY = 2.0, 0.9
 CORRECTING = [name for name in STALENESS_METHODS if name not in ("none", "momentum")]
@@ -264,10 +267,7 @@ def test_a_slice_does_with_every_method_what_numpy_does(name):
     settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "training.staleness_method": name}
     settings |= {"delay_compensation.strength": STRENGTH, "delay_compensation.decay": MEAN_DECAY}
     config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})
-    nothing = np.zeros(0, np.float32)
-    store = ParameterStore(
-        ["/device:CPU:0"], START, nothing, np.ones(LENGTH, np.float32), config=config, total_steps=50
-    )
+    store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=50)
     pull, push = (tf.function(part, autograph=False) for part in (lambda w: vars(store.pull(w)), store.push))
     reference, random, pulled, steps = Reference(name), np.random.default_rng(1), {}, 0
     for event in INTERLEAVED.split():
@@ -306,9 +306,7 @@ def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
     for method, momentum in (("momentum", 0.9), ("none", corrected_momentum(0.9, 3))):
         settings = {"optimizer.rule": "momentum", "optimizer.momentum": momentum, "optimizer.weight_decay": 0.0}
         config = build_config(overrides=settings | {"model.precision": "float32", "training.staleness_method": method})
-        store = ParameterStore(
-            ["/device:CPU:0"], START, np.zeros(0, np.float32), np.ones(LENGTH, np.float32), config=config, total_steps=5
-        )
+        store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=5)
         for step in range(5):
             row = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"learning_rate": RATE}
             version = store.pull(tf.constant(0, tf.int64)).versions
