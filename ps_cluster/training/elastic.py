@@ -55,6 +55,9 @@ class ElasticSlice(Slice):
         weights = tf.stack([self._own.sparse_read(worker), self._before.sparse_read(worker)])
         return [weights, self._statistics.read_value()], self._version.read_value()
 
+    def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        return state["weights"]  # as all begin
+
     def _apply(self, push: Push) -> tf.Tensor:
         stale = self._version.read_value() - push.version
         before = self._own.sparse_read(push.worker) + push.gradient

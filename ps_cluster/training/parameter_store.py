@@ -111,6 +111,6 @@ class ParameterStore:
             )
 
 
-def _size(name: str, array: np.ndarray) -> int | tuple[int, ...]:
-    """What must be equal for a checkpoint to fit; of the ledger that is the number of slices."""
-    return array.shape[0] if name in ("ledger", "counts") or array.ndim == 1 else array.shape
+def _size(name: str, array: np.ndarray) -> int:
+    """Return what must be equal for a checkpoint to fit: a vector's length, of the ledger the number of slices."""
+    return array.shape[0] if name in ("ledger", "counts") else array.shape[-1]

@@ -164,19 +164,21 @@ class Slice:
     def _apply(self, push: Push) -> tf.Tensor:
         stale = self._version.read_value() - push.version
         rate = tf.cast(push.value("learning_rate"), tf.float32)
-        gradient, rate = self._method.correct(push.gradient, rate, push.worker, stale)
-        version = self.update(gradient, rate, push.fresh)
+        gradient, share = self._method.correct(push.gradient, push.worker, stale)
+        version = self.update(gradient, rate, push.fresh, share)
         return after([self._record(push, version, stale)], APPLIED)
 
-    def update(self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor) -> tf.Tensor:
-        """One update of the parameters; returns the version it made."""
+    def update(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Apply one update to the parameters; return the version it made. `share`: see `UpdateRule.apply`."""
         before = self._version.read_value()
         weights_before = self._weights.read_value() if self._method.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
-            applied = self._rule.apply(gradient, learning_rate, before)
+            applied = self._rule.apply(gradient, learning_rate, before, share)
         with tf.control_dependencies([applied, self._take_in(fresh)]):
-            seen = self._method.after_update(weights_before) if self._method.needs_step else []
+            seen = self._method.after_update(weights_before, learning_rate) if self._method.needs_step else []
             version = self._version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
         return after(self._history.write(version), version)
@@ -223,7 +225,7 @@ class Slice:
 
     @property
     def _slots(self) -> dict[str, tf.Variable]:
-        """Vectors [..., n] beside the weights."""
+        """Vectors [n] beside the weights, rows [workers, n], and single numbers [1]."""
         return self._rule.slots | self._method.slots | self._lookahead.slots
 
     @property
@@ -245,10 +247,18 @@ class Slice:
         vectors, ledger, counts = self._read_all(tf.constant(steps, tf.int64))
         return {**{name: v.numpy() for name, v in vectors.items()}, "ledger": ledger.numpy(), "counts": counts.numpy()}
 
+    def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Return float32 [n]: what slots with a row for each worker hold for one that the snapshot does not know."""
+        return np.zeros_like(state["weights"])
+
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Puts a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
-            variable.assign(state[name])
+            value = state[name]
+            if variable.shape.rank == 2:  # a row for each worker, and there may be other workers now
+                newcomers = np.tile(self._row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
+                value = np.concatenate([value[: variable.shape[0]], newcomers])
+            variable.assign(value)
         for counter, count in zip(self._counters, state["counts"], strict=True):
             counter.assign(count)
         self._history.restart(self._version)

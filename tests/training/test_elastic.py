@@ -101,6 +101,19 @@ def test_a_restored_store_has_every_workers_weights_again_on_two_slices():
         assert (pull(made[1], worker).weights.numpy() == pull(made[0], worker).weights.numpy()).all()
 
 
+@pytest.mark.parametrize("workers", [2, 5])
+def test_after_a_resume_with_other_workers_the_new_ones_begin_at_the_centre(workers):
+    elastic = {"kind": ElasticSlice, "training": {"mode": "elastic"}, "rule": "sgd"}
+    three, others = make_store(2, **elastic), make_store(2, **elastic, values={"cluster.workers": workers})
+    pulled = pull(three, 1)
+    three.push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
+    others.restore(three.snapshot(1))
+    for worker in range(workers):
+        centre = np.stack([three.snapshot(1)["weights"]] * 2)
+        expected = pull(three, worker).weights.numpy() if worker < WORKERS else centre
+        assert (pull(others, worker).weights.numpy() == expected).all()
+
+
 def test_a_push_that_comes_twice_is_one_exchange():
     store = make_store(kind=ElasticSlice, training={"mode": "elastic"}, rule="sgd")
     pulled = pull(store, 1)
