@@ -98,7 +98,7 @@ class DelayCompensation(_Section):
 
 class Elastic(_Section):
     local_steps: int = Field(ge=1, le=1000)
-    moving_rate: float = Field(gt=0, le=1)
+    beta: float = Field(gt=0, le=1)
 
 
 class LearningRateFactor(_Section):
@@ -226,6 +226,11 @@ class RunConfig(_Section):
     def batches_per_step(self) -> int:
         """Batches behind one step id: more than one where a worker takes local steps."""
         return self.elastic.local_steps if self.training.mode == "elastic" else 1
+
+    @property
+    def moving_rate(self) -> float:
+        """Share of the way to each other that an exchange of elastic averaging moves a worker and the centre."""
+        return self.elastic.beta / self.cluster.workers
 
     @property
     def examples_per_step(self) -> int:

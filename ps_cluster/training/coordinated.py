@@ -8,7 +8,7 @@ from __future__ import annotations
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.slice import APPLIED, WAIT, Push, Slice
+from ps_cluster.training.slice import APPLIED, WAIT, Push, Slice, Start
 from ps_cluster.training.waiting import after, repeat_while
 
 # A worker that pulled longer ago than this is taken for dead and no longer waited for. Should it push after all, its
@@ -25,17 +25,17 @@ class RoundSlice(Slice):
     b slowest are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers).
     """
 
-    def __init__(self, device, weights, statistics, factors, config: RunConfig, total_steps: int):
-        super().__init__(device, weights, statistics, factors, config, total_steps)
+    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
         self._workers = config.steps_per_update
         self._needed = config.gradients_per_update
         with tf.device(device):
             self._sum = tf.Variable(tf.zeros_like(self._weights))
-            self._delta_sum = tf.Variable(tf.zeros_like(self._statistics))
+            self._fresh_sum = tf.Variable(tf.zeros_like(self._statistics))
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        return super()._state | {"slot_sum": self._sum, "statistics_sum": self._delta_sum}
+        return super()._state | {"slot_sum": self._sum, "fresh_sum": self._fresh_sum}
 
     def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
         """int64 []: the round that `worker` may take part in, once it has not yet given its gradient to it.
@@ -62,7 +62,7 @@ class RoundSlice(Slice):
         now = self._version.read_value()
         added = [
             self._sum.assign_add(push.gradient, read_value=False),
-            self._delta_sum.assign_add(push.delta, read_value=False),
+            self._fresh_sum.assign_add(push.fresh, read_value=False),
         ]
         with tf.control_dependencies(added):
             before = self._has(now * self._workers + tf.range(self._workers, dtype=tf.int64))
@@ -74,10 +74,10 @@ class RoundSlice(Slice):
     def _close(self, learning_rate: tf.Tensor) -> tf.Tensor:
         """The round's update; returns the version it made."""
         version = self.update(
-            self._sum.read_value() / self._needed, learning_rate, self._delta_sum.read_value() / self._needed
+            self._sum.read_value() / self._needed, learning_rate, self._fresh_sum.read_value() / self._needed
         )
         with tf.control_dependencies([version]):
-            cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in (self._sum, self._delta_sum)]
+            cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in (self._sum, self._fresh_sum)]
         return after(cleared, version)
 
 
@@ -93,8 +93,8 @@ class BoundedSlice(Slice):
 
     repeats_dropped = True
 
-    def __init__(self, device, weights, statistics, factors, config: RunConfig, total_steps: int):
-        super().__init__(device, weights, statistics, factors, config, total_steps)
+    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
         self._bound = config.training.max_staleness
         self._lease_s = max(LEASE_S, config.longest_update_seconds)
         with tf.device(device):

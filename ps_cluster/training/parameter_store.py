@@ -11,7 +11,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.training.ledger import rows_of
-from ps_cluster.training.slice import Slice
+from ps_cluster.training.slice import Slice, Start
 
 
 _BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice
@@ -30,7 +30,7 @@ class Ledgers:
 class Pulled:
     """Parameters as they were at one version of each slice."""
 
-    weights: tf.Tensor  # wire dtype [n]
+    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a slice gives several
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
 
@@ -41,9 +41,7 @@ class ParameterStore:
     def __init__(
         self,
         devices: Sequence[str],
-        weights: np.ndarray,
-        statistics: np.ndarray,
-        factors: np.ndarray,
+        start: Start,
         *,
         config: RunConfig,
         total_steps: int,
@@ -52,34 +50,33 @@ class ParameterStore:
         """Creates the variables on `devices`, a slice each.
 
         Args:
-          weights: float32 [n], the initial weights. statistics: float32 [m]. factors: float32 [n], learning-rate factors.
           total_steps: step ids are 0 .. total_steps - 1.
           kind: what a slice does with pulls and pushes.
         """
-        parts = [np.array_split(vector, len(devices)) for vector in (weights, statistics, factors)]
-        self.slices = [kind(device, *vectors, config, total_steps) for device, *vectors in zip(devices, *parts)]
-        self._weight_lengths = [len(part) for part in parts[0]]
-        self._statistic_lengths = [len(part) for part in parts[1]]
+        parts = start.split(len(devices))
+        self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts)]
+        self._weight_lengths = [len(part.weights) for part in parts]
+        self._statistic_lengths = [len(part.statistics) for part in parts]
 
     def pull(self, worker: tf.Tensor) -> Pulled:
         """What `worker` (int64 []) is given."""
         weights, statistics, versions = zip(*(part.pull(worker) for part in self.slices))
-        return Pulled(tf.concat(weights, 0), tf.concat(statistics, 0), tf.concat(versions, 0))
+        return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), tf.concat(versions, 0))
 
-    def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, delta: tf.Tensor, row: tf.Tensor):
+    def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
         """Sends one step's result to every slice; each applies its part once.
 
         Args:
           step: int64 [], the step id. versions: int64 [ps], as pulled.
-          gradient: wire dtype [n]. delta: float32 [m], change of the statistics.
+          gradient: wire dtype [n]. fresh: float32 [m], what the step adds to the statistics that are kept.
           row: float64 [len(WORKER_COLUMNS)].
         Returns:
           int32 [ps]: APPLIED, REFUSED where the slice had this step already, or DROPPED where it came too late.
         """
         gradients = tf.split(gradient, self._weight_lengths)
-        deltas = tf.split(delta, self._statistic_lengths)
+        fresh_parts = tf.split(fresh, self._statistic_lengths)
         pushed = [
-            part.push(step, versions[index], gradients[index], deltas[index], row)
+            part.push(step, versions[index], gradients[index], fresh_parts[index], row)
             for index, part in enumerate(self.slices)
         ]
         return tf.stack(pushed)
@@ -130,5 +127,5 @@ class ParameterStore:
 
 
 def _size(name: str, array: np.ndarray) -> int | tuple[int, ...]:
-    """Return what must be equal for a checkpoint to fit."""
-    return array.shape[0] if array.ndim == 1 else array.shape
+    """Return what must be equal for a checkpoint to fit: of vectors the length, of what slices count everything."""
+    return array.shape if name in _BY_SLICE else array.shape[-1]

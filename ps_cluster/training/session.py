@@ -23,7 +23,7 @@ from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.resume import check_journals, newest_checkpoint
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
-from ps_cluster.training.slice import Slice
+from ps_cluster.training.slice import Slice, Start
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.worker import SLICE_KINDS, Compute
 
@@ -159,15 +159,14 @@ def build(
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     store = ParameterStore(
         devices,
-        weights,
-        statistics,
-        factors,
+        # Each batch behind a step keeps its share of the statistics that the one before it left.
+        Start(weights, factors, statistics, network.keep**config.batches_per_step),
         config=config,
         total_steps=config.total_steps(dataset.train_examples),
         kind=SLICE_KINDS.get(config.training.mode, Slice),
     )
     step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
-    return store, LocalSteps(step, config, factors) if config.training.mode == "elastic" else step
+    return store, LocalSteps(step, config, factors, network.keep) if config.training.mode == "elastic" else step
 
 
 class Reporter:

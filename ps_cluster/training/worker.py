@@ -112,7 +112,7 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
             pulled = store.pull(identity.worker)
         held = pause("computed", step_id, identity.both())
         result, row = computation(step_id, pulled, identity, scheduled, asked, admitted, *held)
-        pushed = store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)
+        pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
         with tf.control_dependencies([pushed]):
             applied = pause("applied", step_id, identity.both())
         with tf.control_dependencies(applied):
@@ -163,7 +163,7 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
         def take_part(asked: tf.Tensor, admitted: tf.Tensor, pulled: Pulled) -> tf.Tensor:
             step_id = pulled.versions[0] * config.steps_per_update + identity.worker
             result, row = computation(step_id, pulled, identity, scheduled, asked, admitted)
-            return store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)[0]
+            return store.push(step_id, pulled.versions, result.gradient, result.fresh, row)[0]
 
         def body(_: tf.Tensor, asked: tf.Tensor, admitted: tf.Tensor) -> list[tf.Tensor]:
             with tf.control_dependencies([admitted]):

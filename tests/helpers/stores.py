@@ -6,7 +6,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.slice import Slice
+from ps_cluster.training.slice import Slice, Start
 
 LENGTH = 7
 
@@ -16,6 +16,7 @@ def make_store(
     *,
     steps=400,
     statistics=3,
+    keep=1.0,
     factors=None,
     wire="float32",
     kind=Slice,
@@ -28,9 +29,12 @@ def make_store(
     config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | settings | (values or {}))
     return ParameterStore(
         ["/device:CPU:0"] * slices,
-        np.linspace(-1, 1, LENGTH, dtype=np.float32),
-        np.zeros(statistics, np.float32),
-        np.ones(LENGTH, np.float32) if factors is None else np.asarray(factors, np.float32),
+        Start(
+            np.linspace(-1, 1, LENGTH, dtype=np.float32),
+            np.ones(LENGTH, np.float32) if factors is None else np.asarray(factors, np.float32),
+            np.zeros(statistics, np.float32),
+            np.full(statistics, keep, np.float32),
+        ),
         config=config,
         total_steps=config.total_steps(50_000),
         kind=kind,

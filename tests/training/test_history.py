@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.training import ledger
-from tests.helpers.stores import LENGTH, make_store, pull, row, run_quadratic
+from tests.helpers.stores import LENGTH, make_store, pull, quadratic_step, row, run_quadratic
 
 
 def test_simulated_workers_read_the_weights_of_so_many_versions_ago():
@@ -27,3 +27,14 @@ def test_after_a_restore_nothing_older_than_the_snapshot_is_given():
     assert (pulled.weights.numpy() == made[0].snapshot(0)["weights"]).all()
     made[1].push(tf.constant(10, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row())
     assert pull(made[1]).versions.numpy().tolist() == [10]
+
+
+def test_simulated_workers_read_the_statistics_of_the_same_version_as_the_weights():
+    store = make_store(training={"simulate_workers": 5}, rule="sgd", steps=20)  # 3 workers: 2 versions back
+    run = quadratic_step(store, np.zeros(LENGTH, np.float32))  # its fresh statistics are ones, and all is kept
+    for step in range(6):
+        pulled = pull(store)
+        assert pulled.versions.numpy().tolist() == [max(0, step - 2)]
+        assert pulled.statistics.numpy().tolist() == [max(0, step - 2)] * 3
+        run(tf.constant(step, tf.int64), row())
+    assert store.snapshot(0)["statistics"].tolist() == [6.0] * 3
