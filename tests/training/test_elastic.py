@@ -5,7 +5,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.training.elastic import ElasticSlice, LocalSteps
 from ps_cluster.training.step import StepResult
-from tests.helpers.stores import LENGTH, make_store, pull, row
+from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 
 SETTINGS = {"mode": "elastic"}
 
@@ -30,7 +30,7 @@ def test_exchanges_move_worker_and_centre_towards_each_other_as_in_numpy():
         force = 0.3 * (own[worker] - centre)
         own[worker] -= force
         centre = centre + force
-    state = store.snapshot(7)
+    state = state_of(store)
     assert state["weights"] == pytest.approx(centre, rel=1e-5, abs=1e-6)
     assert state["slot_own"] == pytest.approx(own, rel=1e-5, abs=1e-6)
 
@@ -39,7 +39,7 @@ def test_a_restored_store_has_every_workers_weights_again_on_two_slices():
     made = [make_store(2, kind=ElasticSlice, training=SETTINGS, rule="sgd") for _ in range(2)]
     pulled = pull(made[0], 1)
     made[0].push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
-    made[1].restore(made[0].snapshot(1))
+    made[1].restore(state_of(made[0]))
     for worker in range(3):
         assert (pull(made[1], worker).weights.numpy() == pull(made[0], worker).weights.numpy()).all()
 

@@ -11,6 +11,7 @@ from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.staleness import METHODS, corrected_momentum, effective_optimizer, make_method
 from ps_cluster.training.update_rules import UpdateRule
+from tests.helpers.stores import state_of
 
 LENGTH, WORKERS = 5, 3
 START = np.array([-1, -0.5, 0.25, 0.5, 2], np.float32)
@@ -288,7 +289,7 @@ def test_a_slice_does_with_every_method_what_numpy_does(name):
             )
             reference.push(worker, steps - int(version[0]), gradient)
             steps += 1
-    assert store.snapshot(0)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
+    assert state_of(store)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -314,5 +315,5 @@ def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
             version = store.pull(tf.constant(0, tf.int64)).versions
             values = tf.constant([*row.values()], tf.float64)
             store.push(tf.constant(step, tf.int64), version, tf.ones(LENGTH), tf.zeros([0]), values)
-        weights[method] = store.snapshot(0)["weights"]
+        weights[method] = state_of(store)["weights"]
     assert (weights["momentum"] == weights["none"]).all() and (weights["none"] != START).all()
