@@ -19,6 +19,7 @@ def assert_ledger_is_exact(summary, total):
     assert summary["outcome"] == "completed"
     assert (updates["scheduled"], updates["applied"]) == (total, total)
     assert (updates["duplicated"], updates["lost"]) == (0, 0)
+    assert summary["proof"]["holds"] and all(part["rows"] == total for part in summary["proof"]["slices"])
     assert sum(worker["updates"] for worker in summary["workers"]) == total
 
 
@@ -89,18 +90,24 @@ def worked_since(run_dir, index, old_pids):
 
 @pytest.mark.parametrize("victims", [("ps",), ("chief",), ("worker", "ps"), ("ps", "chief")], ids="+".join)
 def test_what_a_dead_ps_or_chief_takes_along_is_done_again_from_the_newest_snapshot(tmp_path, victims):
-    run_dir = tmp_path / "run"
+    run_dir, started = tmp_path / "run", time.monotonic()
     process = start_run(run_dir, "--steps", 1500, "--set", "checkpoints.snapshot_every_seconds=0.5")
     wait_for_snapshots(run_dir)
     before = tasks(run_dir)
     for victim in victims:
         os.kill(before[victim, 0]["pid"], signal.SIGKILL)
+    killed_after = time.monotonic() - started
     output = finish(process)
     assert_none_left(run_dir)
     assert "from the newest snapshot" in output
     summary = summary_of(run_dir)
     assert_ledger_is_exact(summary, 1500)
     assert summary["evaluation"]["step"] == 1500
+    assert summary["startup_seconds"] < killed_after, "that of the first start"
+    # From the first update to the last: what was trained before the fault counts too, and so does the time without training.
+    assert summary["train_seconds"] > killed_after - summary["startup_seconds"] + summary["interrupted_seconds"]
+    in_vain = summary["interrupted_seconds"] + summary["rolled_back_seconds"]
+    assert summary["interrupted_seconds"] > 0 and summary["goodput"] > 1 - in_vain / (killed_after - summary["startup_seconds"])
     after = tasks(run_dir)
     assert all(after[task]["address"] != before[task]["address"] for task in before if task[0] == "ps")
 

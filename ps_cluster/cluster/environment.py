@@ -24,9 +24,13 @@ _FIXED = {
 def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
     """`given` with what a process of a run needs: it finds this project, and ends with its launcher."""
     python_path = os.pathsep.join(filter(None, [str(PROJECT), given.get("PYTHONPATH")]))
-    # In a container a launcher has the same pid again and again.
-    life = f"{launcher_pid}@{start_ticks(launcher_pid)}"
-    return for_tensorflow(given) | {"PYTHONPATH": python_path, LAUNCHER_PID: str(launcher_pid), LIFE: life}
+    own = {"PYTHONPATH": python_path, LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
+    return for_tensorflow(given) | own
+
+
+def life_of(launcher_pid: int) -> str:
+    """Return the name of a launcher's life. In a container launchers have the same pid again and again."""
+    return f"{launcher_pid}@{start_ticks(launcher_pid)}"
 
 
 def for_tensorflow(given: Mapping[str, str]) -> dict[str, str]:

@@ -88,6 +88,7 @@ def run_local(
                 outcome=ending.outcome,
                 wall_seconds=time.monotonic() - began,
                 began=began,
+                life=environment.life_of(os.getpid()),
                 restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
                 usage=cluster.usage.report(),
                 machine=machine.describe(),

@@ -33,6 +33,7 @@ def write_summary(
     outcome: str,
     wall_seconds: float,
     began: float,
+    life: str,
     restarts: Restarts,
     usage: Json,
     machine: Json,
@@ -45,7 +46,7 @@ def write_summary(
     Args:
       outcome: "completed", "stopped" or "failed".
       wall_seconds: from the start of the command to now.
-      began: monotonic seconds when the command was started.
+      began: monotonic seconds when the command was started. life: of this start of the launcher, as in rows of progress.
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
     """
@@ -80,7 +81,7 @@ def write_summary(
         "train_seconds": training["train_seconds"],
         **{name: training[name] for name in TIMES},
         "wall_seconds": wall_seconds,
-        "startup_seconds": _startup_seconds(rows, began),
+        "startup_seconds": _startup_seconds([row for row in rows if row["life"] == life], began),
         "cpu_seconds": usage["cpu_seconds"],
         "peak_memory_bytes": usage["peak_memory_bytes"],
         "processes": usage["processes"],
@@ -130,7 +131,7 @@ def _from_progress(row: Json) -> Json:
 def _startup_seconds(rows: list[Json], began: float) -> float | None:
     """From the start of the command to the first update since, whatever happened after it; None where there was none."""
     for row in rows:
-        if row["monotonic"] >= began and (first := row["times"]["resumed_update"]) is not None:
+        if (first := row["times"]["resumed_update"]) is not None:
             return row["monotonic"] - (row["times"]["seconds"] - first) - began
     return None
 

@@ -41,6 +41,7 @@ class SliceAudit:
         self._steps = StepSet()
         self.rows = self.repeated = 0
         self.wrong_version: tuple[int, int, int] | None = None  # the first one: row, version there, version expected
+        self.wrong_round: tuple[int, int] | None = None  # the first one: row, step that is of another round
 
     @property
     def distinct(self) -> int:
@@ -50,6 +51,7 @@ class SliceAudit:
         """Take in `chunks`, structured arrays of ROW, in the order of acceptance."""
         for rows in chunks:
             self._check_versions(rows["version"].astype(np.int64))
+            self._check_rounds(rows)
             self.repeated += self._steps.add(rows["step"].astype(np.int64))
             self.rows += len(rows)
             if self._rounds.steps_per_update > 1:  # rounds that are over get no more rows, nor do their late steps
@@ -62,12 +64,21 @@ class SliceAudit:
             first = int(wrong[0])
             self.wrong_version = self.rows + first, int(versions[first]), int(expected[first])
 
+    def _check_rounds(self, rows: np.ndarray) -> None:
+        if self._rounds.steps_per_update == 1:
+            return
+        wrong = np.flatnonzero(rows["step"] // self._rounds.steps_per_update != rows["version"] - 1)
+        if len(wrong) and self.wrong_round is None:
+            self.wrong_round = self.rows + int(wrong[0]), int(rows["step"][wrong[0]])
+
     def problems(self, counts: dict[str, int]) -> Iterator[str]:
         """Yield what is wrong, a line each. `counts`: COUNTS, by name."""
         if self.repeated:
             yield f"{self.repeated} rows of steps that had a row already"
         if self.wrong_version:
             yield "row {}: version {}, where {} belongs".format(*self.wrong_version)
+        if self.wrong_round:
+            yield "row {}: step {} is of another round".format(*self.wrong_round)
         if counts["accepted"] != self.rows:
             yield f"{counts['accepted']} gradients accepted, {self.rows} rows"
         if counts["applied"] != counts["version"]:
@@ -115,5 +126,5 @@ def _schedule_problems(applied: int, scheduled: StepSet, total: int | None) -> I
         yield f"{scheduled.count} updates were handed out, {applied} were applied"
     if total is not None and scheduled.count != total:
         missing = scheduled.missing_below(total)
-        first = f", the first of them {missing[0]}" if len(missing) else ""
+        first = f"; the first that is missing is {missing[0]}" if len(missing) else ""
         yield f"{total} updates were to be handed out, {scheduled.count} were{first}"

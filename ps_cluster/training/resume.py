@@ -9,7 +9,7 @@ from pydantic import ValidationError
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
+from ps_cluster.training import checkpoints, step_set
 from ps_cluster.training.checkpoints import Checkpoint
 from ps_cluster.training.journal import count_rows
 from ps_cluster.training.ledger import COLUMNS, COUNTS
@@ -27,7 +27,7 @@ def newest_checkpoint(
     if found is None:
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from")
     _check_same_work(config, _config_of(found, run_dir))
-    begun = found.meta["progress"]["scheduled"]["count"]
+    begun = step_set.from_json(found.meta["progress"]["scheduled"]).end
     if begun > (total := config.total_updates(train_examples)):
         raise UserError(
             f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "

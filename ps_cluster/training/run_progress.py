@@ -11,7 +11,7 @@ import numpy as np
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.run_dir import LIFE
-from ps_cluster.training import training_clock
+from ps_cluster.training import step_set, training_clock
 from ps_cluster.training.ledger import COLUMNS, COUNTS, NO_ROWS, TIME_COLUMNS, Joiner, rows_of
 from ps_cluster.training.parameter_store import Ledgers
 from ps_cluster.training.step_set import StepSet
@@ -55,7 +55,7 @@ class RunProgress:
         state = meta["progress"]
         self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
         self.counts = arrays["counts"]
-        scheduled, self._applied_steps = _step_set(state["scheduled"]), _step_set(state["applied"])
+        scheduled, self._applied_steps = step_set.from_json(state["scheduled"]), step_set.from_json(state["applied"])
         self._tally = Tally(state["tally"])
         self.next_step = scheduled.end * self._steps_per_update
         self.missing_steps = self._applied_steps.missing_below(self.next_step)
@@ -70,8 +70,8 @@ class RunProgress:
     def state(self) -> Json:
         """What goes into a checkpoint's meta."""
         return {
-            "scheduled": _as_json(self.scheduled_updates),
-            "applied": _as_json(self._applied_steps),
+            "scheduled": step_set.to_json(self.scheduled_updates),
+            "applied": step_set.to_json(self._applied_steps),
             "tally": self._tally.state,
             "mixed": self._joiner.mixed,
         }
@@ -95,7 +95,7 @@ class RunProgress:
         """Take in what a look returned, once `unsettled`.
 
         Raises:
-          RunFailed: rows are missing, or a step was accepted twice.
+          RunFailed: rows are missing. (A step that was accepted twice is for the proof to find.)
         """
         self.positions = [position + len(rows) for position, rows in zip(self.positions, ledgers.rows)]
         accepted = ledgers.counts[:, COUNTS.index("accepted")].tolist()
@@ -223,11 +223,3 @@ class RunProgress:
             "staleness": self._tally.staleness_summary(),
             "workers": self._tally.workers(),
         }
-
-
-def _as_json(steps: StepSet) -> Json:
-    return {"below": steps.first_missing, "beyond": steps.beyond().tolist(), "count": steps.count}
-
-
-def _step_set(value: Json) -> StepSet:
-    return StepSet(value["below"], np.array(value["beyond"], np.int64), value["count"])

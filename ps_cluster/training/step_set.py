@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 
@@ -82,3 +84,11 @@ class StepSet:
         rest = self._above[places:]
         self._above = np.zeros(max(1024, len(rest)), bool)
         self._above[: len(rest)] = rest
+
+
+def to_json(steps: StepSet) -> dict[str, Any]:
+    return {"below": steps.first_missing, "beyond": steps.beyond().tolist(), "count": steps.count}
+
+
+def from_json(value: dict[str, Any]) -> StepSet:
+    return StepSet(value["below"], np.array(value["beyond"], np.int64), value["count"])

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, astuple, dataclass, replace
 from typing import Any
 
 import numpy as np
 
 JUMP_S = 0.5  # a clock that is set moves by more between two looks; one that drifts, or is slewed, by less
+_SLACK_S = 0.05  # a time is taken a little before or after the look that tells of it
 Json = dict[str, Any]
 
 
@@ -20,16 +22,24 @@ class Times:
     Attributes:
       first_update, last_update: when the first and the last update were applied, whether or not they still stand.
       resumed_update: when the first update since the last (re)start of the leader was applied.
-      rolled_back: spent on updates that were given up. interrupted: spent without an update, from the last one of a
-        leader that died to the first one of the next.
+      stood: from when to when each leader had updates applied that still stand.
+      interrupted: spent without an update, from the last one of a leader that died to the first one of the next.
     """
 
     seconds: float = 0.0
     first_update: float | None = None
     last_update: float | None = None
     resumed_update: float | None = None
-    rolled_back: float = 0.0
+    stood: tuple[tuple[float, float], ...] = ()
     interrupted: float = 0.0
+
+    @property
+    def rolled_back(self) -> float:
+        """Spent on updates that were given up."""
+        if self.first_update is None:
+            return 0.0
+        standing = sum(end - begin for begin, end in self.stood)
+        return max(0.0, self.last_update - self.first_update - self.interrupted - standing)
 
     @property
     def goodput(self) -> float | None:
@@ -39,25 +49,33 @@ class Times:
         return 1 - (self.rolled_back + self.interrupted) / (self.last_update - self.first_update)
 
     def restarted(self, stands_until: float | None) -> Times:
-        """Return the times of a leader that goes on from a state whose last update was at `stands_until`."""
-        if self.resumed_update is None:  # the leader before it came to no update: nothing more is given up
-            return self
-        good = self.resumed_update if stands_until is None else max(stands_until, self.resumed_update)
-        lost = max(0.0, self.last_update - good)
-        return replace(self, rolled_back=self.rolled_back + lost, resumed_update=None)
+        """Return the times of a leader that goes on from a state whose last update was at `stands_until`; None: from none."""
+        until = -math.inf if stands_until is None else stands_until
+        stood = tuple((begin, min(end, until)) for begin, end in self.stood if begin < until)
+        return replace(self, stood=stood, resumed_update=None)
 
     def with_updates(self, first: float, last: float) -> Times:
         """Return the times after updates were seen that were applied from `first` to `last`."""
         if self.resumed_update is not None:
-            return replace(self, last_update=max(self.last_update, last))
-        waited = max(0.0, first - self.last_update) if self.last_update is not None else 0.0
+            last = max(self.last_update, last)
+            return replace(self, last_update=last, stood=(*self.stood[:-1], (self.stood[-1][0], last)))
         return replace(
             self,
             first_update=first if self.first_update is None else self.first_update,
             last_update=last,
             resumed_update=first,
-            interrupted=self.interrupted + waited,
+            stood=(*self.stood, (first, last)),
+            interrupted=self.interrupted + max(0.0, first - (first if self.last_update is None else self.last_update)),
         )
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """How far the machine's clock was from where it would be had nobody set it, and when, by that clock."""
+
+    shift: float
+    since: float  # the last look before it was noticed
+    until: float = math.inf  # the look at which the next one was noticed
 
 
 class TrainingClock:
@@ -76,8 +94,8 @@ class TrainingClock:
         self._monotonic = monotonic
         self._wall = wall
         self._offset = wall() - monotonic()
-        self._shift = 0.0  # by how much the machine's clock was set since, all together
-        self._shifts = [0.0]
+        self._settings = [_Setting(0.0, -math.inf)]
+        self._looked = wall()  # by the clock that nobody set
         self._times = Times()
         self._zero: float | None = None  # the monotonic time of training second 0; None: it has not begun
 
@@ -117,25 +135,30 @@ class TrainingClock:
 
     def look(self) -> None:
         """Notice whether the machine's clock was set. Call it before times that were taken since the last call are used."""
-        change = self._wall() - self._monotonic() - self._offset
+        monotonic, wall = self._monotonic(), self._wall()
+        change = wall - monotonic - self._offset
         self._offset += change
+        last = self._settings[-1]
         if abs(change) > JUMP_S:
-            self._shift += change
-            self._shifts.append(self._shift)
+            now = wall - last.shift - change
+            self._settings[-1] = replace(last, until=now)
+            self._settings.append(_Setting(last.shift + change, self._looked))
+        self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
-        """Return unix times (float64 […]) of a short while ago as the clock would say them had it never been set. 0 stays 0."""
-        if len(self._shifts) == 1:
+        """Return unix times (float64 […]) up to the last look as the clock would say them had nobody set it. 0 stays 0."""
+        if len(self._settings) == 1:
             return unix
-        # A time is from before a jump or from after it: of what it may mean, the latest that is not yet to come.
-        meanings = unix[..., None] - np.array(self._shifts)
-        latest = self._wall() - self._shift + JUMP_S
-        possible = np.where(meanings <= latest, meanings, -np.inf).max(axis=-1)
-        return np.where((unix == 0) | ~np.isfinite(possible), unix, possible)
+        # Each was taken under one of the settings: of those that were in force at the time that they make of it, the latest.
+        shifts, since, until = (np.array(column) for column in zip(*map(astuple, self._settings)))
+        meanings = unix[..., None] - shifts
+        possible = (since - _SLACK_S <= meanings) & (meanings <= np.minimum(until, self._looked) + _SLACK_S)
+        latest = np.where(possible, meanings, -np.inf).max(axis=-1)
+        return np.where((unix == 0) | ~np.isfinite(latest), unix, latest)
 
     def seconds_at(self, unix: np.ndarray) -> np.ndarray:
         """Return training seconds (float64 […]) of times that `unsettled` returned."""
-        return unix - (self._offset - self._shift) - (self._zero or 0.0)
+        return unix - (self._offset - self._settings[-1].shift) - (self._zero or 0.0)
 
     def note_updates(self, seconds: np.ndarray) -> None:
         """Updates were applied at `seconds` (float64 [k]) of training."""
@@ -144,8 +167,8 @@ class TrainingClock:
 
 
 def to_json(times: Times) -> Json:
-    return asdict(times)
+    return asdict(times) | {"stood": [list(part) for part in times.stood]}
 
 
 def from_json(value: Json) -> Times:
-    return Times(**value)
+    return Times(**value | {"stood": tuple(map(tuple, value.get("stood", ())))})

@@ -5,7 +5,7 @@ from benchmarks import empty_steps
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.training.slice import APPLIED
-from tests.helpers.stores import row
+from tests.helpers.stores import ledger_of, row, state_of
 
 
 def test_step_pushes_what_it_pulled_and_is_in_the_ledger(tmp_path):
@@ -18,4 +18,5 @@ def test_step_pushes_what_it_pulled_and_is_in_the_ledger(tmp_path):
     result = compute(step, pulled.weights, pulled.statistics)
     outcome = store.push(step, pulled.versions, result.gradient, result.fresh, row(learning_rate=0.0))
     assert outcome.numpy().tolist() == [APPLIED, APPLIED]
-    assert store.snapshot(3)["weights"].tolist() == np.zeros(7).tolist()
+    assert state_of(store)["weights"].tolist() == np.zeros(7).tolist()
+    assert [rows["step"].tolist() for rows in ledger_of(store)[0]] == [[1], [1]]

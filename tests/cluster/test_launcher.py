@@ -122,8 +122,22 @@ def test_the_launcher_counts_itself_among_the_processes(launch):
 
 
 def test_start_up_and_wall_seconds_count_from_when_the_command_began(launch):
-    launch(began=time.time() - 100)
+    launch(began=time.monotonic() - 100)
     assert 100 < launch.summary["startup_seconds"] < launch.summary["wall_seconds"] < 160
+
+
+def test_a_ledger_that_is_not_exact_fails_a_run_that_completed(launch):
+    assert launch(chief="completes_with_a_mistake") == 1
+    assert launch.errors == [
+        "Error: the ledger is not exact: slice 0: 3 gradients accepted, 2 rows "
+        f"(all: {launch.run_dir.summary})"
+    ]
+    assert launch.summary["outcome"] == "failed" and not launch.summary["proof"]["holds"]
+
+
+def test_a_long_ledger_that_is_being_written_is_no_standstill(launch):
+    assert launch(limits=replace(LIMITS, standstill_s=1.0), chief="writes_its_tables_for_long") == 0
+    assert launch.summary["restarts"] == {} and launch.view.notices == []
 
 
 def test_what_failed_first_is_told_though_the_summary_can_not_be_written(launch, monkeypatch):
@@ -392,6 +406,12 @@ def test_resume_passes_over_what_the_run_wrote_before(launch):
     assert launch() == 0
     assert launch(resume=True) == 0
     assert len(launch.view.rows) == 3 and len(launch.view.scores) == 1
+
+
+def test_tasks_know_in_whose_life_they_are(launch):
+    assert launch() == 0
+    (life,) = {row["life"] for row in launch.view.rows}
+    assert life.startswith(f"{os.getpid()}@")
 
 
 LAUNCHER = """

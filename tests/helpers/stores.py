@@ -4,7 +4,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.training.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.slice import Slice, Start
 
@@ -50,6 +50,19 @@ def pull(store, worker=0):
     return store.pull(tf.constant(worker, tf.int64))
 
 
+def state_of(store):
+    """The arrays of a checkpoint."""
+    arrays, _ = store.snapshot([0] * len(store.slices))
+    return arrays
+
+
+def ledger_of(store):
+    """The rows of each slice in the order of their steps, and what it counts, by name."""
+    ledgers = store.read_ledgers([0] * len(store.slices))
+    counts = [dict(zip(COUNTS, own.tolist(), strict=True)) for own in ledgers.counts]
+    return [np.sort(rows, order="step") for rows in ledgers.rows], counts
+
+
 def quadratic_step(store, target):
     """A function of a step id: pulls, takes the gradient of |w - target|^2 / 2, pushes."""
     target = tf.constant(target, tf.float32)
@@ -67,4 +80,4 @@ def run_quadratic(store, steps, target, learning_rate=0.1):
     run = quadratic_step(store, target)
     for step in range(steps):
         run(tf.constant(step, tf.int64), row(learning_rate))
-    return store.snapshot(steps)["weights"]
+    return state_of(store)["weights"]
