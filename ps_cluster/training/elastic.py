@@ -81,7 +81,7 @@ class LocalSteps:
         self._step = step
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
-        self._keep = tf.constant(keep)
+        self._keep = keep
         self._local_steps = config.elastic.local_steps
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:

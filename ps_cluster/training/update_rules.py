@@ -48,8 +48,9 @@ class UpdateRule:
         with tf.control_dependencies(done):
             if self._settings.rule != "adam":
                 return self._linear(_times(self._factors, _times(share, gradient)), learning_rate)
-            adam = self._adam if share is None and self._factors is None else self._scaled_adam
-            return adam(gradient, learning_rate, updates_before, share)
+            if share is None and self._factors is None:
+                return self._adam(gradient, learning_rate, updates_before)
+            return self._scaled_adam(gradient, learning_rate, updates_before, share)
 
     def _linear(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
         """Apply a rule that is linear in the gradient, so that scaling it is scaling the learning rate."""
@@ -67,7 +68,7 @@ class UpdateRule:
             use_locking=True,
         )
 
-    def _adam(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, _) -> tf.Operation:
+    def _adam(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
         """Apply Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""
         settings = self._settings
         count = tf.cast(updates_before + 1, tf.float32)
