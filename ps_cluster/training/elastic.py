@@ -1,8 +1,9 @@
 """Elastic averaging: each worker has weights of its own, and now and then they and the centre move towards each other.
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
-EASGD), checked against the authors' code (github.com/sixin-zh/mpiT, asyncsgd/optim-eamsgd.lua). Worker i with weights x_i
-repeats, with the centre c, the moving rate a and the period k:
+EASGD). The paper's text could not be had; this is what the authors' code does (github.com/sixin-zh/mpiT,
+asyncsgd/optim-eamsgd.lua), and its moving rate is beta / workers (mlaunch.lua). Worker i with weights x_i repeats, with the
+centre c, the moving rate a and the period k:
 
   x ← x_i;  x_i ← x_i - a (x - c);  c ← c + a (x - c)         an exchange
   x_i ← x_i - (learning rate) g(x)                             a step, whose gradient is taken at the x of before the exchange
@@ -83,7 +84,7 @@ class LocalSteps:
         self._step = step
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
-        self._keep = tf.constant(keep)
+        self._keep = keep
         self._local_steps = config.elastic.local_steps
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:

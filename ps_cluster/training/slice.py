@@ -81,12 +81,12 @@ class Slice:
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         self._device = device
+        self._keep = start.keep  # a constant of the graph, on the parameter server
         self._wire = tf.dtypes.as_dtype(config.wire)
         training = config.training
         with tf.device(device):
             self._weights = tf.Variable(start.weights)
             self._statistics = tf.Variable(start.statistics)
-            self._keep = tf.constant(start.keep)
             self._rule = UpdateRule(staleness.effective_optimizer(config), self._weights, start.factors)
             self._method = staleness.make_method(
                 training.staleness_method, config.delay_compensation, self._weights, config.training_workers

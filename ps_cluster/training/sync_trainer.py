@@ -1,7 +1,8 @@
 """A worker of synchronous training by all-reduce: MultiWorkerMirroredStrategy, the way people would take otherwise.
 
 Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all: one flat
-all-reduce a step, and one of the moving statistics where the network has any and the wire is not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG says who is there.
+all-reduce a step, and one of the moving statistics where the network has any and the wire is not float32. Worker 0 also
+writes checkpoints, rows and the result. TF_CONFIG says who is there.
 """
 
 from __future__ import annotations

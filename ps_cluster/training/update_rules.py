@@ -52,9 +52,10 @@ class UpdateRule:
         with tf.control_dependencies(done):
             if self._settings.rule != "adam":
                 changed = self._linear(_times(self._factors, _times(share, gradient)), learning_rate)
+            elif share is None and self._factors is None:
+                changed = self._adam(gradient, learning_rate, updates_before)
             else:
-                adam = self._adam if share is None and self._factors is None else self._scaled_adam
-                changed = adam(gradient, learning_rate, updates_before, share)
+                changed = self._scaled_adam(gradient, learning_rate, updates_before, share)
         with tf.control_dependencies([changed]):
             return self.count()
 
@@ -78,7 +79,7 @@ class UpdateRule:
             use_locking=True,
         )
 
-    def _adam(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, _) -> tf.Operation:
+    def _adam(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
         """Apply Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""
         settings = self._settings
         count = tf.cast(updates_before + 1, tf.float32)

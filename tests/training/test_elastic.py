@@ -5,7 +5,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.training.elastic import ElasticSlice, LocalSteps
 from ps_cluster.training.step import StepResult
-from tests.helpers.stores import LENGTH, make_store, pull, row
+from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 
 WORKERS, PERIOD, RATE, DECAY = 3, 4, 0.1, 0.5
 FACTORS = np.array([1, 2, 0, 1, 1, 1, 0.5], np.float32)
@@ -80,8 +80,8 @@ def test_interleaved_workers_come_to_what_algorithm_1_of_the_paper_comes_to():
             store.push(number, parameters.versions, moved, parameters.statistics, row(worker=worker))
         workers[worker].take_turn(batches_of(step))  # the paper's steps follow their exchange
         pulled[worker], steps[worker] = pull(store, worker), step
-        assert store.snapshot(0)["weights"] == pytest.approx(centre, rel=1e-4, abs=1e-5)
-        assert store.snapshot(0)["slot_own"][worker] == pytest.approx(workers[worker].exchanged, rel=1e-4, abs=1e-5)
+        assert state_of(store)["weights"] == pytest.approx(centre, rel=1e-4, abs=1e-5)
+        assert state_of(store)["slot_own"][worker] == pytest.approx(workers[worker].exchanged, rel=1e-4, abs=1e-5)
 
 
 @pytest.mark.parametrize(("workers", "rate"), [(1, 0.9), (3, 0.3), (8, 0.1125)])
@@ -96,7 +96,7 @@ def test_a_restored_store_has_every_workers_weights_again_on_two_slices():
         assert pulled.weights.shape == [2, LENGTH]
         number = tf.constant(step, tf.int64)
         made[0].push(number, pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
-    made[1].restore(made[0].snapshot(2))
+    made[1].restore(state_of(made[0]))
     for worker in range(WORKERS):
         assert (pull(made[1], worker).weights.numpy() == pull(made[0], worker).weights.numpy()).all()
 
@@ -107,9 +107,9 @@ def test_after_a_resume_with_other_workers_the_new_ones_begin_at_the_centre(work
     three, others = make_store(2, **elastic), make_store(2, **elastic, values={"cluster.workers": workers})
     pulled = pull(three, 1)
     three.push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
-    others.restore(three.snapshot(1))
+    others.restore(state_of(three))
     for worker in range(workers):
-        centre = np.stack([three.snapshot(1)["weights"]] * 2)
+        centre = np.stack([state_of(three)["weights"]] * 2)
         expected = pull(three, worker).weights.numpy() if worker < WORKERS else centre
         assert (pull(others, worker).weights.numpy() == expected).all()
 
@@ -120,7 +120,7 @@ def test_a_push_that_comes_twice_is_one_exchange():
     for _ in range(2):
         store.push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
     start = np.linspace(-1, 1, LENGTH)
-    state = store.snapshot(1)
+    state = state_of(store)
     assert state["weights"] == pytest.approx(start + 0.3, abs=1e-6)
     assert state["slot_own"][1] == pytest.approx(start + 0.7, abs=1e-6)
 

@@ -12,7 +12,7 @@ from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.slice import Start
 from ps_cluster.training.staleness import METHODS, corrected_momentum, effective_optimizer, make_method
 from ps_cluster.training.update_rules import UpdateRule
-from tests.helpers.stores import make_store, pull, row, run_quadratic
+from tests.helpers.stores import make_store, pull, row, run_quadratic, state_of
 
 LENGTH, WORKERS = 5, 3
 START = np.array([-1, -0.5, 0.25, 0.5, 2], np.float32)
@@ -242,8 +242,8 @@ def test_a_step_at_a_lower_rate_is_no_smaller_a_reference_to_gap_aware():
 def test_slots_come_back_as_they_were_on_two_slices(name):
     made = [make_store(2, training={"staleness_method": name}) for _ in range(2)]
     run_quadratic(made[0], 5, np.zeros(7, np.float32))
-    made[1].restore(made[0].snapshot(5))
-    first, second = (store.snapshot(5) for store in made)
+    made[1].restore(state_of(made[0]))
+    first, second = (state_of(store) for store in made)
     assert first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
 
 
@@ -253,8 +253,8 @@ def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_ther
     three, others = make_store(2, training=adaptive), make_store(2, training=adaptive, values={"cluster.workers": workers})
     run_quadratic(three, 5, np.zeros(7, np.float32))
     three.push(tf.constant(5, tf.int64), pull(three).versions, tf.ones(7), tf.zeros([3]), row(worker=2))
-    others.restore(three.snapshot(6))
-    before, rows = three.snapshot(6)["slot_mean_square"], others.snapshot(6)["slot_mean_square"]
+    others.restore(state_of(three))
+    before, rows = state_of(three)["slot_mean_square"], state_of(others)["slot_mean_square"]
     assert before[[0, 2]].any(axis=1).all() and rows.shape == (workers, 7)
     assert np.array_equal(rows[:3], before[:workers]) and not rows[3:].any()
 
@@ -389,7 +389,7 @@ def test_a_slice_does_with_every_method_what_numpy_does(name):
             )
             reference.push(worker, steps - int(version[0]), gradient, RATE)
             steps += 1
-    assert store.snapshot(0)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
+    assert state_of(store)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -413,5 +413,5 @@ def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
             version = store.pull(tf.constant(0, tf.int64)).versions
             values = tf.constant([*row.values()], tf.float64)
             store.push(tf.constant(step, tf.int64), version, tf.ones(LENGTH), tf.zeros([0]), values)
-        weights[method] = store.snapshot(0)["weights"]
+        weights[method] = state_of(store)["weights"]
     assert (weights["momentum"] == weights["none"]).all() and (weights["none"] != START).all()

@@ -12,7 +12,7 @@ from ps_cluster.models.flat import FlatNetwork, flatten, kept_shares, statistics
 from ps_cluster.training.coordinated import RoundSlice
 from ps_cluster.training.elastic import LocalSteps
 from ps_cluster.training.step import StepResult
-from tests.helpers.stores import LENGTH, make_store, pull, row
+from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 
 CHANNELS = 3
 ROUNDING = 1e-4
@@ -65,7 +65,7 @@ class Workers:
             under_way.append((step, versions, self._compute(step, statistics)))
             if len(under_way) > self._staleness:
                 self._push(*under_way.popleft())
-                seen.append(self.store.snapshot(0)["statistics"])
+                seen.append(state_of(self.store)["statistics"])
         return np.array(seen)
 
     def range(self):
@@ -99,7 +99,7 @@ def test_a_plain_change_added_to_later_statistics_would_leave_that_range(stalene
 def test_without_staleness_they_are_those_of_keras(local_steps):
     model = two_way_norms()
     workers = Workers(FlatNetwork(model), staleness=0, local_steps=local_steps, updates=5)
-    workers.store.restore(workers.store.snapshot(0) | {"statistics": flatten(statistics_of(model))})
+    workers.store.restore(state_of(workers.store) | {"statistics": flatten(statistics_of(model))})
     last = workers.run()[-1]
     for images in workers.images:
         model(images, training=True)
@@ -122,4 +122,4 @@ def test_a_round_takes_in_the_mean_of_what_is_fresh():
             step = tf.constant(3 * update + worker, tf.int64)
             store.push(step, pulled.versions, tf.zeros([LENGTH]), tf.fill([3], fresh), row(worker=worker))
         expected = np.array([0.5, 0.9, 1.0]) * expected + 3
-    assert store.snapshot(0)["statistics"] == pytest.approx(expected)
+    assert state_of(store)["statistics"] == pytest.approx(expected)

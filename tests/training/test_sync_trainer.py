@@ -7,7 +7,7 @@ from ps_cluster.config import build_config
 from ps_cluster.run_dir import IDENTITY
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.sync_trainer import all_reduce_function
-from tests.helpers.stores import make_store
+from tests.helpers.stores import make_store, state_of
 
 
 def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_path, monkeypatch):
@@ -25,4 +25,4 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
         tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, build_config(overrides=values)
     )
     assert not run(tf.constant(2), tf.constant(0.0, tf.float64))
-    np.testing.assert_allclose(store.snapshot(0)["statistics"], 1.5 * fresh, rtol=1e-6)
+    np.testing.assert_allclose(state_of(store)["statistics"], 1.5 * fresh, rtol=1e-6)
