@@ -8,6 +8,7 @@ from ps_cluster.training.journal import JournalNotWritten
 from ps_cluster.training.ledger import COUNTS
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import SNAPSHOTS_KEPT, Saver
+from ps_cluster.training import training_clock
 from ps_cluster.training.training_clock import Times
 
 
@@ -90,7 +91,7 @@ def test_a_checkpoint_says_where_the_run_is_and_what_it_took(saving):
     found = checkpoints.load_newest_good([saving.run_dir.snapshots], print)
     assert (found.step, found.arrays["weights"].tolist()) == (1, [1, 1, 1])
     assert (found.meta["dataset_kind"], found.meta["examples"], found.meta["train_seconds"]) == ("synthetic", 0, 0)
-    assert found.meta["times"] == vars(Times())
+    assert training_clock.from_json(found.meta["times"]) == Times()
     progress = RunProgress(build_config(), 100)
     assert found.meta["progress"] == progress.state
 
