@@ -1,11 +1,12 @@
 """Runs a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-Exit codes: 0 completed, or drained by one Ctrl-C or SIGTERM · 130 (SIGTERM: 143) stopped at once, by the second one or
-because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
+Exit codes: 0 completed, or drained by one Ctrl-C, SIGTERM or SIGHUP · 130 (SIGTERM: 143, SIGHUP: 129) stopped at once, by
+the second one or because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import json
 import os
@@ -122,12 +123,13 @@ def _sole_launcher(run_dir: RunDir) -> Iterator[None]:
 
 
 def _exit_code(ending: Ending, left: list[str]) -> int:
-    if left:
-        print(f"Error: could not be ended: {', '.join(left)}", file=sys.stderr)
     if ending.user_error:
         raise UserError(ending.message)
-    if ending.message:
-        print(f"Error: {ending.message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        if left:
+            print(f"Error: could not be ended: {', '.join(left)}", file=sys.stderr)
+        if ending.message:
+            print(f"Error: {ending.message}", file=sys.stderr)
     return ending.exit_code
 
 

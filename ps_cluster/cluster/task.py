@@ -1,6 +1,7 @@
 """The entry of every child process: `python -m ps_cluster.cluster.task --run-dir DIR --type worker --index 0`.
 
-Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 98 its port is taken · 143 told twice to stop.
+Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 98 its port is taken · 130, 143, 129 told
+twice to stop, the second time by SIGINT, SIGTERM, SIGHUP.
 What went wrong is left in `RunDir.error(type, index)`.
 """
 
@@ -22,15 +23,15 @@ from typing import NoReturn
 
 from ps_cluster.cluster import environment, workspace
 from ps_cluster.cluster.lifeline import die_with_launcher
+from ps_cluster.cluster.stop_requests import stop_signals
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
 
-FAILED, BAD_INPUT, PORT_TAKEN, STOPPED_AT_ONCE = 1, 2, 98, 128 + signal.SIGTERM
+FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
 
-_DRAIN_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 # All that TensorFlow 2.21 says of a taken port; ps, worker and chief raise the same UnknownError.
 _NO_SERVER = "Could not start gRPC server"
 _MESSAGE_CHARACTERS = 500
@@ -105,7 +106,7 @@ def run_task(
 
 
 def _drain_on_signal() -> threading.Event:
-    """An event set by the first SIGTERM or SIGINT; the second one ends the process.
+    """An event set by the first stop signal; the second one ends the process.
 
     A thread of its own hears of them, because Python runs signal handlers in the main thread, which may be inside
     TensorFlow. Blocking them for a `sigwait` would not do: numpy's threads were there before.
@@ -114,15 +115,16 @@ def _drain_on_signal() -> threading.Event:
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told)
-    for number in _DRAIN_SIGNALS:
+    numbers = stop_signals()
+    for number in numbers:
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
 
     def listen() -> None:
         while True:
-            if os.read(heard, 1)[0] in _DRAIN_SIGNALS:
+            if (number := os.read(heard, 1)[0]) in numbers:
                 if drain.is_set():
-                    os._exit(STOPPED_AT_ONCE)
+                    os._exit(128 + number)
                 drain.set()
 
     threading.Thread(target=listen, name="signals", daemon=True).start()
