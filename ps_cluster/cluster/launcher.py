@@ -17,14 +17,16 @@ from contextlib import contextmanager
 
 from rich.console import Console
 
+from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster import environment, machine
+from ps_cluster.cluster.ending import Ending
 from ps_cluster.cluster.fork_client import ForkServer, fork_server
 from ps_cluster.cluster.isolation import Network, network_for
 from ps_cluster.cluster.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
 from ps_cluster.cluster.policy import Limits, on_death
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import Supervisor
-from ps_cluster.cluster.watch import Ending, Watch
+from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
@@ -61,25 +63,27 @@ def run_local(
       RunFailed: the summary can't be written.
     """
     began, limits = began or time.time(), limits or Limits.of(config)
+    clock = AwakeClock()  # one for all limits: who waits in one place keeps it going for the others
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         _sole_launcher(run_dir),
         StopRequests() as stop_requests,
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
-        _fork_server_for(task_argv, network, run_dir) as server,
+        _fork_server_for(task_argv, network, run_dir, clock) as server,
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
-        supervisor = Supervisor(popen=server.popen if server else network.popen)
+        supervisor = Supervisor(popen=server.popen if server else network.popen, clock=clock)
         cluster = LocalCluster(
             config, run_dir, supervisor, network, resume=resume, task_argv=task_argv, fork_server=server
         )
         view.start(config, run_dir, dataset)
+        watch = Watch(
+            config, cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode), clock=clock
+        )
         try:
-            ending = Watch(
-                cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode)
-            ).until_the_end()
+            ending = watch.until_the_end()
         finally:
             left = cluster.stop_all(limits.grace_s)
             view.tasks(cluster.states())
@@ -91,6 +95,7 @@ def run_local(
                 wall_seconds=time.time() - began,
                 startup_seconds=_startup_seconds(run_dir, began),
                 restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+                silences=[silent.to_json() for silent in watch.silences],
                 usage=cluster.usage.report(),
                 machine=machine.describe(),
             )
@@ -102,12 +107,15 @@ def run_local(
 
 
 @contextmanager
-def _fork_server_for(task_argv: tuple[str, ...], network: Network, run_dir: RunDir) -> Iterator[ForkServer | None]:
+def _fork_server_for(
+    task_argv: tuple[str, ...], network: Network, run_dir: RunDir, clock: AwakeClock
+) -> Iterator[ForkServer | None]:
     if task_argv[:2] != (sys.executable, "-m"):
         yield None
         return
     log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
-    with fork_server(network.popen, run_dir.root, log, environment.for_child(os.environ, os.getpid())) as server:
+    env = environment.for_child(os.environ, os.getpid())
+    with fork_server(network.popen, run_dir.root, log, env, clock) as server:
         yield server
 
 

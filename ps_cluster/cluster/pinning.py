@@ -13,12 +13,12 @@ from ps_cluster.config import RunConfig
 MODES_WITHOUT_WAITING = ("async", "elastic")
 
 
-def cores_of(worker: int, config: RunConfig, workers: int, cores: Sequence[int]) -> Sequence[int]:
+def cores_of(worker: int, config: RunConfig, cores: Sequence[int]) -> Sequence[int]:
     """The cores that a worker may use: a part of them, where the configuration asks for it.
 
     All of them in modes in which the quick wait for the slow: three workers on two cores are not equally fast.
     """
-    return own_cores(worker, workers, cores) if keeps_to_cores(config) else cores
+    return own_cores(worker, config.cluster.workers, cores) if keeps_to_cores(config) else cores
 
 
 def keeps_to_cores(config: RunConfig) -> bool:

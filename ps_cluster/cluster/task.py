@@ -51,9 +51,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     run_dir, task = RunDir(options.run_dir.resolve()), Task(options.type, options.index)
 
     def body() -> None:
-        topology, _ = from_tf_config(os.environ.get("TF_CONFIG"))
+        topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
         dataset = load_pointed(run_dir.dataset)
-        run_task(load_config(run_dir.config), run_dir, dataset, topology, task, resume=options.resume)
+        config = load_config(run_dir.config)
+        run_task(config, run_dir, dataset, topology, member, resume=options.resume, index=task.index)
 
     end_with(body, run_dir, task)
 
@@ -76,16 +77,29 @@ def end_with(body: Callable[[], None], run_dir: RunDir, task: Task) -> NoReturn:
 
 
 def run_task(
-    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task, *, resume: bool
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    topology: ClusterTopology,
+    task: Task,
+    *,
+    resume: bool,
+    index: int | None = None,
 ) -> None:
-    """Does what `task` is there for; returns when it is done, which only the leader and the evaluator ever are."""
+    """Does what `task` is there for; returns when it is done, which only the leader and the evaluator ever are.
+
+    Args:
+      task: as TensorFlow names it.
+      index: that of the run, by which its files and rows name it; None where it is the same.
+    """
     # The evaluator is left out of a TF_CONFIG that came from outside: who reads it would wait for its answer.
     os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
     drain = _drain_on_signal() if task == topology.leader else None
     if drain is None:
         # Python would only note a Ctrl-C and wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    workspace.enter(run_dir, task, dataset, computes_gradients=topology.computes_gradients(task))
+    named = task if index is None else Task(task.type, index)
+    workspace.enter(run_dir, named, dataset, computes_gradients=topology.computes_gradients(task))
     if task.type == EVALUATOR:
         from ps_cluster.evaluation.evaluator import evaluate
 

@@ -32,6 +32,7 @@ def write_summary(
     wall_seconds: float,
     startup_seconds: float | None,
     restarts: Restarts,
+    silences: list[Json],
     usage: Json,
     machine: Json,
 ) -> Json:
@@ -44,6 +45,7 @@ def write_summary(
       outcome: "completed", "stopped" or "failed".
       wall_seconds: from the start of the command to now.
       startup_seconds: from the start of the command to the first applied update; None when there was none.
+      silences: worker processes that were ended because they did nothing (cluster/silence.py).
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
     """
@@ -67,6 +69,7 @@ def write_summary(
         "worker_processes": len({p["pid"] for worker in workers for p in worker["processes"] if p["updates"]}),
         "parameter_servers": _parameter_servers(training["parameter_servers"], addresses, restarts),
         "restarts": {f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
+        "silences": silences,
         "updates": {name: training["updates"].get(name) for name in UPDATES},
         "gradients": {name: (training.get("gradients") or {}).get(name) for name in GRADIENTS},
         "staleness": {name: training["staleness"].get(name) for name in STALENESS}

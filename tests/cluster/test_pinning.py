@@ -6,7 +6,7 @@ from ps_cluster.config import build_config
 
 def cores_of_all(workers, cores, **settings):
     config = build_config(None, {"cluster.workers": workers} | settings)
-    return [list(cores_of(worker, config, workers, cores)) for worker in range(workers)]
+    return [list(cores_of(worker, config, cores)) for worker in range(workers)]
 
 
 def test_several_workers_share_a_core_where_there_are_more_of_them():
