@@ -131,10 +131,14 @@ class Silence:
 
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]
-        held_up = self._totals[index] < max(self._totals.values()) if self._mode == "sync-ps" else worker.passed
+        held_up = self._is_missed(index) if self._mode == "sync-ps" else worker.passed
         if not self._tells or not held_up:
             return 0.0
         return worker.quiet_s + (self._stalled_s if self._mode != "bounded" else 0.0)
+
+    def _is_missed(self, index: int) -> bool:
+        """Whether others have given a gradient to the open round and this one has not."""
+        return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:
         """Twice as long each time that it was ended: a deadline that is wrong is soon long enough."""

@@ -149,6 +149,13 @@ def test_of_two_silent_ones_both_are_found_one_after_the_other():
     assert [worker for worker, _ in training.train(15)] == [1, 2]
 
 
+@pytest.mark.parametrize("mode", ["async", "sync-ps", "bounded", "elastic", "single"])
+def test_before_the_first_update_nobody_is_silent(mode):
+    training = Training(mode)
+    training.rates = dict.fromkeys(training.rates, 0)
+    assert training.train(50) == []
+
+
 def test_in_rounds_it_is_the_one_whose_gradient_is_missing():
     training = Training("sync-ps")
     training.train(20)
