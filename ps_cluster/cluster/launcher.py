@@ -15,10 +15,12 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 from rich.console import Console
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.cluster import environment, machine
+from ps_cluster.cluster import environment, machine, memory
+from ps_cluster.cluster.control_group import allowance
 from ps_cluster.cluster.ending import Ending
 from ps_cluster.cluster.fork_client import ForkServer, fork_server
 from ps_cluster.cluster.isolation import Network, network_for
@@ -79,6 +81,8 @@ def run_local(
             config, run_dir, supervisor, network, resume=resume, task_argv=task_argv, fork_server=server
         )
         view.start(config, run_dir, dataset)
+        if line := memory.warning(config, allowance(), psutil.virtual_memory().available):
+            view.notice(line)
         watch = Watch(
             config, cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode), clock=clock
         )

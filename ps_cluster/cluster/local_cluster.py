@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ps_cluster.cluster import environment
+from ps_cluster.cluster.control_group import allowance
 from ps_cluster.cluster.fork_client import ForkServer
 from ps_cluster.cluster.isolation import Network
 from ps_cluster.cluster.pinning import cores_of
@@ -164,7 +165,8 @@ class LocalCluster:
         if task.type != WORKER:
             return ()
         cores = sorted(os.sched_getaffinity(0))
-        return "--cores", ",".join(map(str, cores_of(task.index, self._config, cores)))
+        own = cores_of(task.index, self._config, cores, usable=allowance().threads)
+        return "--cores", ",".join(map(str, own))
 
     def _spec(self, task: Task) -> TaskSpec:
         named = ("--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index))
