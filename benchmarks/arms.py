@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ps_cluster.cluster.control_group import allowance
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.training.straggler_config import parse_stragglers
@@ -43,7 +43,7 @@ DDP = Arm("ddp", "benchmarks.ddp", values={"training.mode": "sync"}, torch=True)
 TORCH_SINGLE = Arm(
     "torch_single",
     "benchmarks.ddp",
-    values={"training.mode": "single", "cluster.intra_op_threads": len(os.sched_getaffinity(0))},
+    values={"training.mode": "single", "cluster.intra_op_threads": allowance().threads},
     torch=True,
 )
 

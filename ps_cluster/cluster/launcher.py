@@ -1,11 +1,12 @@
 """Runs a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-Exit codes: 0 completed, or drained by one Ctrl-C or SIGTERM · 130 (SIGTERM: 143) stopped at once, by the second one or
-because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
+Exit codes: 0 completed, or drained by one Ctrl-C, SIGTERM or SIGHUP · 130 (SIGTERM: 143, SIGHUP: 129) stopped at once, by
+the second one or because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import sys
@@ -13,16 +14,20 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 from rich.console import Console
 
-from ps_cluster.cluster import environment, machine
+from ps_cluster.clock import AwakeClock
+from ps_cluster.cluster import environment, machine, memory
+from ps_cluster.cluster.control_group import allowance
+from ps_cluster.cluster.ending import Ending
 from ps_cluster.cluster.fork_client import ForkServer, fork_server
 from ps_cluster.cluster.isolation import Network, network_for
 from ps_cluster.cluster.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
 from ps_cluster.cluster.policy import Limits, on_death
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import Supervisor
-from ps_cluster.cluster.watch import Ending, Watch
+from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
@@ -59,25 +64,29 @@ def run_local(
       RunFailed: the summary can't be written.
     """
     began, limits = time.monotonic() if began is None else began, limits or Limits.of(config)
+    clock = AwakeClock()  # one for all limits: who waits in one place keeps it going for the others
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         _sole_launcher(run_dir),
         StopRequests() as stop_requests,
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
-        _fork_server_for(task_argv, network, run_dir) as server,
+        _fork_server_for(task_argv, network, run_dir, clock) as server,
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
-        supervisor = Supervisor(popen=server.popen if server else network.popen)
+        supervisor = Supervisor(popen=server.popen if server else network.popen, clock=clock)
         cluster = LocalCluster(
             config, run_dir, supervisor, network, resume=resume, task_argv=task_argv, fork_server=server
         )
         view.start(config, run_dir, dataset)
+        if line := memory.warning(config, allowance(), psutil.virtual_memory().available):
+            view.notice(line)
+        watch = Watch(
+            config, cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode), clock=clock
+        )
         try:
-            ending = Watch(
-                cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode)
-            ).until_the_end()
+            ending = watch.until_the_end()
         finally:
             left = cluster.stop_all(limits.grace_s)
             view.tasks(cluster.states())
@@ -90,6 +99,7 @@ def run_local(
                 began=began,
                 life=environment.life_of(os.getpid()),
                 restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+                silences=[silent.to_json() for silent in watch.silences],
                 usage=cluster.usage.report(),
                 machine=machine.describe(),
             )
@@ -101,12 +111,15 @@ def run_local(
 
 
 @contextmanager
-def _fork_server_for(task_argv: tuple[str, ...], network: Network, run_dir: RunDir) -> Iterator[ForkServer | None]:
+def _fork_server_for(
+    task_argv: tuple[str, ...], network: Network, run_dir: RunDir, clock: AwakeClock
+) -> Iterator[ForkServer | None]:
     if task_argv[:2] != (sys.executable, "-m"):
         yield None
         return
     log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
-    with fork_server(network.popen, run_dir.root, log, environment.for_child(os.environ, os.getpid())) as server:
+    env = environment.for_child(os.environ, os.getpid())
+    with fork_server(network.popen, run_dir.root, log, env, clock) as server:
         yield server
 
 
@@ -122,12 +135,13 @@ def _sole_launcher(run_dir: RunDir) -> Iterator[None]:
 
 
 def _exit_code(ending: Ending, left: list[str]) -> int:
-    if left:
-        print(f"Error: could not be ended: {', '.join(left)}", file=sys.stderr)
     if ending.user_error:
         raise UserError(ending.message)
-    if ending.message:
-        print(f"Error: {ending.message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        if left:
+            print(f"Error: could not be ended: {', '.join(left)}", file=sys.stderr)
+        if ending.message:
+            print(f"Error: {ending.message}", file=sys.stderr)
     return ending.exit_code
 
 

@@ -35,6 +35,7 @@ def write_summary(
     began: float,
     life: str,
     restarts: Restarts,
+    silences: list[Json],
     usage: Json,
     machine: Json,
 ) -> Json:
@@ -47,6 +48,7 @@ def write_summary(
       outcome: "completed", "stopped" or "failed".
       wall_seconds: from the start of the command to now.
       began: monotonic seconds when the command was started. life: of this start of the launcher, as in rows of progress.
+      silences: worker processes that were ended because they did nothing (cluster/silence.py).
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
     """
@@ -72,6 +74,7 @@ def write_summary(
         "worker_processes": len({p["pid"] for worker in workers for p in worker["processes"] if p["updates"]}),
         "parameter_servers": _parameter_servers(training["parameter_servers"], addresses, restarts),
         "restarts": {f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
+        "silences": silences,
         "updates": {name: training["updates"].get(name) for name in UPDATES},
         "gradients": {name: (training.get("gradients") or {}).get(name) for name in GRADIENTS},
         "proof": proof,

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
@@ -173,12 +174,13 @@ class _Chief:
         self._dispatcher.schedule(function, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
     def _finish_steps_under_way(self) -> None:
-        applied, moved = -1, time.monotonic()
+        clock = AwakeClock()
+        applied, moved = -1, clock()
         limit_s = max(DRAIN_TIMEOUT_S, self._config.longest_update_seconds)
         while self._progress.outstanding:
             if self._progress.applied > applied:
-                applied, moved = self._progress.applied, time.monotonic()
-            if time.monotonic() - moved > limit_s:
+                applied, moved = self._progress.applied, clock()
+            if clock() - moved > limit_s:
                 raise TimeoutError(
                     f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 )

@@ -7,12 +7,17 @@ writes checkpoints, rows and the result. TF_CONFIG says who is there.
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
 import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import multi_worker_util
+from tensorflow.python.eager import context
 
+from ps_cluster.cluster.lifeline import LAUNCHER_PID
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
@@ -23,6 +28,7 @@ from ps_cluster.training.step import StepResult
 from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.worker import Computation, Compute, Identity
 
+_NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
 
 
@@ -64,6 +70,8 @@ def train(
 def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Waits for every worker."""
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
+    if LAUNCHER_PID in os.environ:
+        _count_no_heartbeats()
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
@@ -72,6 +80,22 @@ def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     signal.siginterrupt(signal.SIGTERM, False)
     return strategy
+
+
+def _count_no_heartbeats() -> None:
+    """Has TensorFlow take no worker for dead because it is not heard of: the launcher sees who is.
+
+    TensorFlow's coordination service ends a job in which a worker sent no heartbeat for 10 s, and by its clock that is so
+    whenever the machine was suspended, or the run frozen, for longer. There is no public way to set it.
+    """
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    workers = len(resolver.cluster_spec().as_dict()["worker"])
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=multi_worker_util.coordination_leader(resolver.cluster_spec()),
+        heartbeat_timeout_in_ms=_NEVER_MS,
+        coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=workers)],
+    )
 
 
 def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig):

@@ -5,9 +5,11 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
+from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster import environment, fork_client
 from ps_cluster.cluster.fork_client import fork_server
 from tests.helpers import processes
@@ -19,7 +21,7 @@ ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("forks")
     with fork_server(
-        subprocess.Popen, root, root / "server.log", environment.for_child(os.environ, os.getpid())
+        subprocess.Popen, root, root / "server.log", environment.for_child(os.environ, os.getpid()), AwakeClock()
     ) as made:
         yield made
     processes.assert_none_left(root, within_s=0)
@@ -100,7 +102,7 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
         raise OSError("no process left")
 
     with (
-        fork_server(refuse, tmp_path, tmp_path / "server.log", os.environ) as server,
+        fork_server(refuse, tmp_path, tmp_path / "server.log", os.environ, time.monotonic) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match="no process left"),
     ):
@@ -110,7 +112,7 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
 def test_a_server_that_does_not_come_up_is_an_error_that_names_its_log(tmp_path, monkeypatch):
     monkeypatch.setattr(fork_client, "ARGV", (sys.executable, "-c", "raise SystemExit('no TensorFlow here')"))
     with (
-        fork_server(subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ) as server,
+        fork_server(subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ, AwakeClock()) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match=r"does not answer.*server\.log"),
     ):

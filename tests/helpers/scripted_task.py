@@ -194,6 +194,7 @@ def finds_its_port_taken(run, task):
 
 def finds_its_port_taken_once(run, task):
     if run.first_time(task):
+        run.wait_for(run.root / "chief-0-was-here")
         sys.exit(98)
     serves(run, task)
 
