@@ -10,7 +10,7 @@ import time
 import pytest
 
 from tests.helpers import debugger
-from tests.helpers.processes import assert_none_left, wait_until
+from tests.helpers.processes import assert_none_left, of_run, wait_until
 from tests.helpers.real_cluster import finish, rows, start_run, summary_of, tasks, wait_for_training
 
 pytestmark = pytest.mark.cluster
@@ -128,6 +128,31 @@ def test_a_frozen_process_is_noticed_and_cannot_come_back(tmp_path, victim):
         os.kill(pid, signal.SIGCONT)
     assert_none_left(run_dir)
     assert_ledger_is_exact(summary_of(run_dir), 1500)
+
+
+# Longer than the launcher lets a process be stopped, and in mode sync than TensorFlow waits for a heartbeat.
+@pytest.mark.parametrize(("mode", "frozen_s"), [("async", 6.0), ("sync", 14.0)])
+def test_a_run_that_is_frozen_as_a_whole_goes_on_as_if_nothing_had_been(tmp_path, mode, frozen_s):
+    run_dir = tmp_path / "run"
+    launcher = start_run(run_dir, "--steps", 1500, "--no-evaluator", "--mode", mode)
+    wait_for_training(run_dir, updates=100)
+    others = [process for process in of_run(run_dir) if process.pid != launcher.pid]
+    pids = {task: row["pid"] for task, row in tasks(run_dir).items()}
+    for process in others:
+        process.suspend()
+    time.sleep(1.0)  # the launcher has seen it
+    launcher.send_signal(signal.SIGSTOP)
+    time.sleep(frozen_s)
+    launcher.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    for process in others:
+        process.resume()
+    finish(launcher)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 1500, gradients=3 if mode == "sync" else 1)
+    assert summary["restarts"] == {} and (run_dir / "logs" / "launcher.log").read_text() == ""
+    assert {task: row["pid"] for task, row in tasks(run_dir).items()} == pids
 
 
 @pytest.mark.parametrize("mode", ["async", "bounded"])

@@ -102,14 +102,19 @@ class Silence:
         self._totals = Counter()
         for (index, _), count in updates.items():
             self._totals[index] += count
-        known = self._workers
-        self._workers = {i: known[i] if i in known and known[i].pid == pid else _Worker(pid) for i, pid in pids.items()}
-        self._count({i: updates.get((i, pid), 0) for i, pid in pids.items()}, seconds, row["scheduled"] > row["applied"])
+        self._workers = {index: self._process(index, pid) for index, pid in pids.items()}
+        own = {index: updates.get((index, pid), 0) for index, pid in pids.items()}
+        self._count(own, seconds, due=row["scheduled"] > row["applied"])
 
-    def _count(self, updates: Mapping[int, int], seconds: float, due: bool) -> None:
+    def _process(self, index: int, pid: int) -> _Worker:
+        known = self._workers.get(index)
+        return known if known is not None and known.pid == pid else _Worker(pid)
+
+    def _count(self, updates: Mapping[int, int], seconds: float, *, due: bool) -> None:
         moving = {index for index, worker in self._workers.items() if worker.has_moved(updates[index])}
         self._still_s = 0.0 if moving else self._still_s + seconds
-        goes_on = self._still_s <= max(LONGEST_ROW_S, *(2 * (worker.step_s or 0) for worker in self._workers.values()), 0)
+        slowest_s = max((worker.step_s or 0.0 for worker in self._workers.values()), default=0.0)
+        goes_on = self._still_s <= max(LONGEST_ROW_S, 2 * slowest_s)
         self._stalled_s = self._stalled_s + seconds if due and not goes_on else 0.0
         for index, worker in self._workers.items():
             if index in moving:

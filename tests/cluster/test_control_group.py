@@ -80,7 +80,9 @@ def test_a_system_that_tells_nothing_sets_no_limits(tmp_path):
     assert limits(allowance(tmp_path / "absent", tmp_path / "absent")) == (None, None)
 
 
-@pytest.mark.parametrize(("cpus", "usable"), [(0.2, 1), (1.0, 1), (1.5, 2), (2.0, 2), (64.0, 64), (999.0, 64), (None, 64)])
+@pytest.mark.parametrize(
+    ("cpus", "usable"), [(0.2, 1), (1.0, 1), (1.5, 2), (2.0, 2), (64.0, 64), (999.0, 64), (None, 64)]
+)
 def test_threads_are_as_many_as_the_quota_has_processors_for_and_no_more_than_there_are(cpus, usable):
     allowed = Allowance(64, cpus)
     assert allowed.threads == usable and allowed.quota_decides is (usable < 64)

@@ -20,7 +20,8 @@ def test_more_workers_and_larger_batches_need_more_and_no_evaluator_less():
     assert needed_bytes(config(**{"cluster.workers": 8})) > usual + 2 * GB
     assert needed_bytes(config(**{"training.batch_size_per_worker": 512})) > usual + 2 * GB
     assert needed_bytes(config(**{"cluster.evaluator": False})) == usual - GB // 5
-    assert needed_bytes(config(**{"training.mode": "single"})) < needed_bytes(config(**{"training.mode": "sync"})) < usual
+    single, sync = (needed_bytes(config(**{"training.mode": mode})) for mode in ("single", "sync"))
+    assert single < sync < usual
 
 
 def test_a_run_that_fits_is_not_talked_about():
@@ -30,7 +31,11 @@ def test_a_run_that_fits_is_not_talked_about():
 
 @pytest.mark.parametrize(
     ("limit", "available", "why"),
-    [(GB, 64 * GB, "its control group allows 1.0 GB"), (None, GB, "the machine has 1.0 GB"), (8 * GB, GB, "the machine")],
+    [
+        (GB, 64 * GB, "its control group allows 1.0 GB"),
+        (None, GB, "the machine has 1.0 GB"),
+        (8 * GB, GB, "the machine has 1.0 GB"),
+    ],
 )
 def test_one_that_does_not_is_told_in_a_line_with_what_takes_less(limit, available, why):
     line = warning(config(), Allowance(64, None, limit), available)

@@ -10,7 +10,7 @@ ROW_S = 0.5
 
 
 class Training:
-    """A leader that writes a row every half second, of workers that have `rate` updates a second while nothing holds them."""
+    """A leader that writes a row every half second, of workers that have `rates` updates a second."""
 
     def __init__(self, mode="async", workers=3, **settings):
         values = {"training.mode": mode, "cluster.workers": workers, "data.dataset": "synthetic"} | settings

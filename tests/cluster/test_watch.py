@@ -65,10 +65,10 @@ class Machine:
 
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
-        workers = self._config.cluster.workers
+        mode, workers = self._config.training.mode, self._config.cluster.workers
         ports = itertools.count(4000)
         self.topology = ClusterTopology.local(
-            self._config.training.mode, workers, 1, evaluator=False, given_up=self.given_up, pick_port=lambda: next(ports)
+            mode, workers, 1, evaluator=False, given_up=self.given_up, pick_port=lambda: next(ports)
         )
         self.pids = {task: next(self._numbers) for task in self.topology.tasks}
 
