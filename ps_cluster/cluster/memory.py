@@ -6,21 +6,25 @@ from ps_cluster.cluster.control_group import Allowance
 from ps_cluster.config import RunConfig
 
 _MB = 10**6
-# Proportional set sizes of finished runs (`processes` in summary.json; float32, batch 128, two cores), rounded up. Launcher
-# and the process that tasks are forked from stand for themselves; a task is little more than its arrays.
-SHARED_MB, CHIEF_MB, PS_MB, EVALUATOR_MB, EMPTY_WORKER_MB = 120, 220, 200, 200, 130
-WORKER_MB = {"tutorial_cnn": 170, "cifar_tf_cnn": 250, "resnet_small": 350, "airbench": 450}
-MEASURED_BATCH = 128
+# Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1 each): 1,785 MB
+# airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. Not all tasks are at their highest at the same time.
+SHARED_MB = 100  # the launcher, and the process that tasks are forked from
+SERVING_MB = 160  # the chief, a parameter server, the evaluator
+WORKER_MB = {"tutorial_cnn": 150, "cifar_tf_cnn": 260, "resnet_small": 280, "airbench": 400}
+EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
+HOLDS_ALL_MB = 70  # more in a worker that holds all parameters itself
 
 
 def needed_bytes(config: RunConfig) -> int:
     """Return about how much memory all processes of a run take together at their highest."""
     images = config.training.batch_size_per_worker / MEASURED_BATCH
     worker = EMPTY_WORKER_MB + (WORKER_MB[config.model.name] - EMPTY_WORKER_MB) * images
-    workers, servers = config.training_workers, config.slices if config.on_parameter_servers else 0
-    leader = CHIEF_MB if config.on_parameter_servers else 0
-    evaluator = EVALUATOR_MB if config.cluster.evaluator else 0
-    return round((SHARED_MB + leader + PS_MB * servers + worker * workers + evaluator) * _MB)
+    serving = int(config.cluster.evaluator)
+    if config.on_parameter_servers:
+        serving += 1 + config.slices
+    else:
+        worker += HOLDS_ALL_MB
+    return round((SHARED_MB + SERVING_MB * serving + worker * config.training_workers) * _MB)
 
 
 def warning(config: RunConfig, allowed: Allowance, available_bytes: int) -> str | None:
