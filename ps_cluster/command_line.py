@@ -18,6 +18,7 @@ CONFIG_OPTIONS = {
     "--ps": ("cluster.parameter_servers", f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}."),
     "--mode": ("training.mode", "How the workers' updates come together."),
     "--max-staleness": ("training.max_staleness", "Mode bounded: versions that an update may be behind."),
+    "--max-clock-lag": ("training.max_clock_lag", "Mode bounded: steps that a worker may be ahead of another."),
     "--backup-workers": ("training.backup_workers", "Mode sync-ps: late gradients of so many workers are dropped."),
     "--simulate-workers": ("training.simulate_workers", "Mode async: as stale as with so many workers."),
     "--staleness-method": ("training.staleness_method", "Mode async: what is done about stale gradients."),

@@ -27,6 +27,8 @@ MODEL_NAMES = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")
 
 # On one machine. More would only wait for its processors, and for its memory.
 MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
+MOST_WORKERS_OF_A_CLUSTER = 1000
+DEFAULT_MAX_STALENESS = 3  # of mode bounded where no bound is given
 # Of one worker on a slow, crowded machine. The largest network here does 215 in float32 with a core to itself.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
 
@@ -44,7 +46,7 @@ class _Section(BaseModel):
 
 
 class Cluster(_Section):
-    workers: int = Field(ge=1, le=1000)
+    workers: int = Field(ge=1, le=MOST_WORKERS_OF_A_CLUSTER)
     parameter_servers: int = Field(ge=1, le=256)
     evaluator: bool
     intra_op_threads: int = Field(ge=1, le=256)
@@ -85,7 +87,8 @@ class Training(_Section):
     epochs: float = Field(gt=0, le=100_000)
     steps: int | None = Field(ge=1, le=1_000_000_000)
     label_smoothing: Fraction
-    max_staleness: int = Field(ge=0, le=1000)
+    max_staleness: int | None = Field(ge=0, le=1000)
+    max_clock_lag: int | None = Field(ge=0, le=1000)
     backup_workers: int = Field(ge=0, le=999)
     simulate_workers: int | None = Field(ge=1, le=1000)
     staleness_method: Literal[STALENESS_METHODS]
@@ -216,6 +219,12 @@ class RunConfig(_Section):
     def steps_per_update(self) -> int:
         """Step ids that are spent on one update: more than one where workers' gradients are averaged."""
         return self.cluster.workers if self.training.mode in ("sync", "sync-ps") else 1
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """Of mode bounded: versions that an update may lag behind, and steps that a worker may be ahead; None: any."""
+        staleness, lag = self.training.max_staleness, self.training.max_clock_lag
+        return (DEFAULT_MAX_STALENESS if staleness is None and lag is None else staleness), lag
 
     @property
     def gradients_per_update(self) -> int:

@@ -18,6 +18,7 @@ from ps_cluster.run_dir import RunDir
 from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.session import LOCAL_DEVICE, Session
+from ps_cluster.training.slice import NO_END
 from ps_cluster.training.worker import Compute, rounds_function, steps_function
 
 POLL_S = 0.25  # every look costs chief and parameter server some milliseconds
@@ -52,7 +53,8 @@ def train(
     else:
         dispatcher = LocalDispatcher()
         store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)
-    _Chief(config, session, dispatcher, store, compute).run(drain)
+    workers = len(cluster.get("worker", ()))
+    _Chief(config, session, dispatcher, store, compute, workers).run(drain)
     session.end(stopped=drain.is_set())
 
 
@@ -93,12 +95,16 @@ class _Chief:
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
         store: ParameterStore,
         compute: Compute,
+        workers: int,
     ):
         self._config = config
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
-        self._planned_all = False
+        self._store = store
+        self._workers = workers
+        self._handed_out = -1  # the last step id
+        self._ends = False  # whether no more are handed out
         if config.training.mode == "sync-ps":
             self._plan = self._rounds(rounds_function(store, compute, config))
         else:
@@ -109,23 +115,24 @@ class _Chief:
         while not self._progress.completed and not drain.is_set():
             self._dispatch()
             drain.wait(POLL_S)
-            if self._look("training") and self._planned_all:
+            if self._look("training") and self._ends:
                 return  # with updates that never came: the proof tells which
+        self._ends = True
         self._finish_steps_under_way()
 
     def _look(self, phase: str) -> bool:
         """Whether no dispatch was under way before a look at the ledger; raises what went wrong on a worker."""
         idle = self._dispatcher.done()
+        last_step = self._handed_out if self._ends else NO_END
+        self._store.tick(POLL_S, workers=self._workers, last_step=last_step)
         self._session.keep_up(phase)
         return idle
 
     def _dispatch(self) -> None:
         ahead = self._two_dispatches_each + AHEAD_S * self._progress.updates_per_second()
-        while not self._planned_all and self._progress.outstanding < ahead:
-            handed_out = next(self._plan, None)
-            self._planned_all = handed_out is None
-            if not handed_out:
-                return
+        while not self._ends and self._progress.outstanding < ahead:
+            if not next(self._plan, False):
+                return  # there is no room
 
     @property
     def _two_dispatches_each(self) -> float:
@@ -154,6 +161,8 @@ class _Chief:
                 yield False
             self._schedule(run_steps, step_ids)
             self._progress.scheduled(step_ids)
+            self._handed_out = int(step_ids[-1])
+            self._ends = not len(again) and following == total
             yield True
 
     def _rounds(self, run_rounds: Callable) -> Iterator[bool]:
@@ -167,6 +176,7 @@ class _Chief:
                 self._schedule(run_rounds, end)
             self._progress.scheduled(np.arange(begin, end))
             begin = end
+            self._ends = begin == total
             yield True
 
     def _schedule(self, function: Callable, what: np.ndarray | int) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import uuid
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -28,6 +29,21 @@ from ps_cluster.training.wire import Message
 
 # What becomes of a push.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
+NO_END = 2**40  # steps or versions: more than there are
+
+
+class Turn(NamedTuple):
+    """A step that a worker wants to begin: int64 [] each."""
+
+    step: tf.Tensor
+    last_of_dispatch: tf.Tensor  # the last step id of the dispatch that it is in
+
+
+class HandOut(NamedTuple):
+    """What the chief knows of who has something to do: int64 [] each."""
+
+    workers: tf.Tensor  # how many there are
+    last_step: tf.Tensor  # the last step id that is handed out; NO_END while more may come
 
 
 @dataclass(frozen=True)
@@ -108,9 +124,15 @@ class Slice:
         self._push_message = Message(((self._wire, self.length), statistics, (tf.int64, 2), columns))
         self._local = not device.startswith("/job:ps")  # of this process: nothing to send, so nothing to pack
 
-    def admit(self, worker: tf.Tensor) -> list[tf.Tensor]:
-        """What has to come before `worker` (int64 []) may pull; nothing where nobody waits for anybody."""
+    def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
+        """What has to come before `worker` (int64 []) may pull: when it was admitted, float64 [], unix s of the ps.
+
+        Nothing where nobody waits for anybody.
+        """
         return []
+
+    def tick(self, seconds: tf.Tensor, hand_out: HandOut) -> None:
+        """Take in that so much time has passed (float64 []), and let all who wait try again; here nobody does."""
 
     def pull(self, worker: tf.Tensor) -> list[tf.Tensor]:
         """[weights in wire dtype, statistics, version [1]]: read together on the ps, sent as one message."""

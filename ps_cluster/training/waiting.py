@@ -1,4 +1,4 @@
-"""Order and waiting inside a graph. TensorFlow has no operation that sleeps, but a dataset that does."""
+"""Order and waiting inside a graph, on a clock or on what others do."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-# Each look takes some 0.3 to 0.5 ms of processor time in the worker, and as much in the parameter server: not more often.
-LOOK_EVERY_S = 0.002
+_UNBOUNDED = 2**31 - 1  # elements: an enqueue must never block, it is done in a critical section
+_NOWHERE = -1  # in place of the number of a queue
 
 
 def after(needed: Sequence, value: tf.Tensor | int) -> tf.Tensor:
@@ -24,7 +24,8 @@ def now_after(*needed) -> tf.Tensor:
 
 def sleep(seconds: tf.Tensor) -> tf.Tensor:
     """Waits `seconds` (float64 []) without using a processor. Returns a tensor to depend on."""
-    # Taking the only element of a dataset asks it twice, the second time for its end, and it sleeps both times.
+    # TensorFlow has no operation that sleeps, but a dataset that does. Taking its only element asks it twice, the second
+    # time for its end, and it sleeps both times.
     microseconds = tf.cast(tf.maximum(seconds, 0.0) * 1e6 / 2, tf.int64)
     element = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
     slow = tf.raw_ops.SleepDataset(
@@ -33,14 +34,64 @@ def sleep(seconds: tf.Tensor) -> tf.Tensor:
     return tf.raw_ops.DatasetToSingleElement(dataset=slow, output_types=[tf.int32], output_shapes=[[]])[0]
 
 
-def repeat_while(value: int, attempt: Callable[[], tf.Tensor]) -> tf.Tensor:
-    """Makes the attempt (a tensor of `value`'s dtype) again and again, with pauses, as long as it comes to `value`.
+class Condition:
+    """A condition variable on a parameter server: graphs wait there, at no cost, until somebody has changed something.
 
-    The launcher bounds it: a training that stands still is ended.
+    It works like `threading.Condition`, under the critical section that guards what is waited for. An attempt that comes
+    to nothing is counted before the section is left. Then the graph asks a queue for an element, which blocks a callback
+    and no thread. `notify_all` puts in an element for each that was counted, so no change is missed between an attempt
+    and the wait. An element is no state: whoever gets one tries again.
+
+    There are two queues in turns. Who is counted after a notification takes from the other one, and not the element of
+    somebody who was counted before it and is slower.
+
+    TensorFlow 2.21 does not cancel what the graph of a dead worker waits for on a parameter server: the graph stays, gets
+    its element like every other one, and takes nobody else's.
     """
 
-    def again(_: tf.Tensor) -> tf.Tensor:
-        with tf.control_dependencies([sleep(tf.constant(LOOK_EVERY_S, tf.float64))]):
-            return attempt()
+    def __init__(self, device: str, section: tf.CriticalSection):
+        self._section = section
+        with tf.device(device):
+            self._queues = [tf.queue.FIFOQueue(_UNBOUNDED, tf.bool, []) for _ in range(2)]
+            self._turn = tf.Variable(0)
+            self._waiting = tf.Variable(0)  # graphs that were counted since the last notification
 
-    return tf.while_loop(lambda outcome: tf.equal(outcome, value), again, [attempt()], parallel_iterations=1)[0]
+    def wait_while(self, value: int, attempt: Callable[[], tf.Tensor]) -> tf.Tensor:
+        """Make the attempt, a tensor of `value`'s dtype, in the critical section; again after each notification while it
+        comes to `value`.
+
+        Nothing bounds it here: somebody has to call `notify_all` now and then, as the chief does with each look.
+        """
+
+        def counted() -> tuple[tf.Tensor, tf.Tensor]:
+            outcome = attempt()
+            return outcome, tf.cond(tf.equal(outcome, value), self._count, lambda: tf.constant(_NOWHERE))
+
+        def again(_: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            taken = tf.cond(tf.equal(turn, 0), self._queues[0].dequeue, self._queues[1].dequeue)
+            with tf.control_dependencies([taken]):
+                return self._section.execute(counted)
+
+        first = self._section.execute(counted)
+        return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), again, first, parallel_iterations=1)[0]
+
+    def _count(self) -> tf.Tensor:
+        """int32 []: the number of the queue from which the one who was counted takes its element."""
+        return after([self._waiting.assign_add(1, read_value=False)], self._turn.read_value())
+
+    def notify_all(self) -> tf.Tensor:
+        """In the critical section: let all try again who wait. Returns what the section's result has to depend on."""
+        waiting = self._waiting.read_value()
+        return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
+
+    def _wake(self, waiting: tf.Tensor) -> tf.Tensor:
+        turn = self._turn.read_value()
+        put = tf.cond(tf.equal(turn, 0), *(lambda queue=queue: _fill(queue, waiting) for queue in self._queues))
+        with tf.control_dependencies([put]):
+            return after([self._turn.assign(1 - turn, read_value=False)], self._waiting.assign(0))
+
+
+def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:
+    """What is in the queue already was for a graph that ended before it took its element."""
+    missing = tf.maximum(count - queue.size(), 0)
+    return after([queue.enqueue_many(tf.zeros([missing], tf.bool))], count)

@@ -9,12 +9,13 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.run_dir import IDENTITY
-from ps_cluster.training.coordinated import BoundedSlice, RoundSlice
+from ps_cluster.training.bounded import BoundedSlice
+from ps_cluster.training.coordinated import RoundSlice
 from ps_cluster.training.elastic import ElasticSlice
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.pause import Pause
-from ps_cluster.training.slice import DROPPED, Slice
+from ps_cluster.training.slice import DROPPED, Slice, Turn
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.straggler_config import parse_stragglers
 from ps_cluster.training.stragglers import SlowDown
@@ -102,13 +103,13 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
     computation = Computation(compute, config)
     first = store.slices[0]
 
-    def attempt(step_id: tf.Tensor, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
+    def attempt(turn: Turn, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
+        step_id = turn.step
         # The pull needs nothing of this iteration, so without the dependency it may run before the last push.
         asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
         with tf.control_dependencies([asked]):
-            waited = first.admit(identity.worker)
-            # Without anybody to wait for the two times are one.
-            admitted = now_after(*waited) if waited else asked
+            # Without anybody to wait for the two times are one. Who waits goes on to pull without a word to the worker.
+            (admitted,) = first.admit(identity.worker, turn) or [asked]
         with tf.control_dependencies([admitted]):
             pulled = store.pull(identity.worker)
         held = pause("computed", step_id, identity.both())
@@ -119,13 +120,13 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         with tf.control_dependencies(applied):
             return tf.reduce_any(tf.equal(pushed, DROPPED))
 
-    def run_one(step_id: tf.Tensor, *of_dispatch) -> tf.Tensor:
+    def run_one(turn: Turn, *of_dispatch) -> tf.Tensor:
         if not first.repeats_dropped:
-            return attempt(step_id, *of_dispatch)
+            return attempt(turn, *of_dispatch)
         again = tf.constant(True)
         return tf.while_loop(
             lambda again: again,
-            lambda again: attempt(after([again], step_id), *of_dispatch),
+            lambda again: attempt(turn._replace(step=after([again], turn.step)), *of_dispatch),
             [again],
             parallel_iterations=1,
         )[0]
@@ -135,7 +136,7 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         identity = Identity.read()
 
         def body(position: tf.Tensor) -> tf.Tensor:
-            with tf.control_dependencies([run_one(step_ids[position], identity, scheduled)]):
+            with tf.control_dependencies([run_one(Turn(step_ids[position], step_ids[-1]), identity, scheduled)]):
                 return position + 1
 
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
@@ -151,31 +152,26 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
     computation = Computation(compute, config)
     (first,) = store.slices
 
-    def admit(identity: Identity, end: tf.Tensor, *needed) -> list[tf.Tensor]:
-        asked = now_after(*needed)
-        with tf.control_dependencies([asked]):
-            admitted_to = first.admit_to_round(identity.worker, end)
-        return [admitted_to, asked, now_after(admitted_to)]
+    def pull(identity: Identity, end: tf.Tensor, *needed) -> list[tf.Tensor]:
+        """All of it on the parameter server, so that a push is answered with the next round's parameters."""
+        with tf.control_dependencies(needed):
+            times = first.admit_to_round(identity.worker, end)
+        with tf.control_dependencies([times]):
+            pulled = store.pull(identity.worker)
+        return [times, pulled.weights, pulled.statistics, pulled.versions]
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), TIME])
     def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = Identity.read()
 
-        def take_part(asked: tf.Tensor, admitted: tf.Tensor, pulled: Pulled) -> tf.Tensor:
+        def body(times: tf.Tensor, *parameters: tf.Tensor) -> list[tf.Tensor]:
+            pulled = Pulled(*parameters)
             step_id = pulled.versions[0] * config.steps_per_update + identity.worker
-            result, row = computation(step_id, pulled, identity, scheduled, asked, admitted)
-            return store.push(step_id, pulled.versions, result.gradient, result.fresh, row)[0]
+            result, row = computation(step_id, pulled, identity, scheduled, *tf.unstack(times))
+            pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
+            return pull(identity, end, pushed)
 
-        def body(_: tf.Tensor, asked: tf.Tensor, admitted: tf.Tensor) -> list[tf.Tensor]:
-            with tf.control_dependencies([admitted]):
-                pulled = store.pull(identity.worker)
-            # The round may have closed since, and it may have been the last one.
-            pushed = tf.cond(
-                pulled.versions[0] < end, lambda: take_part(asked, admitted, pulled), lambda: tf.constant(DROPPED)
-            )
-            return admit(identity, end, pushed)
-
-        start = admit(identity, end)
-        return tf.while_loop(lambda now, *_: now < end, body, start, parallel_iterations=1)[0]
+        start = pull(identity, end)
+        return tf.while_loop(lambda *pulled: pulled[-1][0] < end, body, start, parallel_iterations=1)[-1]
 
     return run_rounds

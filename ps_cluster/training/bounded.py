@@ -1,0 +1,164 @@
+"""Asynchronous training with a bound: on how stale an update may be, or on how far a worker may be ahead of another."""
+
+from __future__ import annotations
+
+import tensorflow as tf
+
+from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
+from ps_cluster.training.coordinated import WaitingSlice
+from ps_cluster.training.slice import APPLIED, DROPPED, NO_END, WAIT, HandOut, Push, Start, Turn
+from ps_cluster.training.waiting import after, now_after
+
+# A worker that was not heard of for longer is taken for dead and no longer waited for. Should it push after all, its
+# gradient is judged like every other.
+LEASE_S = 20.0
+_NOT_UNDER_WAY = -1  # of a version that a worker has pulled
+
+
+class BoundedSlice(WaitingSlice):
+    """Asynchronous, with a bound on the version lag of updates, on the clock lag of workers, or on both.
+
+    `max_staleness` s: no update is applied to a version more than s newer than the one it was computed from. A worker
+    waits before it pulls while s + 1 others are under way, and before it pushes while its update would leave somebody
+    under way no order of pushes that keeps to the bound. The one who pulled first never waits to push.
+
+    `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter server",
+    NIPS, section 2): a worker's clock is the number of its steps that have ended, applied or refused as replays. A
+    worker at clock c begins its next step only when all that are waited for are at c - s or later. So it sees every
+    update that was made at a clock up to c - s - 1, its own ones included, and with s = 0 training is bulk-synchronous:
+    nobody begins step c + 1 before all have pushed step c. The slowest one never waits for a clock.
+
+    Everybody is waited for, but who was not heard of for `LEASE_S`, and, once the last dispatch has begun, who has no
+    step left. A worker that comes back (or late) goes on at the lowest clock that the bound leaves it. Should it have
+    been under way, its gradient would be an update that others should have seen: it is dropped and computed again, like
+    one that is staler than `max_staleness`. So both bounds hold for every update, whoever died.
+    """
+
+    repeats_dropped = True
+
+    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
+        staleness, lag = config.bounds
+        self._max_staleness = NO_END if staleness is None else staleness
+        self._max_clock_lag = NO_END if lag is None else lag
+        self._lease_s = max(LEASE_S, config.longest_update_seconds)
+        workers = config.training_workers
+        with tf.device(device):
+            self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
+            self._has_steps = tf.Variable(tf.fill([workers], False))  # beyond the one under way, in its dispatch
+            # Of every worker that there may ever be: a run may be resumed with another number of them.
+            self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
+            self._heard = tf.Variable(tf.zeros([workers], tf.float64))  # seconds, as counted by the ticks
+            self._now = tf.Variable(0.0, dtype=tf.float64)
+            self._workers = tf.Variable(workers, dtype=tf.int64)
+            self._newest_step = tf.Variable(-1, dtype=tf.int64)  # the last one of a dispatch that has begun
+            self._last_step = tf.Variable(NO_END, dtype=tf.int64)
+
+    @property
+    def _state(self) -> dict[str, tf.Variable]:
+        return super()._state | {"clocks": self._clocks}
+
+    def _on_tick(self, seconds: tf.Tensor, hand_out: HandOut) -> list[tf.Operation]:
+        return [
+            self._now.assign_add(seconds, read_value=False),
+            self._workers.assign(hand_out.workers, read_value=False),
+            self._last_step.assign(hand_out.last_step, read_value=False),
+        ]
+
+    def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
+        def attempt() -> tf.Tensor:
+            slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), self._clocks_now(), NO_END))
+            clock = tf.maximum(self._clocks.sparse_read(worker), self._lowest_clock(worker))
+            few = tf.math.count_nonzero(self._pulled_by_others(worker) != _NOT_UNDER_WAY) <= self._max_staleness
+            may_begin = tf.logical_and(few, slowest >= clock - self._max_clock_lag)
+            return tf.cond(may_begin, lambda: self._let_in(worker, clock, turn), lambda: tf.constant(WAIT))
+
+        with tf.device(self._device):
+            return [now_after(self._changed.wait_while(WAIT, attempt))]
+
+    def _let_in(self, worker: tf.Tensor, clock: tf.Tensor, turn: Turn) -> tf.Tensor:
+        now = self._version.read_value()
+        newest = tf.maximum(self._newest_step.read_value(), turn.last_of_dispatch)
+        entered = [
+            _put(self._under_way, worker, now),
+            _put(self._has_steps, worker, turn.step != turn.last_of_dispatch),
+            _put(self._clocks, worker, clock),
+            _put(self._heard, worker, self._now.read_value()),
+            self._newest_step.assign(newest, read_value=False),
+        ]
+        with tf.control_dependencies(entered):  # a clock that was raised, or the last dispatch, may let others go on
+            return after([self._changed.notify_all()], APPLIED)
+
+    def _clocks_now(self) -> tf.Tensor:
+        """int64 [workers]"""
+        return self._clocks.read_value()[: self._under_way.shape[0]]
+
+    def _lowest_clock(self, worker: tf.Tensor) -> tf.Tensor:
+        """int64 []: at a lower one its update would have had to be there when another's newest step began."""
+        begun = self._clocks_now() - tf.cast(self._under_way.read_value() == _NOT_UNDER_WAY, tf.int64)
+        return tf.reduce_max(self._of_others(worker, True, begun, -1)) - self._max_clock_lag
+
+    def _waited_for(self) -> tf.Tensor:
+        """bool [workers]"""
+        ending = self._newest_step.read_value() >= self._last_step.read_value()
+        busy = tf.logical_or(self._has_steps.read_value(), self._under_way.read_value() != _NOT_UNDER_WAY)
+        return tf.logical_and(self._alive(), tf.logical_or(busy, tf.logical_not(ending)))
+
+    def _alive(self) -> tf.Tensor:
+        """bool [workers]"""
+        heard = self._now.read_value() - self._heard.read_value() < self._lease_s
+        return tf.logical_and(heard, tf.range(heard.shape[0], dtype=tf.int64) < self._workers.read_value())
+
+    def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
+        """int64 [workers]: the versions that others under way have pulled, elsewhere _NOT_UNDER_WAY."""
+        return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
+
+    @staticmethod
+    def _of_others(worker: tf.Tensor, chosen: tf.Tensor | bool, values: tf.Tensor, elsewhere: int) -> tf.Tensor:
+        """int64 [workers]: `values` of those who are chosen, but for `worker`."""
+        other = tf.range(values.shape[0], dtype=tf.int64) != worker
+        return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
+
+    def _take(self, push: Push) -> tf.Tensor:
+        return self._changed.wait_while(WAIT, lambda: self._enter(push))
+
+    def _receive(self, push: Push) -> tf.Tensor:
+        now = self._version.read_value()
+        too_stale = tf.logical_or(
+            now - push.version > self._max_staleness,
+            self._clocks.sparse_read(push.worker) < self._lowest_clock(push.worker),
+        )
+
+        def take() -> tf.Tensor:
+            fits = self._fits(push.worker, now + 1)
+            return tf.cond(fits, lambda: self._leave(push, self._apply(push)), lambda: tf.constant(WAIT))
+
+        return tf.cond(
+            self._has(push.step),
+            lambda: self._leave(push, self._refuse()),
+            lambda: tf.cond(too_stale, lambda: self._leave(push, self._drop()), take),
+        )
+
+    def _leave(self, push: Push, outcome: tf.Tensor) -> tf.Tensor:
+        """`outcome`, once the worker is no longer under way; its clock goes on where the step has ended."""
+        with tf.control_dependencies([outcome]):
+            ended = tf.cast(outcome != DROPPED, tf.int64)
+            left = [
+                _put(self._under_way, push.worker, tf.constant(_NOT_UNDER_WAY, tf.int64)),
+                _put(self._clocks, push.worker, self._clocks.sparse_read(push.worker) + ended),
+                _put(self._heard, push.worker, self._now.read_value()),
+            ]
+        with tf.control_dependencies(left):
+            return after([self._changed.notify_all()], outcome)
+
+    def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
+        """Whether the others, oldest first, could all push within the bound once `version` is reached."""
+        pulled = tf.sort(self._pulled_by_others(worker))
+        under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
+        staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way
+        return tf.reduce_all(staleness <= self._max_staleness)
+
+
+def _put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
+    """Writes one element of a vector."""
+    return table.scatter_update(tf.IndexedSlices(value[None], index[None]))
