@@ -16,7 +16,7 @@ from ps_cluster.training.training_clock import from_json
 
 __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
 
-SCHEMA = 1
+SCHEMA = 2  # 1: train_seconds and examples_per_second began anew with every chief, startup_seconds was the last one's
 UPDATES = ("scheduled", "applied", "duplicated", "lost", "rolled_back", "replays_refused", "mixed")
 GRADIENTS = ("scheduled", "applied", "dropped", "per_update")
 TIMES = ("goodput", "rolled_back_seconds", "interrupted_seconds")
@@ -115,14 +115,13 @@ def _training(run_dir: RunDir, rows: list[Json]) -> Json:
 
 
 def _from_progress(row: Json) -> Json:
-    seconds, examples = row.get("train_seconds"), row.get("examples")
     times = from_json(row.get("times", {}))
     return {
-        "train_seconds": seconds or 0.0,
+        "train_seconds": row.get("train_seconds", 0.0),
         "goodput": times.goodput,
         "rolled_back_seconds": times.rolled_back,
         "interrupted_seconds": times.interrupted,
-        "examples_per_second": examples / seconds if seconds and examples else None,
+        "examples_per_second": None,
         "updates": {"scheduled": row.get("scheduled", 0), "applied": row.get("applied", 0)},
         "proof": None,
         "staleness": {},

@@ -154,9 +154,11 @@ class _Chief:
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
         while left := len(again) + total - following:
             size = self._size(self._steps_per_second, left=left / self._config.training_workers)
-            first, again = np.split(again, [min(size, len(again))])
-            end = min(total, following + size - len(first))
-            step_ids, following = np.concatenate([first, np.arange(following, end)]), end
+            if len(again):  # apart from new ones, which may have to wait until these are done
+                step_ids, again = np.split(again, [min(size, len(again))])
+            else:
+                step_ids = np.arange(following, min(total, following + size))
+                following = int(step_ids[-1]) + 1
             while step_ids[-1] >= self._progress.end_of_window:
                 yield False
             self._schedule(run_steps, step_ids)

@@ -6,7 +6,7 @@ and the rows in its journal. The steps in the rows are held against the updates 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +19,7 @@ from ps_cluster.training.step_set import StepSet
 
 MOST_PROBLEMS = 10
 Json = dict[str, Any]
+OnRows = Callable[[int], None]
 
 
 @dataclass(frozen=True)
@@ -47,15 +48,14 @@ class SliceAudit:
     def distinct(self) -> int:
         return self._steps.count
 
-    def read(self, chunks: Iterable[np.ndarray]) -> None:
-        """Take in `chunks`, structured arrays of ROW, in the order of acceptance."""
-        for rows in chunks:
-            self._check_versions(rows["version"].astype(np.int64))
-            self._check_rounds(rows)
-            self.repeated += self._steps.add(rows["step"].astype(np.int64))
-            self.rows += len(rows)
-            if self._rounds.steps_per_update > 1:  # rounds that are over get no more rows, nor do their late steps
-                self._steps.close_below(self.rows // self._rounds.gradients_per_update * self._rounds.steps_per_update)
+    def read(self, rows: np.ndarray) -> None:
+        """Take in the next rows, a structured array of ROW, in the order of acceptance."""
+        self._check_versions(rows["version"].astype(np.int64))
+        self._check_rounds(rows)
+        self.repeated += self._steps.add(rows["step"].astype(np.int64))
+        self.rows += len(rows)
+        if self._rounds.steps_per_update > 1:  # rounds that are over get no more rows, nor do their late steps
+            self._steps.close_below(self.rows // self._rounds.gradients_per_update * self._rounds.steps_per_update)
 
     def _check_versions(self, versions: np.ndarray) -> None:
         expected = (self.rows + np.arange(len(versions))) // self._rounds.gradients_per_update + 1
@@ -93,20 +93,30 @@ class SliceAudit:
         return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
 
 
-def audit(paths: Sequence[Path], counts: np.ndarray, rounds: Rounds, scheduled: StepSet, total: int | None) -> Json:
+def audit(
+    paths: Sequence[Path],
+    counts: np.ndarray,
+    rounds: Rounds,
+    scheduled: StepSet,
+    total: int | None,
+    on_rows: OnRows = lambda rows: None,
+) -> Json:
     """Return {"holds": bool, "problems": [a line each], "slices": [counts, rows, distinct steps], "duplicated": gradients}.
 
     Args:
       paths: of the journals, one for each slice. counts: int64 [slices, len(COUNTS)], from the parameter servers.
       scheduled: the updates that were handed out.
       total: the updates that the run was to have; None where it was stopped before.
+      on_rows: called now and then with the number of rows read since it was called last.
     """
     problems: list[str] = []
     slices, audits = [], []
     for index, path in enumerate(paths):
         found, own = SliceAudit(rounds), dict(zip(COUNTS, counts[index].tolist()))
         try:
-            found.read(journal.read(path))
+            for rows in journal.read(path):
+                found.read(rows)
+                on_rows(len(rows))
         except journal.JournalDamaged as error:
             problems.append(str(error))
         problems += (f"slice {index}: {problem}" for problem in found.problems(own))
@@ -125,6 +135,7 @@ def _schedule_problems(applied: int, scheduled: StepSet, total: int | None) -> I
     if scheduled.count != applied:
         yield f"{scheduled.count} updates were handed out, {applied} were applied"
     if total is not None and scheduled.count != total:
-        missing = scheduled.missing_below(total)
-        first = f"; the first that is missing is {missing[0]}" if len(missing) else ""
-        yield f"{total} updates were to be handed out, {scheduled.count} were{first}"
+        yield (
+            f"{total} updates were to be handed out, {scheduled.count} were; "
+            f"the first that is missing is {scheduled.first_missing}"
+        )

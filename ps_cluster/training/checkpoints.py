@@ -94,6 +94,13 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
     return path
 
 
+def remove_later(directory: Path, step: int) -> None:
+    """Remove the checkpoints of steps above `step`: training goes back behind them. Unreadable ones may come back."""
+    for later in steps(directory):
+        if later > step:
+            path_of(directory, later).unlink(missing_ok=True)
+
+
 def write(path: Path, checkpoint: Checkpoint) -> None:
     """Writes one checkpoint to `path`, beside it first; readers see the old file or the new one, never a part.
 

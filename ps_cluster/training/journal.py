@@ -46,8 +46,7 @@ class Journal:
         """
         self._path = path
         self._unwritten: list[bytes] = []
-        if count_rows(path) < rows:
-            raise JournalDamaged(f"'{path}' holds {count_rows(path)} rows, but {rows} were written")
+        check(path, rows)
         try:
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
             os.ftruncate(self._file, rows * RECORD.itemsize)
@@ -89,6 +88,12 @@ class Journal:
             raise JournalNotWritten(f"'{self._path}' can't be written: {error.strerror}") from error
         self._unwritten.clear()
         self._written = self.rows
+
+
+def check(path: Path, rows: int) -> None:
+    """Raise JournalDamaged where a journal has fewer rows."""
+    if (present := count_rows(path)) < rows:
+        raise JournalDamaged(f"'{path}' holds {present} rows, but {rows} were written")
 
 
 def count_rows(path: Path) -> int:

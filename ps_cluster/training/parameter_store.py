@@ -136,6 +136,6 @@ class ParameterStore:
             )
 
 
-def _size(name: str, array: np.ndarray) -> int | tuple[int, ...]:
-    """Return what must be equal for a checkpoint to fit: of vectors the length, of what slices count everything."""
-    return array.shape if name in _BY_SLICE else array.shape[-1]
+def _size(name: str, array: np.ndarray) -> int:
+    """Return what must be equal for a checkpoint to fit: the number of slices, or the length of vectors."""
+    return array.shape[0] if name in _BY_SLICE else array.shape[-1]

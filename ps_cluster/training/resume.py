@@ -9,9 +9,9 @@ from pydantic import ValidationError
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints, step_set
+from ps_cluster.training import checkpoints, journal, step_set
 from ps_cluster.training.checkpoints import Checkpoint
-from ps_cluster.training.journal import count_rows
+from ps_cluster.training.journal import JournalDamaged
 from ps_cluster.training.ledger import COLUMNS, COUNTS
 
 
@@ -39,18 +39,17 @@ def newest_checkpoint(
 def check_journals(found: Checkpoint, run_dir: RunDir) -> None:
     """Raise UserError where the journals lack rows of what was applied when the checkpoint was written."""
     for index, rows in enumerate(found.arrays["counts"][:, COUNTS.index("accepted")].tolist()):
-        path = run_dir.journal(index)
-        if (present := count_rows(path)) < rows:
-            raise UserError(
-                f"'{path}' holds {present} rows, but the checkpoint of step {found.step} needs {rows}: "
-                "it was cut or is missing; put it back, or begin anew in another run directory"
-            )
+        try:
+            journal.check(run_dir.journal(index), rows)
+        except JournalDamaged as error:
+            do = "put it back, or begin anew in another run directory"
+            raise UserError(f"the checkpoint of step {found.step} can't be resumed: {error}: {do}") from error
 
 
 def _config_of(found: Checkpoint, run_dir: RunDir) -> RunConfig:
     earlier = UserError(
         f"run directory '{run_dir.root}' is of an earlier version, with another configuration or ledger: "
-        "it can be evaluated, not resumed"
+        "it can't be resumed; begin anew in another run directory"
     )
     try:
         config = RunConfig.model_validate(found.meta["config"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections import deque
 from typing import Any
@@ -12,13 +13,14 @@ from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
 from ps_cluster.run_dir import LIFE
 from ps_cluster.training import step_set, training_clock
-from ps_cluster.training.ledger import COLUMNS, COUNTS, NO_ROWS, TIME_COLUMNS, Joiner, rows_of
+from ps_cluster.training.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, rows_of
 from ps_cluster.training.parameter_store import Ledgers
 from ps_cluster.training.step_set import StepSet
 from ps_cluster.training.tally import Tally
 from ps_cluster.training.training_clock import TrainingClock
 
 RATE_WINDOW_S = 10.0
+SUMMED = ("loss", "learning_rate", "staleness", "correct", "examples")
 Json = dict[str, Any]
 
 
@@ -47,7 +49,7 @@ class RunProgress:
         self._joiner = Joiner(config.slices)
         self._applied_steps = StepSet()
         self._tally = Tally()
-        self._unreported: list[np.ndarray] = []
+        self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # of what no row has covered
         self._points: deque[tuple[float, int, int]] = deque()
 
     def resume(self, arrays: dict[str, np.ndarray], meta: Json) -> None:
@@ -115,7 +117,9 @@ class RunProgress:
         seconds = self.clock.seconds_at(rows["applied_time"])
         self.clock.note_updates(seconds)
         self._tally.add(rows, seconds)
-        self._unreported.append(rows)
+        for name in SUMMED:
+            self._fresh[name] += float(rows[name].sum())
+        self._fresh_rows += len(rows)
         if self._steps_per_update > 1:  # a step of a backup worker never comes, once its round is over
             self._applied_steps.close_below(self.applied * self._steps_per_update)
 
@@ -162,13 +166,13 @@ class RunProgress:
 
     def row(self, phase: str) -> Json:
         """A row of metrics/progress.jsonl; means are over the updates that no earlier row has covered."""
-        fresh = np.concatenate([NO_ROWS, *self._unreported])
-        self._unreported.clear()
+        sums, count = self._fresh, self._fresh_rows
+        self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0
 
         def mean(name: str) -> float | None:
             """None also for what is no number any more, which JSON can't say; "diverged" does."""
-            value = fresh[name].mean() if len(fresh) else np.nan
-            return float(value) if np.isfinite(value) else None
+            value = sums[name] / count if count else math.nan
+            return value if math.isfinite(value) else None
 
         times = self.clock.times
         return {
@@ -185,8 +189,8 @@ class RunProgress:
             "times": training_clock.to_json(times),
             "epoch": self.examples / self._train_examples,
             "loss": mean("loss"),
-            "diverged": not bool(np.isfinite(fresh["loss"]).all()),
-            "accuracy": float(fresh["correct"].sum() / fresh["examples"].sum()) if len(fresh) else None,
+            "diverged": not math.isfinite(sums["loss"]),
+            "accuracy": sums["correct"] / sums["examples"] if sums["examples"] else None,
             "learning_rate": mean("learning_rate"),
             "staleness_mean": mean("staleness"),
             "dropped": self._most("dropped"),

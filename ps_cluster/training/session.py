@@ -94,9 +94,11 @@ class Session:
         return self._store, compute
 
     def _open_journals(self) -> list[Journal]:
-        """The leader's, cut to what is resumed."""
+        """The leader's, cut to what is resumed. Later states are of the history that is cut off."""
         if not self.leads:
             return []
+        for directory in self._run_dir.states if self._resumed else ():
+            checkpoints.remove_later(directory, self._resumed.step)
         self._run_dir.journal(0).parent.mkdir(exist_ok=True)
         return [Journal(self._run_dir.journal(index), rows) for index, rows in enumerate(self.progress.positions)]
 
@@ -129,15 +131,16 @@ class Session:
         config, journals = self._config, [self._run_dir.journal(index) for index in range(self._config.slices)]
         rounds = Rounds(config.steps_per_update, config.gradients_per_update)
         result = self.progress.result()
-        proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total)
+        told = self._reporter.written
+        proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, told)
         result["updates"]["duplicated"] = proof.pop("duplicated")
         servers = [{"index": i, "parameters": part.length} for i, part in enumerate(self._store.slices)]
         try:
-            tables.write_updates(self._run_dir.updates, journals, rounds, self._reporter.written)
+            tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, told)
             if config.on_parameter_servers:  # elsewhere each process applies for itself
-                tables.write_applies(self._run_dir.applies, journals, self._reporter.written)
-        except JournalDamaged as error:
-            say(f"the ledger can't be written as a table: {error}")  # the proof says so too
+                tables.write_applies(self._run_dir.applies, journals, told)
+        except (JournalDamaged, OSError) as error:  # of a damaged one the proof tells too
+            say(f"the ledger can't be written as a table: {error}")
         return result | {"proof": proof, "parameter_servers": servers if config.on_parameter_servers else []}
 
 
@@ -198,7 +201,7 @@ class Reporter:
             self.row(phase)
 
     def written(self, rows: int) -> None:
-        """So many more rows of the ledger are in its tables: a long ledger takes a while, and somebody may be waiting."""
+        """So many more rows of the ledger were read for its proof and tables: of many it takes a while, and somebody waits."""
         self._written += rows
         self.row_when_due("writing")
 

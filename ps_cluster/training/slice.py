@@ -274,7 +274,7 @@ class Slice:
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Put a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
-            value = state[name]
+            value = self._ledger.fitted(state[name]) if name == "seen" else state[name]
             if variable.shape.rank == 2:  # a row for each worker, and there may be other workers now
                 newcomers = np.tile(self._row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
                 value = np.concatenate([value[: variable.shape[0]], newcomers])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import tensorflow as tf
 
 from ps_cluster.training.ledger import COLUMNS
@@ -29,8 +30,14 @@ class SliceLedger:
         """What belongs in a snapshot beside `accepted`; the rows are in the chief's journal."""
         return {"seen": self._seen}
 
+    def fitted(self, seen: np.ndarray) -> np.ndarray:
+        """Return the ring of step ids of a snapshot, which may have another length, as int64 [window]."""
+        ring, marks = np.zeros(self._window, np.int64), np.sort(seen[seen > 0])
+        ring[(marks - 1) % self._window] = marks  # of several in a place the last one, which is the newest
+        return ring
+
     def has(self, steps: tf.Tensor) -> tf.Tensor:
-        """Return bool […]: whether each of `steps` (int64 […]) was accepted, if it is open or was not dropped."""
+        """Return bool […]: whether each of `steps` (int64 […]) was accepted; true also of a step closed long ago."""
         # Where a later step stands in its place, the step was closed before that one was handed out.
         return self._seen.sparse_read(steps % self._window) > steps
 

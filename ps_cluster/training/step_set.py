@@ -51,7 +51,7 @@ class StepSet:
         return ids[~self.holds(ids)]
 
     def both(self, other: StepSet) -> StepSet:
-        """Return the ids that are in this set and in `other`; in neither was any left out."""
+        """Return the ids that are in this set and in `other`. Both must count all that is below: nothing was closed."""
         below = min(self.first_missing, other.first_missing)
         ids = np.arange(below, max(self.end, other.end))
         return StepSet(below, ids[self.holds(ids) & other.holds(ids)])

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
 from typing import TextIO
@@ -10,7 +12,7 @@ from typing import TextIO
 import numpy as np
 
 from ps_cluster.training import journal
-from ps_cluster.training.audit import Rounds
+from ps_cluster.training.audit import OnRows, Rounds
 from ps_cluster.training.ledger import NO_ROWS, ROW, Joiner
 from ps_cluster.training.step_set import StepSet
 
@@ -19,22 +21,23 @@ APPLY_ROW = np.dtype([(name, np.float64) for name in ("ps", *APPLY_COLUMNS)])
 """A line of metrics/applies.csv."""
 _WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "correct"}
 
-OnRows = Callable[[int], None]
 
-
-def write_updates(path: Path, journals: Sequence[Path], rounds: Rounds, on_rows: OnRows = lambda rows: None) -> None:
+def write_updates(
+    path: Path, journals: Sequence[Path], rounds: Rounds, window: int, on_rows: OnRows = lambda rows: None
+) -> None:
     """Write a line for each step that every slice has applied, in the order of steps: the fields of ROW.
 
     Args:
-      journals: of the slices.
-      on_rows: called now and then with the number of rows written since it was called last.
+      journals: of the slices. window: how far apart steps may be that were under way at a time (`config.ledger_window`).
+      on_rows: called now and then with the number of rows read since it was called last.
     Raises:
       JournalDamaged: a row's checksum is wrong.
+      OSError: the disk refuses. In both cases there is no file, or the one of before.
     """
     with _csv(path, ROW) as file:
-        for rows in _in_step_order(journals, rounds):
+        for rows, read in _in_step_order(journals, rounds, window):
             _write_lines(file, rows)
-            on_rows(len(rows))
+            on_rows(read)
 
 
 def write_applies(path: Path, journals: Sequence[Path], on_rows: OnRows = lambda rows: None) -> None:
@@ -68,8 +71,9 @@ def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
         return np.loadtxt(file, row, delimiter=",", ndmin=1)
 
 
-def _in_step_order(journals: Sequence[Path], rounds: Rounds) -> Iterator[np.ndarray]:
-    """The joined rows: those of a chunk of each journal at a time, without the ones that lower steps may still precede."""
+def _in_step_order(journals: Sequence[Path], rounds: Rounds, window: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Joined rows, and from how many of the journals: without those that lower steps may still precede, or may not, once
+    they are a whole window higher: those steps were lost."""
     joiner, steps, held, gradients = Joiner(len(journals)), StepSet(), NO_ROWS, 0
     for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):
         rows = joiner.add(list(chunks))
@@ -77,18 +81,26 @@ def _in_step_order(journals: Sequence[Path], rounds: Rounds) -> Iterator[np.ndar
         gradients += len(rows)
         if rounds.steps_per_update > 1:
             steps.close_below(gradients // rounds.gradients_per_update * rounds.steps_per_update)
+        steps.close_below(steps.end - window)
         held = np.concatenate([held, rows])
         held = held[np.argsort(held["step"], kind="stable")]
         ready = int(np.searchsorted(held["step"], steps.first_missing))
-        yield held[:ready]
+        yield held[:ready], sum(map(len, chunks))
         held = held[ready:]
-    yield held
+    yield held, 0
 
 
-def _csv(path: Path, row: np.dtype) -> TextIO:
-    file = path.open("w", encoding="utf-8")
-    file.write(",".join(row.names) + "\n")
-    return file
+@contextlib.contextmanager
+def _csv(path: Path, row: np.dtype) -> Iterator[TextIO]:
+    """A file beside `path`, with the header; it becomes `path` where the block ends well."""
+    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with beside.open("w", encoding="utf-8") as file:
+            file.write(",".join(row.names) + "\n")
+            yield file
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 def _write_lines(file: TextIO, rows: np.ndarray) -> None:

@@ -126,7 +126,7 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
     append_row(run_dir.progress, progress_row(391, BEGAN + 20, seconds=13.0, resumed_update=0.2))
     summary = write(run_dir)
     assert json.loads(run_dir.summary.read_text()) == summary
-    assert (summary["schema"], summary["outcome"], summary["mode"], summary["seed"]) == (1, "completed", "async", 0)
+    assert (summary["schema"], summary["outcome"], summary["mode"], summary["seed"]) == (2, "completed", "async", 0)
     assert (summary["dataset"], summary["dataset_kind"]) == ("cifar10", "real")
     assert (summary["model"], summary["precision"]) == ("tutorial_cnn", "bfloat16")
     passed_on = ("updates", "gradients", "staleness", "proof")
@@ -181,7 +181,7 @@ def test_killed_run_is_summed_up_from_its_progress(run_dir):
     assert summary["proof"] is None, "nobody held the journals against the parameter servers"
     assert summary["gradients"] == dict.fromkeys(("scheduled", "applied", "dropped", "per_update"))
     assert summary["staleness"] == {"mean": None, "p50": None, "p95": None, "max": None, "histogram": {}}
-    assert (summary["train_seconds"], summary["examples_per_second"]) == (5.0, 2560.0)
+    assert (summary["train_seconds"], summary["examples_per_second"]) == (5.0, None)
     assert summary["workers"][0]["updates"] == 100
     assert "failed" in closing_table(summary, run_dir)
 

@@ -32,7 +32,7 @@ class Run:
         self.rows[index] = rows
         self.count(index, accepted=len(rows))
 
-    def proof(self, damage=None):
+    def proof(self, damage=None, **options):
         for path, rows in zip(self._paths, self.rows):
             write_journal(path, rows)
         if damage is not None:
@@ -40,7 +40,7 @@ class Run:
             content[damage * RECORD.itemsize + 20] ^= 1
             self._paths[1].write_bytes(content)
         counts = np.array([[own[name] for name in COUNTS] for own in self.counts])
-        return audit(self._paths, counts, self.rounds, self.scheduled, self.total)
+        return audit(self._paths, counts, self.rounds, self.scheduled, self.total, **options)
 
 
 @pytest.fixture
@@ -213,3 +213,8 @@ def test_a_round_that_took_a_gradient_too_many(tmp_path):
     rows["version"] = [1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
     run = Run(tmp_path, BACKUP, rows)
     assert "slice 0: row 2: version 1, where 2 belongs" in run.proof()["problems"]
+
+
+def test_the_proof_tells_how_far_it_has_read(run):
+    read = []
+    assert run.proof(on_rows=read.append)["holds"] and sum(read) == 2 * UPDATES

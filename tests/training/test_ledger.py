@@ -70,3 +70,10 @@ def test_steps_are_counted_that_two_processes_pushed_to_different_slices():
     assert joiner.mixed == 1
     joined = joiner.add([NONE, rows_of([2], pid=9)])
     assert joiner.mixed == 2 and joined["pid"].tolist() == [8]
+
+
+def test_a_row_that_a_slice_has_twice_stands_for_no_other_slice():
+    joiner = Joiner(2)
+    assert len(joiner.add([rows_of([7, 7], version=[1, 2]), rows_of([])])) == 0
+    assert joiner.add([rows_of([]), rows_of([7], version=[1])])["step"].tolist() == [7]
+    assert len(joiner.waiting) == 0

@@ -102,6 +102,6 @@ def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
     write_journal(path, random_rows(6))
     path.write_bytes(path.read_bytes()[:-1])
     for rows in (5, 0):
-        with pytest.raises(UserError, match=f"'{path}' holds {rows} rows, but the checkpoint of step 5 needs 6"):
+        with pytest.raises(UserError, match=f"'{path}' holds {rows} rows, but 6 were written: put it back"):
             check_journals(*found)
         path.unlink(missing_ok=True)

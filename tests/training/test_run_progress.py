@@ -1,4 +1,5 @@
 import json
+import pickle
 
 import numpy as np
 import pytest
@@ -248,3 +249,18 @@ def test_a_resumed_run_without_an_update_has_trained_no_longer(machine):
     machine.now = 7.0
     look(progress, NONE)
     assert progress.result()["train_seconds"] == 30 and progress.result()["goodput"] == 1
+
+
+def test_what_no_row_was_asked_for_takes_no_memory():
+    progress = make_progress(steps=10_000)
+    progress.scheduled(np.arange(10_000))
+
+    def take(first):
+        look(progress, applied(*((step, step + 1, 0, 0, 7, 1.0) for step in range(first, first + 1000))))
+
+    take(0)
+    size = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None}))
+    for first in range(1000, 10_000, 1000):
+        take(first)
+    grown = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None})) - size
+    assert grown < 2000 and progress.row("training")["loss"] == 5000.5

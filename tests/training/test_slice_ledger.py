@@ -99,3 +99,14 @@ def test_a_snapshot_holds_what_tells_open_steps_from_accepted_ones():
     rows = ledgers.random_rows(8)[6:]
     second.write(rows)
     assert (second.read(8) == rows).all() and second.accepted == 10
+
+
+@pytest.mark.parametrize("length", [2, 8, 32])
+def test_a_ring_of_another_length_keeps_the_newest_steps(length):
+    steps = np.array([3, 4, 9, 10, 11])
+    seen = np.zeros(length, np.int64)
+    for step in steps:
+        seen[step % length] = step + 1
+    kept = SliceLedger(WINDOW).fitted(seen)
+    newest = {step % WINDOW: step for step in sorted(set(seen[seen > 0] - 1))}
+    assert {place: int(mark) - 1 for place, mark in enumerate(kept) if mark} == newest
