@@ -66,15 +66,18 @@ class BoundedSlice(WaitingSlice):
         ]
 
     def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
-        def attempt() -> tf.Tensor:
-            slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), self._clocks_now(), NO_END))
-            clock = tf.maximum(self._clocks.sparse_read(worker), self._lowest_clock(worker))
-            few = tf.math.count_nonzero(self._pulled_by_others(worker) != _NOT_UNDER_WAY) <= self._max_staleness
-            may_begin = tf.logical_and(few, slowest >= clock - self._max_clock_lag)
-            return tf.cond(may_begin, lambda: self._let_in(worker, clock, turn), lambda: tf.constant(WAIT))
-
+        worker, *turn = self._sent(worker, *turn)
         with tf.device(self._device):
-            return [now_after(self._changed.wait_while(WAIT, attempt))]
+            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*turn))))]
+
+    def _may_begin(self, worker: tf.Tensor, turn: Turn) -> tf.Tensor:
+        """APPLIED, with the worker under way, or WAIT."""
+        clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
+        slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
+        clock = clocks[worker]
+        few = tf.math.count_nonzero(self._pulled_by_others(worker) != _NOT_UNDER_WAY) <= self._max_staleness
+        ready = tf.logical_and(few, slowest >= clock - self._max_clock_lag)
+        return tf.cond(ready, lambda: self._let_in(worker, clock, turn), lambda: tf.constant(WAIT))
 
     def _let_in(self, worker: tf.Tensor, clock: tf.Tensor, turn: Turn) -> tf.Tensor:
         now = self._version.read_value()
@@ -86,17 +89,16 @@ class BoundedSlice(WaitingSlice):
             _put(self._heard, worker, self._now.read_value()),
             self._newest_step.assign(newest, read_value=False),
         ]
-        with tf.control_dependencies(entered):  # a clock that was raised, or the last dispatch, may let others go on
-            return after([self._changed.notify_all()], APPLIED)
+        return after(entered, APPLIED)
 
     def _clocks_now(self) -> tf.Tensor:
         """int64 [workers]"""
         return self._clocks.read_value()[: self._under_way.shape[0]]
 
-    def _lowest_clock(self, worker: tf.Tensor) -> tf.Tensor:
-        """int64 []: at a lower one its update would have had to be there when another's newest step began."""
+    def _lowest_clock(self) -> tf.Tensor:
+        """int64 []: an update that is made at a lower one should have been there already when somebody began a step."""
         begun = self._clocks_now() - tf.cast(self._under_way.read_value() == _NOT_UNDER_WAY, tf.int64)
-        return tf.reduce_max(self._of_others(worker, True, begun, -1)) - self._max_clock_lag
+        return tf.reduce_max(begun) - self._max_clock_lag
 
     def _waited_for(self) -> tf.Tensor:
         """bool [workers]"""
@@ -114,7 +116,7 @@ class BoundedSlice(WaitingSlice):
         return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
 
     @staticmethod
-    def _of_others(worker: tf.Tensor, chosen: tf.Tensor | bool, values: tf.Tensor, elsewhere: int) -> tf.Tensor:
+    def _of_others(worker: tf.Tensor, chosen: tf.Tensor, values: tf.Tensor, elsewhere: int) -> tf.Tensor:
         """int64 [workers]: `values` of those who are chosen, but for `worker`."""
         other = tf.range(values.shape[0], dtype=tf.int64) != worker
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
@@ -126,7 +128,7 @@ class BoundedSlice(WaitingSlice):
         now = self._version.read_value()
         too_stale = tf.logical_or(
             now - push.version > self._max_staleness,
-            self._clocks.sparse_read(push.worker) < self._lowest_clock(push.worker),
+            self._clocks.sparse_read(push.worker) < self._lowest_clock(),
         )
 
         def take() -> tf.Tensor:

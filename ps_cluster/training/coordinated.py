@@ -5,6 +5,8 @@ Who may go on is decided in the slice's critical section, so these work with one
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
@@ -20,6 +22,12 @@ class WaitingSlice(Slice):
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         self._changed = Condition(device, self._section)
+
+    def _sent(self, *numbers: tf.Tensor) -> list[tf.Tensor]:
+        """The worker's `numbers` (int64 []) on the parameter server: a wait that named the worker's own would ask it again."""
+        vector = tf.stack(numbers)
+        with tf.device(self._device):
+            return tf.unstack(tf.identity(vector))
 
     @tf.function(autograph=False)
     def tick(self, seconds: tf.Tensor, hand_out: HandOut) -> tf.Tensor:
@@ -55,14 +63,16 @@ class RoundSlice(WaitingSlice):
         sums = {"slot_sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
         return super()._state | sums
 
-    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor) -> tf.Tensor:
+    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence) -> tf.Tensor:
         """float64 [2]: when `worker` asked and when it was admitted, in unix seconds of the parameter server.
 
-        It is admitted once it has not yet given its gradient to the round that is open.
+        It asks once everything `needed` is done, and is admitted once it has not yet given its gradient to the round that
+        is open.
 
         Args:
           end: the version at which the caller stops; it is admitted there without anything to do.
         """
+        worker, end = self._sent(worker, end)
 
         def attempt() -> tf.Tensor:
             now = self._version.read_value()
@@ -70,10 +80,10 @@ class RoundSlice(WaitingSlice):
             return tf.where(given, tf.constant(_NOT_YET, tf.int64), now)
 
         with tf.device(self._device):
-            asked = tf.timestamp()
+            asked = now_after(*needed)
             with tf.control_dependencies([asked]):
-                admitted = self._changed.wait_while(_NOT_YET, attempt)
-            return tf.stack([asked, now_after(admitted)])
+                admitted = now_after(self._changed.wait_while(_NOT_YET, attempt, tf.int64))
+            return tf.stack([asked, admitted])
 
     def _receive(self, push: Push) -> tf.Tensor:
         late = push.version < self._version.read_value()

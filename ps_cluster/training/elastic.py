@@ -18,6 +18,8 @@ Every worker's own weights are kept on the parameter server, so that a worker th
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -48,8 +50,8 @@ class ElasticSlice(Slice):
     def _slots(self) -> dict[str, tf.Variable]:
         return super()._slots | {"own": self._own, "before": self._before}
 
-    def pull(self, worker: tf.Tensor) -> list[tf.Tensor]:
-        weights, *others = super().pull(worker)
+    def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
+        weights, *others = super().pull(worker, needed)
         return [tf.reshape(weights, [self.vectors_given, self.length]), *others]
 
     def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:

@@ -58,9 +58,9 @@ class ParameterStore:
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
 
-    def pull(self, worker: tf.Tensor) -> Pulled:
-        """What `worker` (int64 []) is given."""
-        weights, statistics, versions = zip(*(part.pull(worker) for part in self.slices))
+    def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> Pulled:
+        """What `worker` (int64 []) is given, once everything `needed` is done."""
+        weights, statistics, versions = zip(*(part.pull(worker, needed) for part in self.slices))
         return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), tf.concat(versions, 0))
 
     def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):

@@ -11,6 +11,7 @@ half done: TensorFlow cancels an operation that waits, never one whose inputs ar
 from __future__ import annotations
 
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
@@ -134,8 +135,8 @@ class Slice:
     def tick(self, seconds: tf.Tensor, hand_out: HandOut) -> None:
         """Take in that so much time has passed (float64 []), and let all who wait try again; here nobody does."""
 
-    def pull(self, worker: tf.Tensor) -> list[tf.Tensor]:
-        """[weights in wire dtype, statistics, version [1]]: read together on the ps, sent as one message."""
+    def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
+        """[weights in wire dtype, statistics, version [1]]: read together on the ps after `needed`, sent as one message."""
 
         def read():
             (weights, statistics), version = self._given_to(worker)
@@ -144,7 +145,8 @@ class Slice:
             vectors = [weights, statistics, tf.reshape(version, [1])]
             return vectors if self._local else self._pull_message.pack(vectors)
 
-        with tf.device(self._device):
+        # Only what the ps does comes after it: if that is of the ps too, the worker need not hear of it.
+        with tf.device(self._device), tf.control_dependencies(needed):
             message = self._section.execute(read)
         return message if self._local else self._pull_message.unpack(message)
 

@@ -47,6 +47,9 @@ class Condition:
 
     TensorFlow 2.21 does not cancel what the graph of a dead worker waits for on a parameter server: the graph stays, gets
     its element like every other one, and takes nobody else's.
+
+    Attributes:
+      waiting: int32 [], the graphs that wait and were not notified since.
     """
 
     def __init__(self, device: str, section: tf.CriticalSection):
@@ -54,11 +57,10 @@ class Condition:
         with tf.device(device):
             self._queues = [tf.queue.FIFOQueue(_UNBOUNDED, tf.bool, []) for _ in range(2)]
             self._turn = tf.Variable(0)
-            self._waiting = tf.Variable(0)  # graphs that were counted since the last notification
+            self.waiting = tf.Variable(0)
 
-    def wait_while(self, value: int, attempt: Callable[[], tf.Tensor]) -> tf.Tensor:
-        """Make the attempt, a tensor of `value`'s dtype, in the critical section; again after each notification while it
-        comes to `value`.
+    def wait_while(self, value: int, attempt: Callable[[], tf.Tensor], dtype: tf.DType = tf.int32) -> tf.Tensor:
+        """Make the attempt, `dtype` [], in the critical section, and again after each notification while it comes to `value`.
 
         Nothing bounds it here: somebody has to call `notify_all` now and then, as the chief does with each look.
         """
@@ -67,28 +69,35 @@ class Condition:
             outcome = attempt()
             return outcome, tf.cond(tf.equal(outcome, value), self._count, lambda: tf.constant(_NOWHERE))
 
-        def again(_: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-            taken = tf.cond(tf.equal(turn, 0), self._queues[0].dequeue, self._queues[1].dequeue)
-            with tf.control_dependencies([taken]):
+        def body(outcome: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.control_dependencies([self._taken(turn)]):
                 return self._section.execute(counted)
 
-        first = self._section.execute(counted)
-        return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), again, first, parallel_iterations=1)[0]
+        start = tf.constant(value, dtype), tf.constant(_NOWHERE)
+        return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), body, start, parallel_iterations=1)[0]
+
+    def _taken(self, turn: tf.Tensor) -> tf.Tensor:
+        """An element of the queue of that number; what is there at once for the first attempt, which is in no queue."""
+
+        def take() -> tf.Tensor:
+            return tf.cond(tf.equal(turn, 0), self._queues[0].dequeue, self._queues[1].dequeue)
+
+        return tf.cond(tf.equal(turn, _NOWHERE), lambda: tf.constant(False), take)
 
     def _count(self) -> tf.Tensor:
         """int32 []: the number of the queue from which the one who was counted takes its element."""
-        return after([self._waiting.assign_add(1, read_value=False)], self._turn.read_value())
+        return after([self.waiting.assign_add(1, read_value=False)], self._turn.read_value())
 
     def notify_all(self) -> tf.Tensor:
         """In the critical section: let all try again who wait. Returns what the section's result has to depend on."""
-        waiting = self._waiting.read_value()
+        waiting = self.waiting.read_value()
         return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
 
     def _wake(self, waiting: tf.Tensor) -> tf.Tensor:
         turn = self._turn.read_value()
         put = tf.cond(tf.equal(turn, 0), *(lambda queue=queue: _fill(queue, waiting) for queue in self._queues))
         with tf.control_dependencies([put]):
-            return after([self._turn.assign(1 - turn, read_value=False)], self._waiting.assign(0))
+            return after([self._turn.assign(1 - turn, read_value=False)], self.waiting.assign(0))
 
 
 def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import tensorflow as tf
@@ -103,15 +103,13 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
     computation = Computation(compute, config)
     first = store.slices[0]
 
-    def attempt(turn: Turn, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
-        step_id = turn.step
+    def attempt(step_id: tf.Tensor, last: tf.Tensor, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
+        """Returns whether the step's gradient was dropped."""
         # The pull needs nothing of this iteration, so without the dependency it may run before the last push.
         asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
-        with tf.control_dependencies([asked]):
-            # Without anybody to wait for the two times are one. Who waits goes on to pull without a word to the worker.
-            (admitted,) = first.admit(identity.worker, turn) or [asked]
-        with tf.control_dependencies([admitted]):
-            pulled = store.pull(identity.worker)
+        # Without anybody to wait for the two times are one. Who waits goes on to pull without a word to the worker.
+        (admitted,) = first.admit(identity.worker, Turn(after([asked], step_id), last)) or [asked]
+        pulled = store.pull(identity.worker, [admitted])
         held = pause("computed", step_id, identity.both())
         result, row = computation(step_id, pulled, identity, scheduled, asked, admitted, *held)
         pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
@@ -120,23 +118,15 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         with tf.control_dependencies(applied):
             return tf.reduce_any(tf.equal(pushed, DROPPED))
 
-    def run_one(turn: Turn, *of_dispatch) -> tf.Tensor:
-        if not first.repeats_dropped:
-            return attempt(turn, *of_dispatch)
-        again = tf.constant(True)
-        return tf.while_loop(
-            lambda again: again,
-            lambda again: attempt(turn._replace(step=after([again], turn.step)), *of_dispatch),
-            [again],
-            parallel_iterations=1,
-        )[0]
-
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), TIME])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = Identity.read()
 
         def body(position: tf.Tensor) -> tf.Tensor:
-            with tf.control_dependencies([run_one(Turn(step_ids[position], step_ids[-1]), identity, scheduled)]):
+            dropped = attempt(step_ids[position], step_ids[-1], identity, scheduled)
+            if first.repeats_dropped:
+                return tf.where(dropped, position, position + 1)
+            with tf.control_dependencies([dropped]):
                 return position + 1
 
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
@@ -152,13 +142,12 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
     computation = Computation(compute, config)
     (first,) = store.slices
 
-    def pull(identity: Identity, end: tf.Tensor, *needed) -> list[tf.Tensor]:
+    def pull(identity: Identity, end: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
         """All of it on the parameter server, so that a push is answered with the next round's parameters."""
-        with tf.control_dependencies(needed):
-            times = first.admit_to_round(identity.worker, end)
-        with tf.control_dependencies([times]):
-            pulled = store.pull(identity.worker)
-        return [times, pulled.weights, pulled.statistics, pulled.versions]
+        times = first.admit_to_round(identity.worker, end, needed)
+        pulled = store.pull(identity.worker, [times])
+        # As the loop's variable it is where it is at first: on the ps it would be sent to the worker and back.
+        return [tf.identity(times), pulled.weights, pulled.statistics, pulled.versions]
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), TIME])
     def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
@@ -169,7 +158,7 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
             step_id = pulled.versions[0] * config.steps_per_update + identity.worker
             result, row = computation(step_id, pulled, identity, scheduled, *tf.unstack(times))
             pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
-            return pull(identity, end, pushed)
+            return pull(identity, end, [pushed])
 
         start = pull(identity, end)
         return tf.while_loop(lambda *pulled: pulled[-1][0] < end, body, start, parallel_iterations=1)[-1]

@@ -1,0 +1,77 @@
+"""Workers as threads of this process, that wait for each other in the graphs of a parameter store."""
+
+import threading
+from contextlib import contextmanager
+
+import tensorflow as tf
+
+from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.training.slice import DROPPED, NO_END, Turn
+from ps_cluster.training.waiting import sleep
+from tests.helpers.stores import row
+
+
+def run_workers(work, workers=3):
+    together = threading.Barrier(workers)
+
+    def start(worker):
+        together.wait(60)
+        work(worker)
+
+    threads = [threading.Thread(target=start, args=(worker,), daemon=True) for worker in range(workers)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    assert not any(thread.is_alive() for thread in threads), "a worker waits for ever"
+
+
+@contextmanager
+def ticking(store, seconds, workers=3, last_step=NO_END):
+    """Ticks again and again while its body runs: this is the chief."""
+    ended = threading.Event()
+
+    def tick():
+        while not ended.wait(0.02):
+            store.tick(seconds, workers=workers, last_step=last_step)
+
+    thread = threading.Thread(target=tick, daemon=True)
+    thread.start()
+    yield
+    ended.set()
+    thread.join(60)
+
+
+def identity(number):
+    return tf.constant(number, tf.int64)
+
+
+def admit(store, worker, step, last_of_dispatch=None):
+    """Returns when the worker may begin the step; of a dispatch that has another one, unless its last one is given."""
+    last = step + 1 if last_of_dispatch is None else last_of_dispatch
+    store.slices[0].admit(identity(worker), Turn(identity(step), identity(last)))
+
+
+def bounded_step(store, seconds):
+    """A step that takes its worker `seconds` (a function of the worker): the gradient of |w|^2 / 2.
+
+    Every step is the first of a dispatch that has another one.
+    """
+    first = store.slices[0]
+
+    @tf.function(autograph=False)
+    def run(step, info, wait):
+        worker = tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64)
+        pulled = store.pull(worker, first.admit(worker, Turn(step, step + 1)))
+        with tf.control_dependencies([pulled.weights]):
+            slept = sleep(wait)
+        with tf.control_dependencies([slept]):
+            return store.push(step, pulled.versions, tf.identity(pulled.weights), pulled.statistics, info)[0]
+
+    run.get_concrete_function(identity(0), row(worker=0), tf.constant(0.0, tf.float64))  # or the first one traces alone
+
+    def until_taken(step, worker):
+        while run(identity(step), row(worker=worker), tf.constant(seconds(worker), tf.float64)) == DROPPED:
+            pass
+
+    return until_taken

@@ -1,0 +1,181 @@
+"""The bound on clocks of Ho et al. 2013: what each worker has seen, and who is waited for."""
+
+import threading
+
+import numpy as np
+import pytest
+
+from ps_cluster.training.bounded import LEASE_S, BoundedSlice
+from ps_cluster.training.slice import NO_END, REFUSED
+from tests.helpers.clocks import unseen
+from tests.helpers.processes import wait_until
+from tests.helpers.stores import ledger_of, make_store, pull, row, state_of
+from tests.helpers.waiting import admit, bounded_step, identity, run_workers
+
+
+def store_with(lag, steps=30, workers=3):
+    training = {"mode": "bounded", "max_clock_lag": lag, "batch_size_per_worker": 1}
+    values = {"cluster.workers": workers}
+    return make_store(kind=BoundedSlice, training=training, values=values, steps=steps, rule="sgd")
+
+
+def clocks(store, workers=3):
+    return state_of(store)["clocks"][:workers].tolist()
+
+
+def tick(store, seconds=0.0, workers=3, last_step=NO_END):
+    store.tick(seconds, workers=workers, last_step=last_step)
+
+
+def push(store, worker, step):
+    pulled = pull(store, worker)
+    return store.push(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker)).numpy()
+
+
+def take(store, worker, step):
+    """Begins and ends the step."""
+    admit(store, worker, step)
+    push(store, worker, step)
+
+
+def asks(store, worker, step, last_of_dispatch=None):
+    """A thread in which the worker asks to begin the step."""
+    thread = threading.Thread(target=admit, args=(store, worker, step, last_of_dispatch), daemon=True)
+    thread.start()
+    return thread
+
+
+def waits(store, thread):
+    """Whether the only one who asks is not admitted; it has tried since the last change."""
+    wait_until(lambda: not thread.is_alive() or store.slices[0]._changed.waiting.numpy())
+    return thread.is_alive()
+
+
+def equal_shares(store, steps, seconds):
+    """The ledger's rows after all workers have taken every third step, each so many `seconds` (a function of the worker)."""
+    step = bounded_step(store, seconds)
+    run_workers(lambda worker: [step(number, worker) for number in range(worker, steps, 3)])
+    [rows], _ = ledger_of(store)
+    return rows
+
+
+@pytest.mark.parametrize("lag", [0, 1, 3])
+def test_who_begins_a_step_has_seen_every_update_that_is_older_than_the_bound(lag):
+    store = store_with(lag, steps=60)
+    rows = equal_shares(store, 60, lambda worker: 0.02 if worker == 2 else 0.0)
+    assert not unseen(rows, lag) and clocks(store) == [20, 20, 20]
+    assert lag == 0 or unseen(rows, lag - 1), "the quick ones go ahead as far as they may"
+
+
+def test_with_a_lag_of_zero_nobody_begins_a_step_before_all_have_pushed_the_one_before():
+    rows = equal_shares(store_with(0), 30, lambda worker: 0.005 * worker)
+    order = np.argsort(rows["version"])
+    in_rounds = rows["worker"][order].reshape(10, 3)
+    assert (np.sort(in_rounds) == [0, 1, 2]).all(), "every three updates are one of each worker"
+    read = (rows["version"] - 1 - rows["staleness"])[order].reshape(10, 3)
+    assert (read >= 3 * np.arange(10)[:, None]).all()
+
+
+def test_a_worker_without_a_step_holds_nobody_back_once_the_last_dispatch_has_begun():
+    store = store_with(0)
+    take(store, 0, step=0)
+    ahead = asks(store, 0, step=1, last_of_dispatch=3)
+    assert waits(store, ahead), "the others may still come"
+    tick(store, last_step=4)
+    assert waits(store, ahead), "one dispatch has not begun"
+    admit(store, 1, step=4, last_of_dispatch=4)
+    tick(store, last_step=4)
+    assert waits(store, ahead), "worker 1 is under way"
+    push(store, 1, step=4)
+    assert not waits(store, ahead)
+
+
+def test_a_worker_between_two_steps_of_its_dispatch_is_waited_for_to_the_end():
+    store = store_with(0)
+    admit(store, 0, step=0, last_of_dispatch=1)
+    admit(store, 1, step=2, last_of_dispatch=3)
+    push(store, 0, step=0)
+    push(store, 1, step=2)
+    tick(store, last_step=3)
+    admit(store, 0, step=1, last_of_dispatch=1)  # worker 2 got no dispatch
+    push(store, 0, step=1)
+    ahead = asks(store, 0, step=4, last_of_dispatch=4)
+    assert waits(store, ahead)
+    admit(store, 1, step=3, last_of_dispatch=3)
+    push(store, 1, step=3)
+    assert not waits(store, ahead)
+
+
+def test_nobody_waits_for_a_worker_that_the_cluster_goes_on_without():
+    store = store_with(0)
+    take(store, 0, step=0)
+    take(store, 1, step=1)
+    ahead = asks(store, 0, step=2)
+    assert waits(store, ahead)
+    tick(store, workers=2)
+    assert not waits(store, ahead)
+
+
+def test_a_worker_that_is_not_heard_of_is_waited_for_until_its_lease_ends():
+    store = store_with(0)
+    take(store, 0, step=0)
+    take(store, 1, step=1)
+    ahead = asks(store, 0, step=2)
+    tick(store, seconds=LEASE_S - 1)
+    assert waits(store, ahead)
+    tick(store, seconds=2)
+    assert not waits(store, ahead)
+
+
+def test_a_worker_that_comes_back_goes_on_at_the_lowest_clock_that_the_bound_leaves_it():
+    store = store_with(2)
+    tick(store, seconds=LEASE_S)
+    for number in range(8):
+        take(store, 0, step=number)
+    assert clocks(store) == [8, 0, 0]
+    admit(store, 1, step=8)
+    assert clocks(store) == [8, 5, 0], "worker 0 has begun its last step at 7"
+    push(store, 1, step=8)
+    take(store, 0, step=9)
+    ahead = asks(store, 0, step=10)
+    assert waits(store, ahead), "it is 3 ahead now"
+    take(store, 1, step=11)
+    assert not waits(store, ahead)
+
+
+def test_a_worker_that_was_killed_under_way_takes_its_place_again():
+    store = store_with(0)
+    admit(store, 1, step=1)  # and no push of it
+    take(store, 0, step=0)
+    take(store, 2, step=2)
+    ahead = asks(store, 0, step=3)
+    assert waits(store, ahead)
+    take(store, 1, step=1)  # a new process of the same index
+    assert not waits(store, ahead) and clocks(store) == [1, 1, 1]
+
+
+def test_a_replay_that_is_refused_is_a_step_that_ended():
+    store = store_with(0)
+    take(store, 0, step=0)
+    admit(store, 1, step=0)
+    assert push(store, 1, step=0).tolist() == [REFUSED] and clocks(store) == [1, 1, 0]
+
+
+@pytest.mark.parametrize("workers", [3, 5])
+def test_clocks_go_on_behind_a_snapshot_also_with_more_workers(workers):
+    store = store_with(1, steps=20)
+    for step in range(12):
+        take(store, step % 3, step)
+    again = store_with(1, steps=20, workers=workers)
+    again.restore(state_of(store))
+    assert clocks(again, workers) == [4, 4, 4] + [0] * (workers - 3)
+    run_workers(lambda worker: take(again, worker, 12 + worker), workers=workers)
+    found = clocks(again, workers)
+    assert found[:3] == [5, 5, 5] and all(clock in (3, 4) for clock in found[3:]), "who is new begins behind the others"
+
+
+def test_both_bounds_hold_where_both_are_given():
+    training = {"mode": "bounded", "max_clock_lag": 2, "max_staleness": 1}
+    store = make_store(kind=BoundedSlice, training=training, steps=60, rule="sgd")
+    rows = equal_shares(store, 60, lambda worker: 0.01 if worker == 2 else 0.0)
+    assert not unseen(rows, 2) and rows["staleness"].max() <= 1

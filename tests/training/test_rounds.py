@@ -1,0 +1,97 @@
+"""Synchronous rounds, their workers threads of this process; the waiting is what a parameter server runs."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.training.coordinated import RoundSlice
+from ps_cluster.training.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.training.waiting import sleep
+from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
+from tests.helpers.waiting import identity, run_workers
+
+START = np.linspace(-1, 1, LENGTH)
+
+
+def round_step(store, end):
+    """Takes part in one round with the gradient (worker + 1) w; returns the outcome and the version pulled."""
+    (first,) = store.slices
+
+    @tf.function(autograph=False)
+    def run(info, wait):
+        worker = tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64)
+        pulled = store.pull(worker, [first.admit_to_round(worker, identity(end), [])])
+        with tf.control_dependencies([pulled.weights]):
+            slept = sleep(wait)
+
+        def push():
+            with tf.control_dependencies([slept]):
+                step = pulled.versions[0] * 3 + worker
+            gradient = pulled.weights * tf.cast(worker + 1, tf.float32)
+            return store.push(step, pulled.versions, gradient, tf.ones_like(pulled.statistics), info)[0]
+
+        return tf.cond(pulled.versions[0] < end, push, lambda: -1), pulled.versions[0]
+
+    run.get_concrete_function(row(worker=0), tf.constant(0.0, tf.float64))  # or the first one traces alone
+
+    def until_the_end(worker, seconds=0.0):
+        while run(row(worker=worker), tf.constant(seconds, tf.float64))[1] < end:
+            pass
+
+    return until_the_end
+
+
+def test_a_round_is_one_update_with_the_mean_of_all_gradients():
+    store = make_store(kind=RoundSlice, training={"mode": "sync-ps"}, steps=10, rule="momentum", momentum=0.5)
+    work = round_step(store, 10)
+    run_workers(work)
+    state, ([rows], [counts]) = state_of(store), ledger_of(store)
+    assert counts == {"version": 10, "applied": 10, "accepted": 30, "refused": 0, "dropped": 0}
+    assert state["statistics"].tolist() == [10.0] * 3, "the mean of the workers' changes, not their sum"
+    weights, velocity = START, np.zeros(LENGTH)
+    for _ in range(10):
+        velocity = 0.5 * velocity - 0.1 * 2 * weights  # (1 + 2 + 3) / 3 w
+        weights = weights + velocity
+    assert state["weights"] == pytest.approx(weights, rel=1e-5, abs=1e-7)
+    assert rows["version"].tolist() == np.repeat(np.arange(1, 11), 3).tolist() and not rows["staleness"].any()
+
+
+def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
+    class SlowSlice(RoundSlice):
+        def update(self, *args):
+            with tf.control_dependencies([sleep(tf.constant(0.05, tf.float64))]):
+                return super().update(*args)
+
+    store = make_store(kind=SlowSlice, training={"mode": "sync-ps"}, steps=4, rule="sgd")
+    run_workers(round_step(store, 4))
+    [rows], _ = ledger_of(store)
+    seconds = rows["applied_time"] - rows["entered_time"]
+    assert ((seconds.reshape(4, 3) >= 0.05).sum(axis=1) == 1).all()
+
+
+def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_dropped():
+    training = {"mode": "sync-ps", "backup_workers": 1}
+    store = make_store(kind=RoundSlice, training=training, steps=10, rule="sgd")
+    work = round_step(store, 10)
+    run_workers(lambda worker: work(worker, seconds=0.05 if worker == 2 else 0.0))
+    state, ([rows], [counts]) = state_of(store), ledger_of(store)
+    assert (counts["version"], counts["accepted"]) == (10, 20) and counts["dropped"] > 0
+    took_part = np.isin(np.arange(30), rows["step"]).reshape(10, 3)
+    assert (took_part.sum(axis=1) == 2).all() and took_part[:, 2].sum() < 10, "two a round, and not always the slow one"
+    means = took_part @ [1, 2, 3] / 2
+    assert state["weights"] == pytest.approx(START * np.prod(1 - 0.1 * means), rel=1e-5)
+
+
+def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():
+    made = [make_store(kind=RoundSlice, training={"mode": "sync-ps"}, steps=1, rule="sgd") for _ in range(2)]
+    pulled = pull(made[0])
+    ones = tf.ones(LENGTH)
+    for worker in range(2):
+        made[0].push(identity(worker), pulled.versions, ones, pulled.statistics, row(worker=worker))
+    made[1].restore(state_of(made[0]))
+    made[1].push(identity(2), pulled.versions, 4 * ones, pulled.statistics, row(worker=2))
+    state = state_of(made[1])
+    assert dict(zip(COUNTS, state["counts"][0].tolist())) == {
+        "version": 1, "applied": 1, "accepted": 3, "refused": 0, "dropped": 0
+    }  # fmt: skip
+    assert state["weights"] == pytest.approx(START - 0.1 * 2, rel=1e-5, abs=1e-7)
