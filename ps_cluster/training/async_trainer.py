@@ -53,8 +53,7 @@ def train(
     else:
         dispatcher = LocalDispatcher()
         store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)
-    workers = len(cluster.get("worker", ()))
-    _Chief(config, session, dispatcher, store, compute, workers).run(drain)
+    _Chief(config, session, dispatcher, store, compute).run(drain)
     session.end(stopped=drain.is_set())
 
 
@@ -95,14 +94,12 @@ class _Chief:
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
         store: ParameterStore,
         compute: Compute,
-        workers: int,
     ):
         self._config = config
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
         self._store = store
-        self._workers = workers
         self._handed_out = -1  # the last step id
         self._ends = False  # whether no more are handed out
         if config.training.mode == "sync-ps":
@@ -124,7 +121,7 @@ class _Chief:
         """Whether no dispatch was under way before a look at the ledger; raises what went wrong on a worker."""
         idle = self._dispatcher.done()
         last_step = self._handed_out if self._ends else NO_END
-        self._store.tick(POLL_S, workers=self._workers, last_step=last_step)
+        self._store.tick(POLL_S, last_step=last_step)
         self._session.keep_up(phase)
         return idle
 

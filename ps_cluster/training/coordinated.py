@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.slice import APPLIED, HandOut, Push, Slice, Start
+from ps_cluster.training.slice import APPLIED, Push, Slice, Start
 from ps_cluster.training.waiting import Condition, after, now_after
 
 _NOT_YET = -1  # of a version that a worker may take part in
@@ -30,15 +30,15 @@ class WaitingSlice(Slice):
             return tf.unstack(tf.identity(vector))
 
     @tf.function(autograph=False)
-    def tick(self, seconds: tf.Tensor, hand_out: HandOut) -> tf.Tensor:
+    def tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> tf.Tensor:
         def note() -> tf.Tensor:
-            with tf.control_dependencies(self._on_tick(seconds, hand_out)):
+            with tf.control_dependencies(self._on_tick(seconds, last_step)):
                 return self._changed.notify_all()
 
         with tf.device(self._device):
             return self._section.execute(note)
 
-    def _on_tick(self, seconds: tf.Tensor, hand_out: HandOut) -> list[tf.Operation]:
+    def _on_tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
         return []
 
 

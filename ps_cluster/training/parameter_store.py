@@ -11,7 +11,7 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.training.ledger import rows_of
-from ps_cluster.training.slice import HandOut, Slice, Start
+from ps_cluster.training.slice import Slice, Start
 
 
 _BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice
@@ -81,15 +81,14 @@ class ParameterStore:
         ]
         return tf.stack(pushed)
 
-    def tick(self, seconds: float, *, workers: int, last_step: int) -> None:
+    def tick(self, seconds: float, *, last_step: int) -> None:
         """Tell the slices now and then that time has passed; where workers wait, it lets them try again.
 
         Args:
-          seconds: since the last tick. workers: how many there are. last_step: as in `HandOut`.
+          seconds: since the last tick. last_step: the last step id that is handed out; NO_END while more may come.
         """
-        hand_out = HandOut(tf.constant(workers, tf.int64), tf.constant(last_step, tf.int64))
         for part in self.slices:
-            part.tick(tf.constant(seconds, tf.float64), hand_out)
+            part.tick(tf.constant(seconds, tf.float64), tf.constant(last_step, tf.int64))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
         """Return the rows of each slice from its number in `firsts` on, and what it counts."""

@@ -40,13 +40,6 @@ class Turn(NamedTuple):
     last_of_dispatch: tf.Tensor  # the last step id of the dispatch that it is in
 
 
-class HandOut(NamedTuple):
-    """What the chief knows of who has something to do: int64 [] each."""
-
-    workers: tf.Tensor  # how many there are
-    last_step: tf.Tensor  # the last step id that is handed out; NO_END while more may come
-
-
 @dataclass(frozen=True)
 class Start:
     """What a store or a slice of it begins with; vectors in float32.
@@ -132,8 +125,12 @@ class Slice:
         """
         return []
 
-    def tick(self, seconds: tf.Tensor, hand_out: HandOut) -> None:
-        """Take in that so much time has passed (float64 []), and let all who wait try again; here nobody does."""
+    def tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> None:
+        """Take in that so much time has passed (float64 []), and let all who wait try again; here nobody does.
+
+        Args:
+          last_step: int64 [], the last step id that is handed out; NO_END while more may come.
+        """
 
     def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
         """[weights in wire dtype, statistics, version [1]]: read together on the ps after `needed`, sent as one message."""

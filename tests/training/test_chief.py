@@ -51,7 +51,7 @@ def chief(monkeypatch):
     def make(missing, following, total):
         progress, dispatcher = Progress(missing, following, total), Dispatcher()
         config = build_config(overrides={"cluster.steps_per_dispatch": 4})
-        made = _Chief(config, Session(progress), dispatcher, None, None, workers=3)
+        made = _Chief(config, Session(progress), dispatcher, None, None)
         return made._plan, dispatcher.handed_out, progress
 
     return make

@@ -23,8 +23,8 @@ def clocks(store, workers=3):
     return state_of(store)["clocks"][:workers].tolist()
 
 
-def tick(store, seconds=0.0, workers=3, last_step=NO_END):
-    store.tick(seconds, workers=workers, last_step=last_step)
+def tick(store, seconds=0.0, last_step=NO_END):
+    store.tick(seconds, last_step=last_step)
 
 
 def push(store, worker, step):
@@ -103,16 +103,6 @@ def test_a_worker_between_two_steps_of_its_dispatch_is_waited_for_to_the_end():
     assert waits(store, ahead)
     admit(store, 1, step=3, last_of_dispatch=3)
     push(store, 1, step=3)
-    assert not waits(store, ahead)
-
-
-def test_nobody_waits_for_a_worker_that_the_cluster_goes_on_without():
-    store = store_with(0)
-    take(store, 0, step=0)
-    take(store, 1, step=1)
-    ahead = asks(store, 0, step=2)
-    assert waits(store, ahead)
-    tick(store, workers=2)
     assert not waits(store, ahead)
 
 
