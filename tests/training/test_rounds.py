@@ -1,11 +1,14 @@
 """Synchronous rounds, their workers threads of this process; the waiting is what a parameter server runs."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
 from ps_cluster.training.coordinated import RoundSlice
 from ps_cluster.training.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.training.slice import APPLIED, DROPPED
 from ps_cluster.training.waiting import sleep
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity, run_workers
@@ -71,15 +74,19 @@ def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
 
 def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_dropped():
     training = {"mode": "sync-ps", "backup_workers": 1}
-    store = make_store(kind=RoundSlice, training=training, steps=10, rule="sgd")
-    work = round_step(store, 10)
-    run_workers(lambda worker: work(worker, seconds=0.05 if worker == 2 else 0.0))
-    state, ([rows], [counts]) = state_of(store), ledger_of(store)
-    assert (counts["version"], counts["accepted"]) == (10, 20) and counts["dropped"] > 0
-    took_part = np.isin(np.arange(30), rows["step"]).reshape(10, 3)
-    assert (took_part.sum(axis=1) == 2).all() and took_part[:, 2].sum() < 10, "two a round, and not always the slow one"
-    means = took_part @ [1, 2, 3] / 2
-    assert state["weights"] == pytest.approx(START * np.prod(1 - 0.1 * means), rel=1e-5)
+    store = make_store(kind=RoundSlice, training=training, steps=6, rule="sgd")
+    orders, weights, outcomes = list(permutations(range(3))), START, []
+    for version, order in enumerate(orders):
+        pulled = pull(store)
+        for worker in order:
+            step, gradient = identity(3 * version + worker), pulled.weights * (worker + 1)
+            outcomes += store.push(step, pulled.versions, gradient, pulled.statistics, row(worker=worker)).numpy().tolist()
+        weights = weights * (1 - 0.1 * (order[0] + order[1] + 2) / 2)
+    assert outcomes == [APPLIED, APPLIED, DROPPED] * 6
+    [rows], [counts] = ledger_of(store)
+    assert counts == {"version": 6, "applied": 6, "accepted": 12, "refused": 0, "dropped": 6}
+    assert rows["step"].tolist() == [3 * v + worker for v, order in enumerate(orders) for worker in sorted(order[:2])]
+    assert state_of(store)["weights"] == pytest.approx(weights, rel=1e-5)
 
 
 def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():
