@@ -59,7 +59,7 @@ def run(
     **options: Any,
 ) -> int:
     """Train on a cluster of processes on this machine."""
-    began = time.time() - age_seconds(os.getpid())
+    began = time.monotonic() - age_seconds(os.getpid())
     if resume:
         _refuse_others(context, "resume", "profile", because="--resume goes on with")
         root, code = resume, start.resume_run(resume, view=make_view(), began=began)
@@ -76,13 +76,17 @@ def run(
 @cli.command()
 @click.option("--checkpoint-dir", type=_FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
 @click.option("--once", is_flag=True, help="Score the newest checkpoint and return.")
+@click.option("--wait-seconds", type=Number(0), help="Longest wait without a sign of life; default: 600.")
 @click.option("--data-dir", type=_FOLDER, help="Where CIFAR-10 is; default: the data set that the run used.")
-def evaluate(checkpoint_dir: Path, once: bool, data_dir: Path | None) -> None:
+def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
+    if once and wait_seconds is not None:
+        raise UserError("--wait-seconds: --once waits for nothing: leave one of them out")
     os.environ.update(environment.for_tensorflow(os.environ))
-    from ps_cluster.evaluation.evaluator import evaluate
+    from ps_cluster.evaluation.evaluator import PATIENCE_S, evaluate
 
-    evaluate(checkpoint_dir, once=once, data_dir=data_dir, notify=click.echo)
+    patience_s = PATIENCE_S if wait_seconds is None else wait_seconds
+    evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=click.echo)
 
 
 @cli.command()

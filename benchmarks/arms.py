@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
@@ -10,7 +9,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.config import RunConfig, read_yaml
+from ps_cluster.cluster.control_group import allowance
+from ps_cluster.config import CONFIG_FOLDER, RunConfig, read_yaml
 from ps_cluster.errors import UserError
 from ps_cluster.training.straggler_config import parse_stragglers
 
@@ -39,21 +39,24 @@ class Arm:
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
-        """`config` as the arm's project knows it: without settings it has not, and with its own value for one that is None.
+        """`config` as the arm's project knows it: its own value stands for one that is None, and defaults it has not are left out.
 
         Raises:
-          UserError: its project has no such setting.
+          UserError: its project has no such setting, and it is not the default here.
         """
-        sections = config.model_dump(mode="json")
+        given = config.model_dump(mode="json")
         if self.project == PROJECT:
-            return sections
-        own = read_yaml(self.project / "configs" / "default.yaml")
-        for section, values in sections.items():
-            if lost := [key for key, value in values.items() if key not in own[section] and value is not None]:
-                raise UserError(f"--before: '{self.project}' has no {section}.{lost[0]}")
-            known = {key: value for key, value in values.items() if key in own[section]}
-            sections[section] = {key: own[section][key] if value is None else value for key, value in known.items()}
-        return sections
+            return given
+        here, there = (read_yaml(folder / "default.yaml") for folder in (CONFIG_FOLDER, self.project / "configs"))
+        found: dict[str, Any] = {section: {} for section in there}
+        for section, values in given.items():
+            for key, value in values.items():
+                own = there.get(section, {})
+                if key in own:
+                    found[section][key] = own[key] if value is None else value
+                elif value != here[section][key]:
+                    raise UserError(f"{section}.{key}: got {value!r}: '{self.project}' has no such setting")
+        return found
 
 
 SINGLE = Arm("single", "benchmarks.single")
@@ -64,7 +67,7 @@ DDP = Arm("ddp", "benchmarks.ddp", values={"training.mode": "sync"}, torch=True)
 TORCH_SINGLE = Arm(
     "torch_single",
     "benchmarks.ddp",
-    values={"training.mode": "single", "cluster.intra_op_threads": len(os.sched_getaffinity(0))},
+    values={"training.mode": "single", "cluster.intra_op_threads": allowance().threads},
     torch=True,
 )
 

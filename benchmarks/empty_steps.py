@@ -19,6 +19,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.training import session
 from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.slice import Start
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import Compute
 
@@ -27,9 +28,10 @@ def build(
     length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
 ) -> tuple[ParameterStore, Compute]:
     """What `session.build` is to networks, for `length` weights that are 0 and stay it."""
-    zeros, factors, no_statistics = np.zeros(length, np.float32), np.ones(length, np.float32), np.zeros(0, np.float32)
+    nothing = np.zeros(0, np.float32)
+    start = Start(np.zeros(length, np.float32), np.ones(length, np.float32), statistics=nothing, keep=nothing)
     total_steps = config.total_steps(dataset.train_examples)
-    store = ParameterStore(devices, zeros, no_statistics, factors, config=config, total_steps=total_steps)
+    store = ParameterStore(devices, start, config=config, total_steps=total_steps)
     return store, compute
 
 

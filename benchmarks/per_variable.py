@@ -67,7 +67,8 @@ def train(
     warm, total = 3 * config.cluster.workers, config.total_steps(dataset.train_examples)
     run(0, warm)
     seconds = run(warm, warm + total)
-    result = progress.result([int(sum(np.prod(v.shape) for v in model.trainable_variables))])
+    parameters = int(sum(np.prod(v.shape) for v in model.trainable_variables))
+    result = progress.result() | {"proof": None, "parameter_servers": [{"index": 0, "parameters": parameters}]}
     rate = total * config.training.batch_size_per_worker / seconds
     write_json(run_dir.training_result, result | {"completed": True, "examples_per_second": rate})
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")

@@ -21,15 +21,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arms import CLUSTER
+from benchmarks.arms import CLUSTER, PROJECT
 from benchmarks.in_turns import open_data
-from benchmarks.arms import PROJECT
 from benchmarks.throughput import case, measure_once, scratch, spread
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand
 from ps_cluster.errors import RunFailed
 from ps_cluster.run_dir import RunDir, read_rows
-from ps_cluster.training.ledger import read_csv
+from ps_cluster.training.tables import read_csv
 
 NETWORK, PRECISION = "airbench", "bfloat16"
 WAIT_S = 120.0

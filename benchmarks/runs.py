@@ -12,7 +12,7 @@ from benchmarks.throughput import run_arm
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 
-MOST_STEPS_PER_S = 5_000  # a run must not be done before its time is over; each step is 128 bytes of ledger
+MOST_STEPS_PER_S = 5_000  # a run must not be done before its time is over
 CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 
 

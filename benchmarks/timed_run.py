@@ -26,7 +26,8 @@ from ps_cluster.cluster.usage import cpu_seconds
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.reporting.dashboard import Row
 from ps_cluster.reporting.progress import PlainView
-from ps_cluster.training.ledger import phase_shares, read_csv
+from ps_cluster.training.phases import phase_shares
+from ps_cluster.training.tables import read_csv
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,9 @@ DEFAULT_MAX_STALENESS = 3  # of mode bounded where no bound is given
 # Of one worker on a slow, crowded machine. The largest network here does 215 in float32 with a core to itself.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
 
+# Of a slice's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
+LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
+
 Fraction = Annotated[float, Field(ge=0, le=1)]
 Layer = dict[str, Any]
 # What reading YAML raises; a ValueError for what looks like a date or number and is none, such as 2024-13-45.
@@ -82,7 +85,7 @@ class Training(_Section):
     seed: int = Field(ge=0, lt=2**31)
     batch_size_per_worker: int = Field(ge=1, le=10_000)
     epochs: float = Field(gt=0, le=100_000)
-    steps: int | None = Field(ge=1, le=10_000_000)
+    steps: int | None = Field(ge=1, le=1_000_000_000)
     label_smoothing: Fraction
     max_staleness: int | None = Field(ge=0, le=1000)
     max_clock_lag: int | None = Field(ge=0, le=1000)
@@ -98,7 +101,7 @@ class DelayCompensation(_Section):
 
 class Elastic(_Section):
     local_steps: int = Field(ge=1, le=1000)
-    moving_rate: float = Field(gt=0, le=1)
+    beta: float = Field(gt=0, le=1)
 
 
 class LearningRateFactor(_Section):
@@ -234,6 +237,11 @@ class RunConfig(_Section):
         return self.elastic.local_steps if self.training.mode == "elastic" else 1
 
     @property
+    def moving_rate(self) -> float:
+        """Share of the way to each other that an exchange of elastic averaging moves a worker and the centre."""
+        return self.elastic.beta / self.cluster.workers
+
+    @property
     def examples_per_step(self) -> int:
         """Images behind one step id."""
         return self.training.batch_size_per_worker * self.batches_per_step
@@ -249,6 +257,16 @@ class RunConfig(_Section):
         if self.training.mode != "sync":
             return 1
         return dispatch_size(self.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
+
+    @property
+    def ledger_window(self) -> int:
+        """How many steps may be open, or accepted and not yet read by the chief, at a time: a power of 2.
+
+        Enough for all that a worker may be handed before a slow one has ended what it has.
+        """
+        most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.training_workers)
+        at_once = 2 * self.updates_at_once * self.steps_per_update
+        return 1 << (max(most, at_once) - 1).bit_length()
 
     @property
     def longest_update_seconds(self) -> float:

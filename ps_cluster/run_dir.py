@@ -94,6 +94,10 @@ class RunDir:
         """When each parameter server was at each update of its slice (CSV); absent without parameter servers."""
         return self.metrics / "applies.csv"
 
+    def journal(self, index: int) -> Path:
+        """The ledger of one slice of the parameters, appended to while training goes on (training/journal.py)."""
+        return self.metrics / "journal" / f"slice-{index}.bin"
+
     @property
     def trace(self) -> Path:
         """What every task did when, in Chrome's trace format."""
@@ -177,6 +181,10 @@ def write_json(path: Path, value: Any) -> None:
     write_whole(path, json.dumps(value, indent=1) + "\n")
 
 
+LIFE = "PS_CLUSTER_LIFE"  # environment variable: names the launcher's life, for rows; a task without one has none
+
+_TAIL_BYTES = 2**18  # more than the longest row has
+
 _unsaid: deque[str] = deque(maxlen=100)
 
 
@@ -203,6 +211,17 @@ def append_row(path: Path, row: dict[str, Any]) -> None:
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """The complete rows of a file that may not exist yet and may still grow."""
     yield from RowTail(path).new_rows()
+
+
+def last_row(path: Path) -> dict[str, Any] | None:
+    """The last complete row; None where there is none. Reads no more than the end of the file."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
+            lines = file.read().split(b"\n")
+    except FileNotFoundError:
+        return None
+    return next((row for line in reversed(lines[:-1]) if (row := _row(line)) is not None), None)
 
 
 class RowTail:

@@ -4,22 +4,26 @@ import contextlib
 import os
 import signal
 import subprocess
+import sys
 import time
 
 import pytest
 
-from tests.helpers.processes import assert_none_left, wait_until
+from tests.helpers import debugger
+from tests.helpers.processes import assert_none_left, of_run, wait_until
 from tests.helpers.real_cluster import finish, rows, start_run, summary_of, tasks, wait_for_training
 
 pytestmark = pytest.mark.cluster
 
 
-def assert_ledger_is_exact(summary, total):
+def assert_ledger_is_exact(summary, total, gradients=1):
     updates = summary["updates"]
     assert summary["outcome"] == "completed"
     assert (updates["scheduled"], updates["applied"]) == (total, total)
     assert (updates["duplicated"], updates["lost"]) == (0, 0)
-    assert sum(worker["updates"] for worker in summary["workers"]) == total
+    rows = total * gradients
+    assert summary["proof"]["holds"] and all(part["rows"] == rows for part in summary["proof"]["slices"])
+    assert sum(worker["updates"] for worker in summary["workers"]) == rows
 
 
 def wait_for_snapshots(run_dir):
@@ -89,18 +93,24 @@ def worked_since(run_dir, index, old_pids):
 
 @pytest.mark.parametrize("victims", [("ps",), ("chief",), ("worker", "ps"), ("ps", "chief")], ids="+".join)
 def test_what_a_dead_ps_or_chief_takes_along_is_done_again_from_the_newest_snapshot(tmp_path, victims):
-    run_dir = tmp_path / "run"
+    run_dir, started = tmp_path / "run", time.monotonic()
     process = start_run(run_dir, "--steps", 1500, "--set", "checkpoints.snapshot_every_seconds=0.5")
     wait_for_snapshots(run_dir)
     before = tasks(run_dir)
     for victim in victims:
         os.kill(before[victim, 0]["pid"], signal.SIGKILL)
+    killed_after = time.monotonic() - started
     output = finish(process)
     assert_none_left(run_dir)
     assert "from the newest snapshot" in output
     summary = summary_of(run_dir)
     assert_ledger_is_exact(summary, 1500)
     assert summary["evaluation"]["step"] == 1500
+    assert summary["startup_seconds"] < killed_after, "that of the first start"
+    # From the first update to the last: what was trained before the fault counts too, and so does the time without training.
+    assert summary["train_seconds"] > killed_after - summary["startup_seconds"] + summary["interrupted_seconds"]
+    in_vain = summary["interrupted_seconds"] + summary["rolled_back_seconds"]
+    assert summary["interrupted_seconds"] > 0 and summary["goodput"] > 1 - in_vain / (killed_after - summary["startup_seconds"])
     after = tasks(run_dir)
     assert all(after[task]["address"] != before[task]["address"] for task in before if task[0] == "ps")
 
@@ -120,31 +130,90 @@ def test_a_frozen_process_is_noticed_and_cannot_come_back(tmp_path, victim):
     assert_ledger_is_exact(summary_of(run_dir), 1500)
 
 
-def test_training_goes_on_with_a_worker_less_when_one_dies_every_time(tmp_path):
+# Longer than the launcher lets a process be stopped, and in mode sync than TensorFlow waits for a heartbeat.
+@pytest.mark.parametrize(("mode", "frozen_s"), [("async", 6.0), ("sync", 14.0)])
+def test_a_run_that_is_frozen_as_a_whole_goes_on_as_if_nothing_had_been(tmp_path, mode, frozen_s):
+    run_dir = tmp_path / "run"
+    launcher = start_run(run_dir, "--steps", 1500, "--no-evaluator", "--mode", mode)
+    wait_for_training(run_dir, updates=100)
+    others = [process for process in of_run(run_dir) if process.pid != launcher.pid]
+    pids = {task: row["pid"] for task, row in tasks(run_dir).items()}
+    for process in others:
+        process.suspend()
+    time.sleep(1.0)  # the launcher has seen it
+    launcher.send_signal(signal.SIGSTOP)
+    time.sleep(frozen_s)
+    launcher.send_signal(signal.SIGCONT)
+    time.sleep(0.5)
+    for process in others:
+        process.resume()
+    finish(launcher)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 1500, gradients=3 if mode == "sync" else 1)
+    assert summary["restarts"] == {} and (run_dir / "logs" / "launcher.log").read_text() == ""
+    assert {task: row["pid"] for task, row in tasks(run_dir).items()} == pids
+
+
+@pytest.mark.parametrize("mode", ["async", "bounded"])
+def test_a_worker_that_is_held_for_ever_is_found_and_training_ends(tmp_path, mode):
+    run_dir, marks = tmp_path / "run", tmp_path / "marks"
+    marks.mkdir()
+    held = {"PS_CLUSTER_TEST_PAUSE": f"computed:200:{marks}"}
+    process = start_run(run_dir, "--steps", 1500, "--no-evaluator", "--mode", mode, env=held)
+    output = finish(process)
+    assert_none_left(run_dir)
+    index, pid = map(int, (marks / "computed").read_text().split())
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 1500)
+    (silence,) = summary["silences"]
+    assert (silence["worker"], silence["pid"]) == (index, pid) and 10 < silence["seconds"] < 30
+    assert f"worker-{index} (pid {pid}) is silent: no update for" in output
+    assert "most recent call first" in (run_dir / "logs" / f"worker-{index}.log").read_text()
+    assert summary["restarts"] == {f"worker-{index}": 1} and summary["updates"]["rolled_back"] == 0
+
+
+def test_a_worker_that_a_debugger_holds_is_found_by_its_missing_gradient(tmp_path):
+    run_dir = tmp_path / "run"
+    process = start_run(run_dir, "--steps", 600, "--no-evaluator", "--mode", "sync-ps")
+    wait_for_training(run_dir, updates=100)
+    pid = tasks(run_dir)["worker", 1]["pid"]
+    held = subprocess.Popen([sys.executable, debugger.__file__, str(pid)])
+    output = finish(process)
+    assert held.wait(timeout=10) == 0
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 600, gradients=3)
+    assert [(silence["worker"], silence["pid"]) for silence in summary["silences"]] == [(1, pid)]
+    assert f"worker-1 (pid {pid}) is silent" in output and summary["restarts"] == {"worker-1": 1}
+
+
+def test_training_goes_on_without_the_worker_that_dies_every_time(tmp_path):
     run_dir = tmp_path / "run"
     process = start_run(run_dir, "--steps", 100_000, "--no-evaluator")
     wait_for_training(run_dir, updates=100)
     killed = set()
 
     def killed_until_it_is_gone():
-        worker = tasks(run_dir).get(("worker", 2), {})
+        worker = tasks(run_dir).get(("worker", 1), {})
         if worker.get("address") and worker["pid"] not in killed:
             os.kill(worker["pid"], signal.SIGKILL)
             killed.add(worker["pid"])
         return not worker.get("address")
 
     wait_until(killed_until_it_is_gone, within_s=60)
-    began = rows(run_dir)[-1]["applied"]
+    began, before = rows(run_dir)[-1]["applied"], {w["pid"] for w in rows(run_dir)[-1]["workers"]}
     wait_until(
         lambda: rows(run_dir)[-1]["phase"] == "training" and rows(run_dir)[-1]["applied"] > began + 100, within_s=60
     )
-    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)  # another one is taken back all the same
-    old = {tasks(run_dir)["worker", 1]["pid"]} | {w["pid"] for w in rows(run_dir)[-1]["workers"]}
-    wait_until(lambda: worked_since(run_dir, 1, old), within_s=60)
+    assert {w["index"] for w in rows(run_dir)[-1]["workers"] if w["pid"] not in before} == {0, 2}
+    os.kill(tasks(run_dir)["worker", 2]["pid"], signal.SIGKILL)  # another one is taken back all the same
+    old = {tasks(run_dir)["worker", 2]["pid"]} | {w["pid"] for w in rows(run_dir)[-1]["workers"]}
+    wait_until(lambda: worked_since(run_dir, 2, old), within_s=60)
     process.send_signal(signal.SIGINT)
     output = finish(process)
     assert_none_left(run_dir)
-    assert "goes on with a worker less" in output and len(killed) == 6
+    assert "goes on without worker-1" in output and len(killed) == 6
     updates = summary_of(run_dir)["updates"]
     assert updates["scheduled"] == updates["applied"] and updates["duplicated"] == updates["lost"] == 0
 

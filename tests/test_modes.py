@@ -110,7 +110,8 @@ def one_after_the_other(run_dir, step_ids, monkeypatch):
     store, compute = build(config, dataset, [LOCAL_DEVICE], LOCAL_DEVICE)
     monkeypatch.chdir(run_dir / "tasks" / "worker-0")
     steps_function(store, compute, config)(tf.constant(step_ids, tf.int64), tf.constant(NOBODY, tf.float64))
-    return store.snapshot(0)["weights"]
+    arrays, _ = store.snapshot([0])
+    return arrays["weights"]
 
 
 def test_the_bound_holds_with_a_straggler_that_would_break_it(tmp_path):

@@ -40,7 +40,7 @@ class Injected:
 
     kind: str
     victims: tuple[str, ...]
-    time: float  # unix s
+    time: float  # monotonic s, as in rows of progress
     whole_cluster: bool
     recovery_s: float | None
 
@@ -72,7 +72,7 @@ class Runner:
         stop_requested: Callable[[], bool] = lambda: False,
         notify: Callable[[str], None] = print,
         kill: Callable[[int, int], None] = os.kill,
-        clock: Callable[[], float] = time.time,
+        clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):
         self.injected: list[Injected] = []
@@ -89,7 +89,7 @@ class Runner:
         """Waits until the run trains, then injects `faults`, the next when it has recovered from the last.
 
         Args:
-          until: unix s after which no further fault is injected.
+          until: monotonic s after which no further fault is injected.
         Raises:
           ChaosFailed: it ended by itself, or did not recover in time.
           Interrupted: see `stop_requested`.

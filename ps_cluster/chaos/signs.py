@@ -13,13 +13,13 @@ Pids = Mapping[Task, int]
 
 
 class Sign(Protocol):
-    """Looked for until `seen_at` (unix s) is known."""
+    """Looked for until `seen_at` (monotonic s) is known."""
 
     missing: str  # what is told when it never comes
     seen_at: float | None
 
     def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        """`rows`: those that are new; `running`: the tasks whose process runs at `now` (unix s)."""
+        """`rows`: those that are new; `running`: the tasks whose process runs at `now` (monotonic s)."""
 
 
 class TrainingBack:
@@ -33,12 +33,12 @@ class TrainingBack:
 
     def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
         for row in rows:
-            if row["time"] <= self._fault_time or self.seen_at is not None:
+            if row["monotonic"] <= self._fault_time or self.seen_at is not None:
                 continue
             if row["phase"] == "connecting":  # the first row of every chief
                 self._restored = row["applied"]
             elif row["phase"] == "training" and self._restored is not None and row["applied"] > self._restored:
-                self.seen_at = row["time"]
+                self.seen_at = row["monotonic"]
 
 
 class WorkerBack:
@@ -53,7 +53,7 @@ class WorkerBack:
     def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
         for row in rows:
             if self.seen_at is None and worker_pids(row, self._index) - self._known:
-                self.seen_at = row["time"]
+                self.seen_at = row["monotonic"]
 
 
 class ProcessBack:

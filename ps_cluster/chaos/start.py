@@ -29,7 +29,7 @@ from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir, write_json, write_whole
-from ps_cluster.training.ledger import read_csv
+from ps_cluster.training.tables import read_csv
 
 
 def run_chaos(
@@ -98,7 +98,7 @@ class Experiment:
 
     def disturb(self, faults: Iterable[Fault]) -> None:
         """Injects the faults and drains the run; with that it is known how many steps there are to be."""
-        settings, started = self._settings, time.time()
+        settings, started = self._settings, time.monotonic()
         what = f"{settings.faults} faults" if settings.minutes is None else f"faults for {settings.minutes:g} min"
         self._notify(f"disturbed run: {what}, seed {settings.seed}; files in {self._root}")
         until = None if settings.minutes is None else started + 60 * settings.minutes
@@ -109,7 +109,7 @@ class Experiment:
                 runner.disturb(faults, until)
                 runner.drain()
             finally:
-                self._seconds = time.time() - started
+                self._seconds = time.monotonic() - started
             summary = run.summary()
         self._restarts = summary["restarts"]
         self._schedule = with_cool_down(summary["updates"]["applied"])

@@ -6,7 +6,9 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from ps_cluster.cluster.lifeline import LAUNCHER_PID
+from ps_cluster.cluster.control_group import Allowance, allowance
+from ps_cluster.cluster.lifeline import LAUNCHER_PID, start_ticks
+from ps_cluster.run_dir import LIFE
 
 PROJECT = Path(__file__).resolve().parents[2]
 
@@ -23,9 +25,26 @@ _FIXED = {
 def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
     """`given` with what a process of a run needs: it finds this project, and ends with its launcher."""
     python_path = os.pathsep.join(filter(None, [str(PROJECT), given.get("PYTHONPATH")]))
-    return for_tensorflow(given) | {"PYTHONPATH": python_path, LAUNCHER_PID: str(launcher_pid)}
+    own = {"PYTHONPATH": python_path, LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
+    return for_tensorflow(given) | own
 
 
-def for_tensorflow(given: Mapping[str, str]) -> dict[str, str]:
+def life_of(launcher_pid: int) -> str:
+    """Return the name of a launcher's life. In a container launchers have the same pid again and again."""
+    return f"{launcher_pid}@{start_ticks(launcher_pid)}"
+
+
+def for_tensorflow(given: Mapping[str, str], allowed: Allowance | None = None) -> dict[str, str]:
     """`given` with what a task's TensorFlow needs."""
-    return {**_DEFAULTS, **given, **_FIXED}
+    return {**_DEFAULTS, **_threads(allowed or allowance()), **given, **_FIXED}
+
+
+def _threads(allowed: Allowance) -> dict[str, str]:
+    """How many threads TensorFlow has where a quota allows less than the processors it counts.
+
+    A quota is used up in a moment by a thread for each of many processors, and then all of them wait for the next period.
+    """
+    if not allowed.quota_decides:
+        return {}
+    # With a single one between operations a server never connects.
+    return {"TF_NUM_INTRAOP_THREADS": str(allowed.threads), "TF_NUM_INTEROP_THREADS": str(max(2, allowed.threads))}

@@ -19,6 +19,7 @@ from ps_cluster.cluster.fork_server import MESSAGE_BYTES
 ARGV = (sys.executable, "-m", "ps_cluster.cluster.fork_server")
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
 ANSWER_TIMEOUT_S = 30.0
+LOOK_EVERY_S = 0.5
 
 _PR_SET_CHILD_SUBREAPER = 36
 
@@ -41,9 +42,13 @@ class ForkedProcess:
 class ForkServer:
     """Starts the fork server when the first task is asked for, and again when it is gone or answers no more."""
 
-    def __init__(self, popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str]):
+    def __init__(
+        self, popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str], clock: Callable[[], float]
+    ):
         """`popen` starts the server itself: whatever network that is in, the tasks are in."""
         self._popen = popen
+        self._clock = clock
+        self._timeout_s = FIRST_ANSWER_TIMEOUT_S
         self._run_root = run_root
         self._log = log
         self._env = env
@@ -74,16 +79,27 @@ class ForkServer:
 
     def _ask(self, request: str, stdout: BinaryIO) -> ForkedProcess:
         socket.send_fds(self._channel, [request.encode()], [stdout.fileno()])
-        answer = self._channel.recv(MESSAGE_BYTES)
+        answer = self._answer()
         if not answer:
             raise ConnectionError("it ended")
-        self._channel.settimeout(ANSWER_TIMEOUT_S)
+        self._timeout_s = ANSWER_TIMEOUT_S
         return ForkedProcess(int(answer))
+
+    def _answer(self) -> bytes:
+        """Waits in short turns, between which the clock is looked at: it counts only time in which this process ran."""
+        deadline = self._clock() + self._timeout_s
+        while True:
+            try:
+                return self._channel.recv(MESSAGE_BYTES)
+            except TimeoutError:
+                if self._clock() > deadline:
+                    raise
 
     def _start(self) -> None:
         self.close()
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.settimeout(FIRST_ANSWER_TIMEOUT_S)
+        self._channel.settimeout(LOOK_EVERY_S)
+        self._timeout_s = FIRST_ANSWER_TIMEOUT_S
         with theirs, self._log.open("ab") as log:
             self._server = self._popen(
                 [*ARGV, str(theirs.fileno()), str(self._run_root)],
@@ -107,10 +123,12 @@ class ForkServer:
 
 
 @contextmanager
-def fork_server(popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str]) -> Iterator[ForkServer]:
+def fork_server(
+    popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str], clock: Callable[[], float]
+) -> Iterator[ForkServer]:
     """A fork server for as long as the block lasts. Until then this process adopts what its descendants leave behind."""
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    with contextlib.closing(ForkServer(popen, run_root, log, env)) as server:
+    with contextlib.closing(ForkServer(popen, run_root, log, env, clock)) as server:
         yield server
     prctl(_PR_SET_CHILD_SUBREAPER, 0)

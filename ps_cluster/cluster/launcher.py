@@ -1,29 +1,33 @@
 """Runs a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-Exit codes: 0 completed, or drained by one Ctrl-C or SIGTERM · 130 (SIGTERM: 143) stopped at once, by the second one or
-because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
+Exit codes: 0 completed, or drained by one Ctrl-C, SIGTERM or SIGHUP · 130 (SIGTERM: 143, SIGHUP: 129) stopped at once, by
+the second one or because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
-import json
 import os
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import psutil
 from rich.console import Console
 
-from ps_cluster.cluster import environment, machine
+from ps_cluster.clock import AwakeClock
+from ps_cluster.cluster import environment, machine, memory
+from ps_cluster.cluster.control_group import allowance
+from ps_cluster.cluster.ending import Ending
 from ps_cluster.cluster.fork_client import ForkServer, fork_server
 from ps_cluster.cluster.isolation import Network, network_for
 from ps_cluster.cluster.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
 from ps_cluster.cluster.policy import Limits, on_death
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import Supervisor
-from ps_cluster.cluster.watch import Ending, Watch
+from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
@@ -48,7 +52,7 @@ def run_local(
 
     Args:
       config: complete, nothing in it is "auto" any more.
-      began: unix time from which start-up and wall seconds count; None: from now.
+      began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
       limits: of every wait; None: those of `config`.
@@ -59,26 +63,30 @@ def run_local(
         user's input was bad.
       RunFailed: the summary can't be written.
     """
-    began, limits = began or time.time(), limits or Limits.of(config)
+    began, limits = time.monotonic() if began is None else began, limits or Limits.of(config)
+    clock = AwakeClock()  # one for all limits: who waits in one place keeps it going for the others
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         _sole_launcher(run_dir),
         StopRequests() as stop_requests,
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
-        _fork_server_for(task_argv, network, run_dir) as server,
+        _fork_server_for(task_argv, network, run_dir, clock) as server,
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
-        supervisor = Supervisor(popen=server.popen if server else network.popen)
+        supervisor = Supervisor(popen=server.popen if server else network.popen, clock=clock)
         cluster = LocalCluster(
             config, run_dir, supervisor, network, resume=resume, task_argv=task_argv, fork_server=server
         )
         view.start(config, run_dir, dataset)
+        if line := memory.warning(config, allowance(), psutil.virtual_memory().available):
+            view.notice(line)
+        watch = Watch(
+            config, cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode), clock=clock
+        )
         try:
-            ending = Watch(
-                cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode)
-            ).until_the_end()
+            ending = watch.until_the_end()
         finally:
             left = cluster.stop_all(limits.grace_s)
             view.tasks(cluster.states())
@@ -87,9 +95,11 @@ def run_local(
             written = summary.write_summary(
                 run_dir,
                 outcome=ending.outcome,
-                wall_seconds=time.time() - began,
-                startup_seconds=_startup_seconds(run_dir, began),
+                wall_seconds=time.monotonic() - began,
+                began=began,
+                life=environment.life_of(os.getpid()),
                 restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+                silences=[silent.to_json() for silent in watch.silences],
                 usage=cluster.usage.report(),
                 machine=machine.describe(),
             )
@@ -97,16 +107,19 @@ def run_local(
             _exit_code(ending, left)  # says what went wrong first
             raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
     summary.print_closing_table(written, run_dir, Console())
-    return _exit_code(ending, left)
+    return _exit_code(ending, left) or _exit_code_of_proof(written["proof"], run_dir)
 
 
 @contextmanager
-def _fork_server_for(task_argv: tuple[str, ...], network: Network, run_dir: RunDir) -> Iterator[ForkServer | None]:
+def _fork_server_for(
+    task_argv: tuple[str, ...], network: Network, run_dir: RunDir, clock: AwakeClock
+) -> Iterator[ForkServer | None]:
     if task_argv[:2] != (sys.executable, "-m"):
         yield None
         return
     log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
-    with fork_server(network.popen, run_dir.root, log, environment.for_child(os.environ, os.getpid())) as server:
+    env = environment.for_child(os.environ, os.getpid())
+    with fork_server(network.popen, run_dir.root, log, env, clock) as server:
         yield server
 
 
@@ -122,19 +135,18 @@ def _sole_launcher(run_dir: RunDir) -> Iterator[None]:
 
 
 def _exit_code(ending: Ending, left: list[str]) -> int:
-    if left:
-        print(f"Error: could not be ended: {', '.join(left)}", file=sys.stderr)
     if ending.user_error:
         raise UserError(ending.message)
-    if ending.message:
-        print(f"Error: {ending.message}", file=sys.stderr)
+    with contextlib.suppress(OSError):  # the terminal may be gone
+        if left:
+            print(f"Error: could not be ended: {', '.join(left)}", file=sys.stderr)
+        if ending.message:
+            print(f"Error: {ending.message}", file=sys.stderr)
     return ending.exit_code
 
 
-def _startup_seconds(run_dir: RunDir, began: float) -> float | None:
-    """From then to the first applied update; None where there was none since."""
-    try:
-        first = json.loads(run_dir.training_result.read_text())["first_update_time"]
-    except (OSError, ValueError, KeyError):
-        return None
-    return first - began if first is not None and first > began else None
+def _exit_code_of_proof(proof: dict | None, run_dir: RunDir) -> int:
+    if proof is None or proof["holds"]:
+        return 0
+    print(f"Error: the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})", file=sys.stderr)
+    return 1

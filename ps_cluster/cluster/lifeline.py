@@ -3,6 +3,7 @@
 import ctypes
 import os
 import signal
+from pathlib import Path
 
 LAUNCHER_PID = "PS_CLUSTER_LAUNCHER_PID"
 
@@ -17,6 +18,11 @@ def die_with_launcher() -> None:
     die_with_parent()
     if os.getppid() != int(launcher):  # it was gone before the line above
         os._exit(1)
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process was started, in clock ticks since the machine was; exec does not count as a start."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def die_with_parent() -> None:

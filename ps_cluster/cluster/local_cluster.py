@@ -8,10 +8,11 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ps_cluster.cluster import environment
+from ps_cluster.cluster.control_group import allowance
 from ps_cluster.cluster.fork_client import ForkServer
 from ps_cluster.cluster.isolation import Network
 from ps_cluster.cluster.pinning import cores_of
-from ps_cluster.cluster.supervisor import Supervisor, TaskExit, TaskSpec
+from ps_cluster.cluster.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
 from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, ClusterTopology, Task
 from ps_cluster.cluster.usage import Usage
 from ps_cluster.config import RunConfig
@@ -36,7 +37,7 @@ class LocalCluster:
         fork_server: ForkServer | None = None,
     ):
         self._config = config
-        self._workers = config.cluster.workers
+        self._given_up: frozenset[int] = frozenset()
         self._run_dir = run_dir
         self._supervisor = supervisor
         self._network = network
@@ -44,6 +45,7 @@ class LocalCluster:
         self._task_argv = task_argv
         self._fork_server = fork_server
         self._ended: dict[Task, str] = {}
+        self._outlived: list[TaskProcess] = []  # SIGKILL
         self.topology = ClusterTopology({})
         self.restarts: Counter[Task] = Counter()
         self.usage = Usage()
@@ -72,15 +74,14 @@ class LocalCluster:
         self.restarts.update(tasks)
         self._start(tasks)
 
-    def remove_worker(self) -> None:
-        """One worker less, the last one, from the next `restart_training` on."""
-        self.stop((WORKER,), grace_s=0)
-        self._workers -= 1
+    def give_up(self, worker: Task) -> None:
+        """Leaves this worker out from the next `restart_training` on. The others keep their index, cores and logs."""
+        self._given_up |= {worker.index}
 
     def _pick_ports(self) -> None:
         cluster, mode = self._config.cluster, self._config.training.mode
         self.topology = ClusterTopology.local(
-            mode, self._workers, cluster.parameter_servers, evaluator=cluster.evaluator
+            mode, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator, given_up=self._given_up
         )
 
     def _start(self, tasks: Iterable[Task]) -> None:
@@ -93,9 +94,14 @@ class LocalCluster:
         """The tasks of these types."""
         return [task for task in self.topology.tasks if task.type in types]
 
+    @property
+    def pids(self) -> dict[Task, int]:
+        """The processes that are there, as far as `poll` knows."""
+        return {p.task: p.pid for p in self._supervisor.processes if p.task not in self._ended}
+
     def frozen(self) -> list[Task]:
         """Tasks whose process is stopped, as by SIGSTOP."""
-        return self._supervisor.frozen()
+        return [task for task in self._supervisor.frozen() if task in self.pids]
 
     def poll(self) -> list[TaskExit]:
         self._measure()  # before the ends are looked at: until then the system keeps what an ended process took
@@ -110,7 +116,7 @@ class LocalCluster:
         """Stops the tasks of these types."""
         self._measure()
         tasks = self.tasks(types)
-        self._supervisor.stop(tasks, grace_s)
+        self._outlived += self._supervisor.stop(tasks, grace_s)
         self._ended.update({task: "stopped" for task in tasks if task not in self._ended})
 
     def stop_all(self, grace_s: float) -> list[str]:
@@ -119,7 +125,9 @@ class LocalCluster:
         left = self._supervisor.stop_all(grace_s)
         for process in self._supervisor.processes:
             self._ended.setdefault(process.task, "stopped")
-        return [f"{process.task} (pid {process.pid})" for process in left]
+        there = {process.pid: process.task for process in self._outlived if process.running}
+        there |= {process.pid: process.task for process in left}
+        return [f"{task} (pid {pid})" for pid, task in there.items()]
 
     def states(self) -> list[dict[str, object]]:
         """A row for each task: type, index, pid, state ("running" or how it ended)."""
@@ -157,7 +165,8 @@ class LocalCluster:
         if task.type != WORKER:
             return ()
         cores = sorted(os.sched_getaffinity(0))
-        return "--cores", ",".join(map(str, cores_of(task.index, self._config, self._workers, cores)))
+        own = cores_of(task.index, self._config, cores, usable=allowance().threads)
+        return "--cores", ",".join(map(str, own))
 
     def _spec(self, task: Task) -> TaskSpec:
         named = ("--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index))

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
+
+from ps_cluster.cluster.control_group import Allowance, allowance
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 _CPUINFO = Path("/proc/cpuinfo")
@@ -20,16 +21,20 @@ def fastest_precision(cpuinfo: Path = _CPUINFO) -> str:
     return "bfloat16" if set(_BFLOAT16_FLAGS) & _flags(cpuinfo) else "float32"
 
 
-def describe(cpuinfo: Path = _CPUINFO) -> dict[str, Any]:
+def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict[str, Any]:
     """What summary.json says of this machine; nothing in it names the machine or its user.
 
-    `cores` are those that this process may use; `tensorflow` is None where it is not installed.
+    `cores` and `memory_gib` are what this process may use; `cpu_limit` (processor seconds a second) and `memory_limit_gib`
+    are those of its control group, None where it has none; `tensorflow` is None where it is not installed.
     """
-    flags = _flags(cpuinfo)
+    flags, allowed = _flags(cpuinfo), allowed or allowance()
+    memory, limit = psutil.virtual_memory().total, allowed.memory_bytes
     return {
         "processor": _first(cpuinfo, "model name") or platform.machine(),
-        "cores": len(os.sched_getaffinity(0)),
-        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "cores": allowed.threads,
+        "cpu_limit": allowed.cpus,
+        "memory_gib": round(min(memory, limit or memory) / 2**30, 1),
+        "memory_limit_gib": round(limit / 2**30, 1) if limit else None,
         **{flag: flag in flags for flag in _BFLOAT16_FLAGS},
         "tensorflow": _tensorflow_version(),
     }

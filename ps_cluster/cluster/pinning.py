@@ -1,7 +1,8 @@
 """Which cores of this machine each worker keeps to.
 
 A worker that moves between cores leaves its caches behind, and every worker that runs beside it there takes some of them.
-Where nobody waits for anybody, workers need not be equally fast, so each may stay where it is.
+Where nobody waits for anybody, workers need not be equally fast, so each may stay where it is. Under a quota (a container
+with `--cpus`) that allows less than the processors it sees, only the system knows which of them are free: nobody is pinned.
 """
 
 from __future__ import annotations
@@ -13,12 +14,17 @@ from ps_cluster.config import RunConfig
 MODES_WITHOUT_WAITING = ("async", "elastic")
 
 
-def cores_of(worker: int, config: RunConfig, workers: int, cores: Sequence[int]) -> Sequence[int]:
+def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
     """The cores that a worker may use: a part of them, where the configuration asks for it.
 
     All of them in modes in which the quick wait for the slow: three workers on two cores are not equally fast.
+
+    Args:
+      usable: how many of them may be busy at the same time.
     """
-    return own_cores(worker, workers, cores) if keeps_to_cores(config) else cores
+    if usable < len(cores) or not keeps_to_cores(config):
+        return cores
+    return own_cores(worker, config.cluster.workers, cores)
 
 
 def keeps_to_cores(config: RunConfig) -> bool:

@@ -41,12 +41,15 @@ def on_death(mode: str) -> OnDeaths:
 
 @dataclass(frozen=True)
 class Limits:
-    """The bound of every wait of the launcher."""
+    """The bound of every wait of the launcher. Only time in which the launcher itself ran counts (ps_cluster/clock.py)."""
 
     look_every_s: float = 0.2
     startup_s: float = 180.0  # until training begins
     standstill_s: float = 60.0  # between two looks that see a new update
     frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer is dead
+    silent_s: float = 10.0  # a worker without an update while others have some, at least; more where its steps take long
+    first_update_s: float = 60.0  # of a worker process: it connects and builds its graph first
+    kill_s: float = 10.0  # from SIGKILL until a process that is still there is given up
     stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"
     backoff_s: float = 0.5  # before the second restart in a row; doubled for each further one
     longest_backoff_s: float = 10.0
@@ -61,4 +64,7 @@ class Limits:
         standstill_s = max(cls.standstill_s, config.longest_update_seconds)
         # In mode sync training is only heard of when its first updates are done.
         startup_s = cls.startup_s + config.longest_update_seconds
-        return cls(startup_s=startup_s, standstill_s=standstill_s, drain_s=2 * standstill_s)
+        first_update_s = cls.first_update_s + config.longest_update_seconds
+        return cls(
+            startup_s=startup_s, standstill_s=standstill_s, first_update_s=first_update_s, drain_s=2 * standstill_s
+        )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Hashable
 
 from ps_cluster.cluster.policy import Limits, OnDeaths
@@ -14,7 +13,7 @@ CLUSTER = "the cluster"
 class Recovery:
     """Deaths in a row of each task, and of those together that take the whole cluster with them (`CLUSTER`)."""
 
-    def __init__(self, limits: Limits, on_death: OnDeaths, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, limits: Limits, on_death: OnDeaths, clock: Callable[[], float]):
         self._limits = limits
         self._on_death = on_death
         self._clock = clock
@@ -23,15 +22,16 @@ class Recovery:
         self._last_start: dict[Hashable, float] = {}
         self._updates: dict[Hashable, int] = {}
 
-    def next_delay_s(self, key: Hashable, task_exit: TaskExit, updates: int) -> float | None:
+    def next_delay_s(self, key: Hashable, task_exit: TaskExit, updates: int, silent_s: float = 0.0) -> float | None:
         """Seconds after which to start again; None to give up.
 
         Args:
           key: the task, or CLUSTER.
           updates: the most that were ever applied. A cluster that got further than at its last death did not die "in a
             row", however soon; one that did not has, however late. For a task alone it is the time that counts.
+          silent_s: seconds at the end of its life in which it did nothing; they do not count.
         """
-        if key not in self._deaths or self._has_recovered(key, updates):
+        if key not in self._deaths or self._has_recovered(key, updates, silent_s):
             self._deaths[key], self._first[key] = 0, task_exit
         self._deaths[key] += 1
         self._updates[key] = updates
@@ -45,10 +45,10 @@ class Recovery:
         """What began the last deaths in a row, on one line."""
         return f"{self._first[key]} (given up after {self._deaths[key] - 1} restarts)"
 
-    def _has_recovered(self, key: Hashable, updates: int) -> bool:
+    def _has_recovered(self, key: Hashable, updates: int, silent_s: float) -> bool:
         if key == CLUSTER:
             return updates > self._updates[key]
-        return self._clock() - self._last_start[key] > self._limits.stable_s
+        return self._clock() - self._last_start[key] - silent_s > self._limits.stable_s
 
     def _backoff_s(self, deaths: int) -> float:
         """0 after the first death, so that one accident costs no time."""
@@ -58,7 +58,7 @@ class Recovery:
 class Plans:
     """What is to be done later, one thing for each key."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic):
+    def __init__(self, clock: Callable[[], float]):
         self._clock = clock
         self._plans: dict[Hashable, tuple[float, Callable[[], None]]] = {}
 

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM, noted for a loop that looks at them when it has time."""
+"""Ctrl-C, SIGTERM and SIGHUP, noted for a loop that looks at them when it has time."""
 
 from __future__ import annotations
 
@@ -6,8 +6,15 @@ import signal
 from types import FrameType
 
 
+
+def stop_signals() -> tuple[int, ...]:
+    """Return the signals that ask a run to stop. SIGHUP comes when the terminal is closed; `nohup` has it ignored."""
+    hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    return signal.SIGINT, signal.SIGTERM, *hang_up
+
+
 class StopRequests:
-    """Inside the `with` block, counts SIGINT and SIGTERM in place of what they did before."""
+    """Inside the `with` block, counts the stop signals in place of what they did before."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -15,7 +22,7 @@ class StopRequests:
         self._before: dict[int, object] = {}
 
     def __enter__(self) -> StopRequests:
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in stop_signals():
             self._before[number] = signal.signal(number, self._note)
         return self
 
@@ -29,5 +36,5 @@ class StopRequests:
 
     @property
     def exit_code(self) -> int:
-        """What shells report for a process that was ended by this signal: 130 for Ctrl-C, 143 for SIGTERM."""
+        """What shells report for a process that was ended by this signal: 130 for Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
         return 128 + self.last_signal

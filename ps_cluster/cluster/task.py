@@ -1,6 +1,7 @@
 """The entry of every child process: `python -m ps_cluster.cluster.task --run-dir DIR --type worker --index 0`.
 
-Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 98 its port is taken · 143 told twice to stop.
+Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 98 its port is taken · 130, 143, 129 told
+twice to stop, the second time by SIGINT, SIGTERM, SIGHUP.
 What went wrong is left in `RunDir.error(type, index)`.
 """
 
@@ -22,15 +23,15 @@ from typing import NoReturn
 
 from ps_cluster.cluster import environment, workspace
 from ps_cluster.cluster.lifeline import die_with_launcher
+from ps_cluster.cluster.stop_requests import stop_signals
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
 
-FAILED, BAD_INPUT, PORT_TAKEN, STOPPED_AT_ONCE = 1, 2, 98, 128 + signal.SIGTERM
+FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
 
-_DRAIN_SIGNALS = {signal.SIGTERM, signal.SIGINT}
 # All that TensorFlow 2.21 says of a taken port; ps, worker and chief raise the same UnknownError.
 _NO_SERVER = "Could not start gRPC server"
 _MESSAGE_CHARACTERS = 500
@@ -50,9 +51,10 @@ def main(arguments: list[str] | None = None) -> NoReturn:
     run_dir, task = RunDir(options.run_dir.resolve()), Task(options.type, options.index)
 
     def body() -> None:
-        topology, _ = from_tf_config(os.environ.get("TF_CONFIG"))
+        topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
         dataset = load_pointed(run_dir.dataset)
-        run_task(load_config(run_dir.config), run_dir, dataset, topology, task, resume=options.resume)
+        config = load_config(run_dir.config)
+        run_task(config, run_dir, dataset, topology, member, resume=options.resume, index=task.index)
 
     end_with(body, run_dir, task)
 
@@ -75,16 +77,29 @@ def end_with(body: Callable[[], None], run_dir: RunDir, task: Task) -> NoReturn:
 
 
 def run_task(
-    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task, *, resume: bool
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    topology: ClusterTopology,
+    task: Task,
+    *,
+    resume: bool,
+    index: int | None = None,
 ) -> None:
-    """Does what `task` is there for; returns when it is done, which only the leader and the evaluator ever are."""
+    """Does what `task` is there for; returns when it is done, which only the leader and the evaluator ever are.
+
+    Args:
+      task: as TensorFlow names it.
+      index: that of the run, by which its files and rows name it; None where it is the same.
+    """
     # The evaluator is left out of a TF_CONFIG that came from outside: who reads it would wait for its answer.
     os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
     drain = _drain_on_signal() if task == topology.leader else None
     if drain is None:
         # Python would only note a Ctrl-C and wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    workspace.enter(run_dir, task, dataset, computes_gradients=topology.computes_gradients(task))
+    named = task if index is None else Task(task.type, index)
+    workspace.enter(run_dir, named, dataset, computes_gradients=topology.computes_gradients(task))
     if task.type == EVALUATOR:
         from ps_cluster.evaluation.evaluator import evaluate
 
@@ -105,7 +120,7 @@ def run_task(
 
 
 def _drain_on_signal() -> threading.Event:
-    """An event set by the first SIGTERM or SIGINT; the second one ends the process.
+    """An event set by the first stop signal; the second one ends the process.
 
     A thread of its own hears of them, because Python runs signal handlers in the main thread, which may be inside
     TensorFlow. Blocking them for a `sigwait` would not do: numpy's threads were there before.
@@ -114,15 +129,16 @@ def _drain_on_signal() -> threading.Event:
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told)
-    for number in _DRAIN_SIGNALS:
+    numbers = stop_signals()
+    for number in numbers:
         signal.signal(number, lambda *_: None)
         signal.siginterrupt(number, False)
 
     def listen() -> None:
         while True:
-            if os.read(heard, 1)[0] in _DRAIN_SIGNALS:
+            if (number := os.read(heard, 1)[0]) in numbers:
                 if drain.is_set():
-                    os._exit(STOPPED_AT_ONCE)
+                    os._exit(128 + number)
                 drain.set()
 
     threading.Thread(target=listen, name="signals", daemon=True).start()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import portpicker
@@ -35,11 +35,14 @@ class Task:
 class ClusterTopology:
     """The addresses of a cluster; the evaluator is beside it and has none.
 
-    TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169).
+    TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169). It also numbers
+    the members of a job from 0 without a gap: where a worker was given up, those behind it keep their own index, by which
+    all else names them, and have another one in TensorFlow (`member`).
     """
 
-    cluster: dict[str, list[str]]  # those of "chief" | "ps" | "worker" that there are → "host:port" by index
+    cluster: dict[str, list[str]]  # those of "chief" | "ps" | "worker" that there are → "host:port" by TensorFlow's index
     evaluator: bool = False
+    given_up: frozenset[int] = frozenset()  # indices of workers that are no part of it any more
 
     @classmethod
     def local(
@@ -49,12 +52,17 @@ class ClusterTopology:
         parameter_servers: int,
         *,
         evaluator: bool,
+        given_up: frozenset[int] = frozenset(),
         pick_port: Callable[[], int] = portpicker.pick_unused_port,
     ) -> ClusterTopology:
-        """A cluster on 127.0.0.1 with ports that were free a moment ago, of the tasks that `mode` has."""
-        counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers}
+        """A cluster on 127.0.0.1 with ports that were free a moment ago, of the tasks that `mode` has.
+
+        Args:
+          workers: how many there were at first; those of them that are `given_up` are left out.
+        """
+        counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers - len(given_up)}
         cluster = {kind: [f"127.0.0.1:{pick_port()}" for _ in range(counts[kind])] for kind in TYPES_OF_MODE[mode]}
-        return cls(cluster, evaluator)
+        return cls(cluster, evaluator, given_up)
 
     @property
     def types(self) -> tuple[str, ...]:
@@ -62,7 +70,7 @@ class ClusterTopology:
 
     @property
     def tasks(self) -> tuple[Task, ...]:
-        members = [Task(kind, index) for kind, addresses in self.cluster.items() for index in range(len(addresses))]
+        members = [Task(kind, index) for kind in self.cluster for index in self._indices(kind)]
         return (*members, Task(EVALUATOR, 0)) if self.evaluator else tuple(members)
 
     @property
@@ -74,13 +82,27 @@ class ClusterTopology:
         """Whether `task` needs the training images: a worker does, and a chief without workers."""
         return task.type == (WORKER if WORKER in self.cluster else CHIEF)
 
+    def _indices(self, kind: str) -> Sequence[int]:
+        """The indices of the tasks of this type, in TensorFlow's order."""
+        count = len(self.cluster[kind])
+        if kind != WORKER:
+            return range(count)
+        return [index for index in range(count + len(self.given_up)) if index not in self.given_up]
+
+    def member(self, task: Task) -> Task:
+        """Return `task` under its index in TensorFlow."""
+        return task if task.type == EVALUATOR else Task(task.type, self._indices(task.type).index(task.index))
+
     def address(self, task: Task) -> str | None:
-        addresses = self.cluster.get(task.type, [])
-        return addresses[task.index] if task.index < len(addresses) else None
+        """Return where `task` listens; None for one that is no member (any more)."""
+        if task.type == EVALUATOR or task not in self.tasks:
+            return None
+        return self.cluster[task.type][self.member(task).index]
 
     def tf_config(self, task: Task) -> str:
         """The value of TF_CONFIG for `task`."""
-        return json.dumps({"cluster": self.cluster, "task": {"type": task.type, "index": task.index}})
+        member = self.member(task)
+        return json.dumps({"cluster": self.cluster, "task": {"type": member.type, "index": member.index}})
 
 
 def from_tf_config(text: str | None) -> tuple[ClusterTopology, Task]:

@@ -11,6 +11,7 @@ from typing import Any
 
 import psutil
 
+from ps_cluster.cluster.lifeline import start_ticks
 from ps_cluster.cluster.topology import TRAINING_TYPES, Task
 
 # The kernel walks all pages of a process to tell its share: 33 ms for all those of a default run.
@@ -30,8 +31,7 @@ def cpu_seconds(pid: int) -> float | None:
 
 def age_seconds(pid: int) -> float:
     """How long ago a process was started; exec does not count as a start."""
-    started_ticks = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
-    return time.clock_gettime(time.CLOCK_BOOTTIME) - started_ticks / os.sysconf("SC_CLK_TCK")
+    return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks(pid) / os.sysconf("SC_CLK_TCK")
 
 
 def pss_bytes(pid: int) -> int | None:

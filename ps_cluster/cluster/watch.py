@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import signal
 import time
-from dataclasses import dataclass
+from collections.abc import Callable
 
+from ps_cluster.cluster.ending import Ending, training_outcome
 from ps_cluster.cluster.local_cluster import LocalCluster
 from ps_cluster.cluster.policy import Limits, OnDeaths
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
+from ps_cluster.cluster.silence import Silence, Silent
 from ps_cluster.cluster.stop_requests import StopRequests
+from ps_cluster.cluster.stuck import Stuck
 from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.task import PORT_TAKEN
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.config import RunConfig
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run_dir import RowTail, RunDir
 from ps_cluster.training import checkpoints
@@ -22,18 +25,11 @@ from ps_cluster.training import checkpoints
 _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
-@dataclass(frozen=True)
-class Ending:
-    """How a run ended; `message` says what went wrong, on one line."""
-
-    outcome: str  # "completed" | "stopped" | "failed"
-    exit_code: int = 0
-    message: str | None = None
-    user_error: bool = False
-
-
 class Watch:
     """Looks at the tasks and at what they write, and decides; each look ends in None or in how the run ended.
+
+    Attributes:
+      silences: the worker processes that were ended because they were silent.
 
     A run goes through stages, each with a bound: starting → training (→ draining) → scoring. When a task dies that
     takes the whole cluster with it, it is starting again. Training is over when the leader ends: the chief, or worker 0
@@ -42,13 +38,19 @@ class Watch:
 
     def __init__(
         self,
+        config: RunConfig,
         cluster: LocalCluster,
         run_dir: RunDir,
         view: ProgressView,
         requests: StopRequests,
         limits: Limits,
         on_death: OnDeaths,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None] = time.sleep,
     ):
+        self._clock = clock
+        self._sleep = sleep
         self._cluster = cluster
         self._run_dir = run_dir
         self._view = view
@@ -57,14 +59,17 @@ class Watch:
         self._progress = RowTail(run_dir.progress)
         self._evaluation = RowTail(run_dir.evaluation)
         self._on_death = on_death
-        self._recovery = Recovery(limits, on_death)
-        self._plans = Plans()
-        self._frozen_since: dict[Task, float] = {}
+        self._recovery = Recovery(limits, on_death, self._clock)
+        self._plans = Plans(self._clock)
+        self._stuck = Stuck(cluster, limits, self._notice, self._clock, sleep)
+        self._silence = Silence(config, limits, self._clock)
+        self.silences: list[Silent] = []
         self._starts = 0
         self._requests_seen = 0
         self._trained = False
         self._draining = False
-        self._applied = self._most_applied = -1
+        self._seen: tuple[int, int | None] = (-1, None)  # updates applied, rows of the ledger's tables written
+        self._most_applied = -1
         self._outcome = "failed"  # what the leader says in the end
         self._scored = False
         self._evaluator_lost: str | None = None
@@ -76,7 +81,7 @@ class Watch:
             rows_of_before.new_rows()
         self._start()
         while (ending := self._look()) is None:
-            time.sleep(self._limits.look_every_s)
+            self._sleep(self._limits.look_every_s)
         self._read_rows()
         return ending
 
@@ -96,7 +101,7 @@ class Watch:
         self._moved()
 
     def _moved(self) -> None:
-        self._moved_at = time.monotonic()
+        self._moved_at = self._clock()
 
     def _look(self) -> Ending | None:
         self._read_rows()
@@ -112,8 +117,9 @@ class Watch:
                 return ending
         if self._plans.carry_out() or exits:
             self._view.tasks(self._cluster.states())
-        self._end_frozen()
-        return self._on_request() or self._on_timeout()
+        self._stuck.end_frozen()
+        self._end_silent()
+        return self._give_up_unkillable() or self._on_request() or self._on_timeout()
 
     def _read_rows(self) -> None:
         for row in self._progress.new_rows():
@@ -123,14 +129,19 @@ class Watch:
                 self._enter("training")
                 if self._draining:
                     self._drain()
-            if self._stage in ("training", "draining") and row["applied"] != self._applied:
-                self._applied = row["applied"]
-                self._most_applied = max(self._most_applied, self._applied)
-                self._moved()
+            if self._stage in ("training", "draining"):
+                self._see_updates(row)
         for row in self._evaluation.new_rows():
             self._view.evaluation(row)
             if self._stage == "scoring":
                 self._moved()
+
+    def _see_updates(self, row: dict) -> None:
+        self._silence.see(row, {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER})
+        if (row["applied"], row.get("written")) != self._seen:
+            self._seen = row["applied"], row.get("written")
+            self._most_applied = max(self._most_applied, row["applied"])
+            self._moved()
 
     def _start_elsewhere(self, exits: list[TaskExit]) -> Ending | None:
         first = next(task_exit for task_exit in exits if task_exit.exit_code == PORT_TAKEN)
@@ -160,7 +171,7 @@ class Watch:
         return task_exit.task == self._cluster.topology.leader and task_exit.exit_code == 0
 
     def _training_over(self) -> Ending | None:
-        self._outcome = _training_outcome(self._run_dir)
+        self._outcome = training_outcome(self._run_dir)
         if self._outcome == "failed":
             leader = self._cluster.topology.leader
             log = self._run_dir.log(leader.type, leader.index)
@@ -178,9 +189,10 @@ class Watch:
         # With its port gone a worker can only come back at another address, which the others learn by starting again.
         whole_cluster = self._on_death[task.type].whole_cluster or task_exit.exit_code == PORT_TAKEN
         key = CLUSTER if whole_cluster else task
-        delay_s = self._recovery.next_delay_s(key, task_exit, self._most_applied)
+        silent_s = sum(silent.seconds for silent in self.silences if silent.pid == task_exit.pid)
+        delay_s = self._recovery.next_delay_s(key, task_exit, self._most_applied, silent_s)
         if delay_s is None:
-            return self._give_up(task_exit, self._recovery.first_cause(key))
+            return self._give_up(task, self._recovery.first_cause(key))
         if whole_cluster:
             self._recover_cluster(f"{task_exit}", delay_s)
         else:
@@ -192,6 +204,7 @@ class Watch:
         """What a parameter server held, or what the leader knew, is gone: all go back to the newest snapshot."""
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
         self._read_rows()  # the last ones of the leader of before
+        self._silence.forget()
         resume = checkpoints.load_newest_good(self._run_dir.states, self._notice) is not None
         where = "the newest snapshot" if resume else "the beginning"
         self._notice(f"{cause}; starting {_all_of(self._cluster.topology.types)} again{_in(delay_s)} from {where}")
@@ -199,28 +212,38 @@ class Watch:
         self._plans.add(CLUSTER, delay_s, lambda: self._cluster.restart_training(resume=resume))
         self._enter("starting")
 
-    def _end_frozen(self) -> None:
-        """A process that is stopped is as good as dead; killed, it can't wake up in the middle of what follows."""
-        now = time.monotonic()
-        frozen = self._cluster.frozen()
-        self._frozen_since = {task: self._frozen_since.get(task, now) for task in frozen}
-        for task in frozen:
-            if now - self._frozen_since[task] >= self._limits.frozen_s:
-                self._notice(f"{task} has been frozen for {self._limits.frozen_s:.0f} s: ending it")
-                self._cluster.signal(task, signal.SIGKILL)
-                del self._frozen_since[task]
+    def _end_silent(self) -> None:
+        """A worker that does nothing while others go on: dead, it is started again and others take its steps."""
+        if self._stage not in ("training", "draining") or (silent := self._silence.longest()) is None:
+            return
+        task = Task(WORKER, silent.worker)
+        if self._cluster.pids.get(task) != silent.pid:
+            return  # it ended since the last row
+        self.silences.append(silent)
+        self._stuck.write_stacks(task)
+        self._notice(
+            f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
+            "its stacks are in its log; ending it"
+        )
+        self._stuck.end(task)
 
-    def _give_up(self, task_exit: TaskExit, cause: str) -> Ending | None:
-        task_type = task_exit.task.type
-        if not self._on_death[task_type].dispensable:
+    def _give_up_unkillable(self) -> Ending | None:
+        for task, pid in self._stuck.unkillable():
+            cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
+            if ending := self._give_up(task, cause):
+                return ending
+        return None
+
+    def _give_up(self, task: Task, cause: str) -> Ending | None:
+        if not self._on_death[task.type].dispensable:
             return Ending("failed", 1, cause)
-        if task_type == EVALUATOR:
+        if task.type == EVALUATOR:
             return self._go_on_without_evaluator(cause)
-        if len(self._cluster.tasks((task_type,))) == 1:
+        if len(self._cluster.tasks((task.type,))) == 1:
             return Ending("failed", 1, cause)
         # TensorFlow takes no restarted worker back while it waits for any other: so it must not know of this one.
-        self._cluster.remove_worker()
-        self._recover_cluster(f"{cause}; training goes on with a worker less", delay_s=0)
+        self._cluster.give_up(task)
+        self._recover_cluster(f"{cause}; training goes on without {task}", delay_s=0)
         return None
 
     def _go_on_without_evaluator(self, cause: str) -> Ending | None:
@@ -263,7 +286,7 @@ class Watch:
             "draining": (limits.drain_s, f"{leader} did not end"),
             "scoring": (limits.scoring_s, "the evaluator scored nothing"),
         }[self._stage]
-        if time.monotonic() - self._moved_at <= limit_s:
+        if self._clock() - self._moved_at <= limit_s:
             return None
         states = ", ".join(f"{row['type']}-{row['index']} {row['state']}" for row in self._cluster.states())
         message = f"{what} for {limit_s:.0f} s ({states}; logs: {self._run_dir.logs})"
@@ -275,11 +298,9 @@ class Watch:
 
     def _on_standstill(self, message: str) -> Ending | None:
         """Every process writes its Python stacks into its log; then it is as if the leader had died."""
-        for task in self._cluster.topology.tasks:
-            self._cluster.signal(task, signal.SIGUSR1)
-        time.sleep(self._limits.look_every_s)  # for the stacks
+        self._stuck.write_stacks(*self._cluster.topology.tasks)
         leader = self._cluster.topology.leader
-        self._cluster.signal(leader, signal.SIGKILL)
+        self._stuck.end(leader)
         self._notice(f"{message}; stacks are in the logs; ending {leader}")
         self._moved()
         return None
@@ -287,13 +308,6 @@ class Watch:
     def _unscored(self, why: str) -> Ending:
         do = f"score it with: python cli.py evaluate --once --checkpoint-dir {self._run_dir.checkpoints}"
         return Ending(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
-
-
-def _training_outcome(run_dir: RunDir) -> str:
-    try:
-        return "completed" if json.loads(run_dir.training_result.read_text())["completed"] else "stopped"
-    except (OSError, ValueError, KeyError):
-        return "failed"
 
 
 def _all_of(types: tuple[str, ...]) -> str:

@@ -15,7 +15,7 @@ BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 
 NO_STRAGGLER = "none"
 _SHORT = {
     "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "cluster.workers": "workers",
-    "cluster.parameter_servers": "ps", "elastic.moving_rate": "rate", "delay_compensation.strength": "lambda",
+    "cluster.parameter_servers": "ps", "elastic.beta": "beta", "delay_compensation.strength": "lambda",
 }  # fmt: skip
 # What doesn't make a different method: the seed, what the group and its label say already, and where and how often
 # something is read or written.

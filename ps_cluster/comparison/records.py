@@ -14,10 +14,12 @@ import numpy as np
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training.ledger import ROW, phase_shares, read_csv
+from ps_cluster.training.ledger import NO_ROWS
+from ps_cluster.training.phases import phase_shares
+from ps_cluster.training.tables import read_csv
 from ps_cluster.training.straggler_config import parse_stragglers
 
-_BUSY = ("computes", "slow on purpose")  # of ledger.PHASES
+_BUSY = ("computes", "slow on purpose")  # of phases.PHASES
 
 Json = Mapping[str, Any]
 Histogram = Mapping[int, int]
@@ -147,7 +149,7 @@ def read_record(run_root: Path) -> Record:
     config = load_config(run_dir.config)
     summary = _summary(run_root, run_dir)
     try:
-        ledger = read_csv(run_dir.updates) if run_dir.updates.is_file() else np.empty(0, ROW)
+        ledger = read_csv(run_dir.updates) if run_dir.updates.is_file() else NO_ROWS
         return _record(run_dir, config, summary, ledger)
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         what = f"{type(error).__name__}: {error}"

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ps_cluster.comparison.groups import Group, stragglers
 from ps_cluster.comparison.style import WIDTH_IN, legend_outside
-from ps_cluster.training.ledger import PHASES, phase_times
+from ps_cluster.training.phases import PHASES, phase_times
 
 # A colour for each of PHASES, with a hatch for those who don't see the colours.
 _LOOKS = (("#c3c9d0", "////"), ("#56B4E9", ""), ("#0072B2", ""), ("#E69F00", "...."), ("#D55E00", ""), ("#009E73", ""))

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.errors import UserError
+from ps_cluster.clock import AwakeClock
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.place import Place
 from ps_cluster.evaluation.records import Records, Row
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.reporting.summary import refresh_evaluation
 from ps_cluster.reporting.tensorboard import EvaluationWriter
 from ps_cluster.training import checkpoints
-from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, CheckpointGone
+from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
 
 POLL_S = 0.5
 NICE = 10
+PATIENCE_S = 600.0
+# Of a checkpoint that is not there or that the system refuses to read, `POLL_S` apart; a damaged one stays damaged.
+ATTEMPTS = 5
 
 Notify = Callable[[str], None]
 
@@ -28,7 +33,7 @@ def evaluate(
     *,
     once: bool = False,
     data_dir: Path | None = None,
-    patience_s: float = 600.0,
+    patience_s: float = PATIENCE_S,
     notify: Notify,
     nice: bool = False,
 ) -> list[Row]:
@@ -39,9 +44,10 @@ def evaluate(
 
     Args:
       checkpoint_dir: a run directory or its checkpoints/ folder; it need not exist yet.
-      once: score the newest checkpoint there is now, and return.
+      once: score the newest checkpoint that can be read now, and return.
       data_dir: where CIFAR-10 is; None takes the data set that the run used.
-      patience_s: how long to wait without any sign of life from the training.
+      patience_s: how long to wait without any sign of life from the training; time in which this process was stopped
+        does not count.
       notify: called with one line for a person, each time.
       nice: leave the processor to others: one thread, low priority.
     Returns:
@@ -49,6 +55,7 @@ def evaluate(
     Raises:
       UserError: no checkpoint (with `once`, or until patience ran out), one of another network, no data set, a training
         that fell silent before its end.
+      RunFailed: training has ended and its last checkpoint could not be scored.
     """
     if nice:
         os.nice(NICE)
@@ -69,7 +76,7 @@ class _Evaluator:
         self._records = Records(self._place.run_dir, notify)
         self._scorer: Scorer | None = None
         self._tensorboard: EvaluationWriter | None = None
-        self._damaged: set[tuple[int, int]] = set()
+        self._passed_over: dict[tuple[int, int], str] = {}
         self._rows: list[Row] = []
 
     def close(self) -> None:
@@ -78,16 +85,22 @@ class _Evaluator:
             self._tensorboard.close()
 
     def once(self) -> list[Row]:
-        checkpoint = checkpoints.load_newest_good([self._place.checkpoints], self._notify)
-        if checkpoint is None:
+        ended = checkpoints.ended(self._place.checkpoints) or {}
+        while (step := self._newest()) is not None and (checkpoint := self._load(step)) is None:
+            pass
+        if step is None:
             raise UserError(f"{self._place.describe_lack()}: train first, or name another with --checkpoint-dir")
         self._score(checkpoint, augmented=self._wants_views(checkpoint))
         self._refresh_summary()
+        if step < ended.get("last_step", step):
+            raise self._unscored(ended["last_step"])
         return self._rows
 
     def follow(self, patience_s: float) -> list[Row]:
         scored = self._records.steps()
-        life, since = None, time.monotonic()
+        clock = AwakeClock()
+        life, since = None, clock()
+        self._say_what_is_awaited(patience_s)
         while True:
             if self._scorer is None:
                 self._locate()
@@ -103,8 +116,8 @@ class _Evaluator:
                 return self._finish(ended, scored)
             life, life_before = self._signs_of_life(), life
             if life != life_before:
-                since = time.monotonic()
-            elif time.monotonic() - since > patience_s:
+                since = clock()
+            elif clock() - since > patience_s:
                 raise self._out_of_patience(patience_s)
             time.sleep(min(POLL_S, patience_s))
 
@@ -115,27 +128,39 @@ class _Evaluator:
             self._place = place
             self._records = Records(place.run_dir, self._notify)
 
+    def _say_what_is_awaited(self, patience_s: float) -> None:
+        place = self._place.checkpoints
+        if checkpoints.steps(place) or checkpoints.ended(place):
+            return
+        bound = "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, anew with each sign of life)"
+        self._notify(f"waiting for a checkpoint: {self._place.describe_lack()}{bound}")
+
     def _newest(self) -> int | None:
         present = checkpoints.steps(self._place.checkpoints)
-        return max((step for step in present if self._identity(step) not in self._damaged), default=None)
+        return max((step for step in present if self._identity(step) not in self._passed_over), default=None)
 
     def _identity(self, step: int) -> tuple[int, int]:
         """Tells a damaged file from a sound one that replaces it when training went back and came again."""
         try:
             return step, checkpoints.path_of(self._place.checkpoints, step).stat().st_mtime_ns
-        except FileNotFoundError:
+        except OSError:  # not there, or a link that leads nowhere
             return step, 0
 
     def _load(self, step: int) -> Checkpoint | None:
-        identity = self._identity(step)
-        try:
-            return checkpoints.load(checkpoints.path_of(self._place.checkpoints, step))
-        except CheckpointGone:
-            return None
-        except CheckpointError as error:
-            self._notify(f"passed over: {error}")
-            self._damaged.add(identity)
-            return None
+        """The checkpoint, after some attempts where need be; None where it is thinned out, or now passed over."""
+        for attempts_left in reversed(range(ATTEMPTS)):
+            identity = self._identity(step)
+            try:
+                return checkpoints.load(checkpoints.path_of(self._place.checkpoints, step))
+            except CheckpointError as error:
+                if step not in checkpoints.steps(self._place.checkpoints):
+                    return None
+                may_come = isinstance(error, (CheckpointGone, CheckpointUnreadable))
+                if not may_come or not attempts_left:
+                    self._passed_over[identity] = str(error)
+                    self._notify(f"passed over: {error}")
+                    return None
+            time.sleep(POLL_S)
 
     def _score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> None:
         self._scorer = self._scorer or self._make_scorer(checkpoint)
@@ -169,17 +194,21 @@ class _Evaluator:
         return Scorer(config, self._place.dataset(config, self._data_dir, self._notify), self._threads)
 
     def _finish(self, ended: dict[str, Any], scored: set[int]) -> list[Row]:
-        if not scored:
-            raise UserError(f"{self._place.describe_lack()}, and training has ended")
         last = ended.get("last_step")
-        if last not in scored:
-            self._notify(f"the last checkpoint, of step {last}, could not be scored")
-        else:
+        if not scored and not self._passed_over:
+            raise UserError(f"{self._place.describe_lack()}, and training has ended")
+        if last in scored:
             self._score_views(last)
             if not self._rows:
                 self._notify(f"training has ended and its last checkpoint, of step {last}, is scored already")
         self._refresh_summary()
+        if last not in scored:
+            raise self._unscored(last)
         return self._rows
+
+    def _unscored(self, last: int) -> RunFailed:
+        reasons = (why for (step, _), why in self._passed_over.items() if step == last)
+        return RunFailed(f"the last checkpoint, of step {last}, is not scored: {next(reasons, 'it is not there')}")
 
     def _wants_views(self, checkpoint: Checkpoint) -> bool:
         return self._place.config(checkpoint).evaluation.augment_last
@@ -207,9 +236,9 @@ class _Evaluator:
 
     def _out_of_patience(self, patience_s: float) -> UserError:
         if not checkpoints.steps(self._place.checkpoints):
-            return UserError(f"{self._place.describe_lack()} after {patience_s:.0f} s of waiting")
+            return UserError(f"{self._place.describe_lack()} after {patience_s:g} s of waiting")
         return UserError(
-            f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:.0f} s: "
+            f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:g} s: "
             "go on with run --resume, then evaluate again"
         )
 

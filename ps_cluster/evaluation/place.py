@@ -71,7 +71,10 @@ def _refuse_foreign(directory: Path) -> None:
             raise UserError(f"checkpoint directory '{directory}' is a file")
         return
     ours = ("config.yaml", "checkpoints", "metrics", checkpoints.ENDED)
-    names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+    try:
+        names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
+    except FileNotFoundError:  # it went away meanwhile
+        return
     if names and not any(name in ours or name.startswith("step-") for name in names):
         raise UserError(
             f"checkpoint directory '{directory}' holds no checkpoints but other things, such as '{min(names)}'"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -57,6 +57,29 @@ def statistics_of(model: keras.Model) -> list[keras.Variable]:
     return [v for v in model.non_trainable_variables if v.dtype == "float32"]
 
 
+def kept_shares(model: keras.Model) -> np.ndarray:
+    """Return float32 [m]: the share of each statistic's old value that a batch in training mode keeps.
+
+    That is its layer's momentum for the moving mean and variance of a BatchNormalization, and 1 for any other variable.
+    """
+    momenta = {
+        id(variable): layer.momentum
+        for layer in _layers_in(model)
+        if isinstance(layer, keras.layers.BatchNormalization)
+        for variable in (layer.moving_mean, layer.moving_variance)
+    }
+    statistics = statistics_of(model)
+    shares = np.array([momenta.get(id(variable), 1.0) for variable in statistics], np.float32)
+    return np.repeat(shares, FlatLayout.of(statistics).sizes)
+
+
+def _layers_in(layer: keras.Layer) -> Iterator[keras.Layer]:
+    """Yield the layer and all layers of the models inside it."""
+    yield layer
+    for inner in getattr(layer, "layers", ()):
+        yield from _layers_in(inner)
+
+
 def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
     """float32 [sum of sizes]: the values of the variables, end to end."""
     return np.concatenate([np.zeros(0, np.float32), *(np.asarray(v.value).ravel() for v in variables)])
@@ -80,12 +103,20 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray) -> N
 
 
 class FlatNetwork:
-    """A Keras model as a pure function of flat vectors; its own variables are never read or written."""
+    """A Keras model as a pure function of flat vectors; its own variables are never read or written.
+
+    A batch moves the statistics s to `keep` s + fresh, elementwise. What is fresh comes from the batch alone, so it can be
+    applied to other statistics than those that the step was given.
+
+    Attributes:
+      keep: float32 [m], see `kept_shares`.
+    """
 
     def __init__(self, model: keras.Model):
         self._model = with_fused_layers(model)
         self.weights = FlatLayout.of(model.trainable_variables)
         self.statistics = FlatLayout.of(statistics_of(model))
+        self.keep = kept_shares(model)
 
     def scores(
         self, weights: tf.Tensor, statistics: tf.Tensor, images: tf.Tensor, random_state: tf.Tensor
@@ -99,7 +130,7 @@ class FlatNetwork:
           random_state: int32 [2], what dropout and the like draw from. Keras keeps it in a variable of the layer, which
             would depend on who ran which step before; given from outside it can come from the step id.
         Returns:
-          (scores float32 [B, classes], the new statistics float32 [m])
+          (scores float32 [B, classes], fresh statistics float32 [m]: the new ones less `keep` times those given)
         """
         moving = iter(self.statistics.split(statistics))
         state = [
@@ -108,4 +139,4 @@ class FlatNetwork:
         ]
         scores, after = self._model.stateless_call(self.weights.split(weights), state, images, training=True)
         floats = [t for t, v in zip(after, self._model.non_trainable_variables) if v.dtype == "float32"]
-        return scores, self.statistics.join(floats)
+        return scores, self.statistics.join(floats) - self.keep * statistics

@@ -85,10 +85,12 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
         "time",
         (
             f"{number(summary['train_seconds'], '.1f')} s training · {number(summary['startup_seconds'], '.1f')} s start-up · "
-            f"{number(summary['wall_seconds'], '.1f')} s in all"
+            f"{number(summary['wall_seconds'], '.1f')} s in all{_in_vain(summary)}"
         ),
     )
     yield "updates", _ledger(updates)
+    if summary["proof"]:
+        yield "proof", _proof(summary["proof"])
     if summary["gradients"]["dropped"]:
         yield "gradients", _gradients(summary["gradients"])
     if summary["parameter_servers"]:  # without any, all gradients are of the newest parameters
@@ -121,6 +123,26 @@ def _ledger(updates: Json) -> Text:
         text.append("\n" if name == "duplicated" else " · " if text else "")
         text.append(f"{number(count)} {name.replace('_', ' ')}", "bold red" if name in wrong and count else "default")
     return text
+
+
+def _in_vain(summary: Json) -> str:
+    """What faults took of the training time; nothing where there was none."""
+    rolled_back, interrupted = summary["rolled_back_seconds"], summary["interrupted_seconds"]
+    if not rolled_back and not interrupted:
+        return ""
+    return (
+        f"\nof the training {rolled_back:.1f} s were rolled back and {interrupted:.1f} s without an update: "
+        f"goodput {number(summary['goodput'], '.1%')}"
+    )
+
+
+def _proof(proof: Json) -> Text:
+    """Whether the four counts of each slice agree, or the first thing that does not."""
+    if not proof["holds"]:
+        return Text(f"FAILS: {proof['problems'][0]}", "bold red")
+    rows = ", ".join(f"{part['rows']:,}" for part in proof["slices"])
+    where = "slice" if len(proof["slices"]) == 1 else "slices"
+    return Text(f"holds: {where} of {rows} rows; versions, changes and acceptances agree, no step twice", "default")
 
 
 def _gradients(gradients: Json) -> str:

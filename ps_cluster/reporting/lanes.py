@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ps_cluster.training.ledger import GAPS, NOBODY, PHASES, gap_times, phase_times
+from ps_cluster.training.ledger import NOBODY
+from ps_cluster.training.phases import GAPS, PHASES, gap_times, phase_times
 
 ABOUT_STEP = ("step", "version", "staleness", "pid")
 
@@ -34,7 +35,7 @@ class Lane:
 
 
 def lanes(updates: np.ndarray, applies: np.ndarray) -> list[Lane]:
-    """The chief's, each parameter server's and each worker's. `updates`: of ledger.ROW; `applies`: of APPLY_ROW."""
+    """The chief's, each parameter server's and each worker's. `updates`: of ledger.ROW; `applies`: of tables.APPLY_ROW."""
     return [*_chief(updates), *_servers(applies), *_workers(updates)]
 
 

@@ -12,12 +12,14 @@ from ps_cluster.data.packed import KINDS
 from ps_cluster.reporting.closing_table import print_closing_table
 from ps_cluster.reporting.dashboard import trainer_type
 from ps_cluster.run_dir import RunDir, read_rows, write_json
+from ps_cluster.training.training_clock import from_json
 
 __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
 
-SCHEMA = 1
-UPDATES = ("scheduled", "applied", "duplicated", "lost", "rolled_back", "replays_refused")
+SCHEMA = 2  # 1: train_seconds and examples_per_second began anew with every chief, startup_seconds was the last one's
+UPDATES = ("scheduled", "applied", "duplicated", "lost", "rolled_back", "replays_refused", "mixed")
 GRADIENTS = ("scheduled", "applied", "dropped", "per_update")
+TIMES = ("goodput", "rolled_back_seconds", "interrupted_seconds")
 STALENESS = ("mean", "p50", "p95", "max")
 
 Json = dict[str, Any]
@@ -30,8 +32,10 @@ def write_summary(
     *,
     outcome: str,
     wall_seconds: float,
-    startup_seconds: float | None,
+    began: float,
+    life: str,
     restarts: Restarts,
+    silences: list[Json],
     usage: Json,
     machine: Json,
 ) -> Json:
@@ -43,17 +47,20 @@ def write_summary(
     Args:
       outcome: "completed", "stopped" or "failed".
       wall_seconds: from the start of the command to now.
-      startup_seconds: from the start of the command to the first applied update; None when there was none.
+      began: monotonic seconds when the command was started. life: of this start of the launcher, as in rows of progress.
+      silences: worker processes that were ended because they did nothing (cluster/silence.py).
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
     """
     config = load_config(run_dir.config)
-    training = _training(run_dir)
+    rows = list(read_rows(run_dir.progress))
+    training = _training(run_dir, rows)
+    proof = training["proof"]
     addresses = _addresses(run_dir)
     workers = _workers(training["workers"], trainer_type(config.training.mode), addresses, restarts)
     summary = {
         "schema": SCHEMA,
-        "outcome": outcome,
+        "outcome": outcome if proof is None or proof["holds"] else "failed",
         "mode": config.training.mode,
         "staleness_method": config.training.staleness_method,
         "simulate_workers": config.training.simulate_workers,
@@ -67,14 +74,17 @@ def write_summary(
         "worker_processes": len({p["pid"] for worker in workers for p in worker["processes"] if p["updates"]}),
         "parameter_servers": _parameter_servers(training["parameter_servers"], addresses, restarts),
         "restarts": {f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
+        "silences": silences,
         "updates": {name: training["updates"].get(name) for name in UPDATES},
         "gradients": {name: (training.get("gradients") or {}).get(name) for name in GRADIENTS},
+        "proof": proof,
         "staleness": {name: training["staleness"].get(name) for name in STALENESS}
         | {"histogram": training["staleness"].get("histogram", {})},
         "examples_per_second": training["examples_per_second"],
         "train_seconds": training["train_seconds"],
+        **{name: training[name] for name in TIMES},
         "wall_seconds": wall_seconds,
-        "startup_seconds": startup_seconds,
+        "startup_seconds": _startup_seconds([row for row in rows if row["life"] == life], began),
         "cpu_seconds": usage["cpu_seconds"],
         "peak_memory_bytes": usage["peak_memory_bytes"],
         "processes": usage["processes"],
@@ -93,9 +103,8 @@ def refresh_evaluation(run_dir: RunDir) -> Json:
     return summary
 
 
-def _training(run_dir: RunDir) -> Json:
+def _training(run_dir: RunDir, rows: list[Json]) -> Json:
     """The leader's result, unless rows of progress go on after it: then it is that of an earlier part of the run."""
-    rows = list(read_rows(run_dir.progress))
     last = rows[-1] if rows else {}
     result = _read_json(run_dir.training_result)
     training = result if result and last.get("applied", 0) <= result["updates"]["applied"] else _from_progress(last)
@@ -106,15 +115,27 @@ def _training(run_dir: RunDir) -> Json:
 
 
 def _from_progress(row: Json) -> Json:
-    seconds, examples = row.get("train_seconds"), row.get("examples")
+    times = from_json(row.get("times", {}))
     return {
-        "train_seconds": seconds or 0.0,
-        "examples_per_second": examples / seconds if seconds and examples else None,
+        "train_seconds": row.get("train_seconds", 0.0),
+        "goodput": times.goodput,
+        "rolled_back_seconds": times.rolled_back,
+        "interrupted_seconds": times.interrupted,
+        "examples_per_second": None,
         "updates": {"scheduled": row.get("scheduled", 0), "applied": row.get("applied", 0)},
+        "proof": None,
         "staleness": {},
         "workers": row.get("workers", []),
         "parameter_servers": [],
     }
+
+
+def _startup_seconds(rows: list[Json], began: float) -> float | None:
+    """From the start of the command to the first update since, whatever happened after it; None where there was none."""
+    for row in rows:
+        if (first := row["times"]["resumed_update"]) is not None:
+            return row["monotonic"] - (row["times"]["seconds"] - first) - began
+    return None
 
 
 def _rolled_back(rows: list[Json]) -> int:

@@ -14,7 +14,7 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.simulation.costs import Costs, make_costs
-from ps_cluster.training import ledger
+from ps_cluster.training import phases, tables
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 COLD_STEPS = 8  # the first ones of each worker, in which graphs are still made
@@ -47,7 +47,7 @@ class FinishedRun:
 def read_run(root: Path) -> FinishedRun:
     """Raises UserError where no training has ended in `root`, or it tells less than is needed."""
     run_dir = RunDir.open(root)
-    rows = _read(run_dir.updates, ledger.read_csv, root)
+    rows = _read(run_dir.updates, tables.read_csv, root)
     summary = _read(run_dir.summary, lambda file: json.loads(file.read_text(encoding="utf-8")), root)
     for name in ("processes", "train_seconds"):
         if not summary.get(name):
@@ -142,7 +142,7 @@ def _wall_seconds(run: FinishedRun) -> dict[str, float]:
 def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Of one worker process: seconds [3, steps] of pull, compute, push; of the gaps in a dispatch; of those between two."""
     rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
-    times = ledger.phase_times(rows)
+    times = phases.phase_times(rows)
     _, pull, compute, _, push, apply = np.diff(times, axis=0)
     gaps, between = times[0, 1:] - times[-1, :-1], np.diff(rows["scheduled_time"]) != 0
     return np.stack([pull, compute, push + apply]), gaps[~between], gaps[between]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from rich.console import Console
 
+from ps_cluster.cluster.control_group import allowance
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import write_whole
 from ps_cluster.simulation import calibration, report
@@ -73,7 +73,7 @@ def _same_or_any(run: calibration.FinishedRun | None) -> str:
 
 
 def _check(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]:
-    cores = settings.cores or len(os.sched_getaffinity(0))
+    cores = settings.cores or allowance().threads
     compared = check(costs, calibration.read_run(settings.check_run), cores)
     report.print_check(compared, console)
     console.print(
@@ -102,7 +102,7 @@ def _clusters(settings: Settings) -> list[Cluster]:
     """All that are asked for, fewest workers first."""
     stragglers = _stragglers(settings)
     _refuse_what_does_not_fit(settings)
-    cores = (settings.cores or len(os.sched_getaffinity(0))) if settings.one_machine else None
+    cores = (settings.cores or allowance().threads) if settings.one_machine else None
     network = Network(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
     servers = (1,) if settings.mode == "sync" else settings.parameter_servers
     return [

@@ -11,6 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
@@ -52,9 +53,8 @@ def train(
     else:
         dispatcher = LocalDispatcher()
         store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)
-    workers = len(cluster.get("worker", ()))
-    _Chief(config, session, dispatcher, store, compute, workers).run(drain)
-    session.end()
+    _Chief(config, session, dispatcher, store, compute).run(drain)
+    session.end(stopped=drain.is_set())
 
 
 def connect(cluster: dict[str, list[str]]) -> tf.distribute.coordinator.ClusterCoordinator:
@@ -94,14 +94,12 @@ class _Chief:
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
         store: ParameterStore,
         compute: Compute,
-        workers: int,
     ):
         self._config = config
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
         self._store = store
-        self._workers = workers
         self._handed_out = -1  # the last step id
         self._ends = False  # whether no more are handed out
         if config.training.mode == "sync-ps":
@@ -114,20 +112,24 @@ class _Chief:
         while not self._progress.completed and not drain.is_set():
             self._dispatch()
             drain.wait(POLL_S)
-            self._look("training")
+            if self._look("training") and self._ends:
+                return  # with updates that never came: the proof tells which
         self._ends = True
         self._finish_steps_under_way()
 
-    def _look(self, phase: str) -> None:
-        self._dispatcher.done()  # raises what went wrong on a worker
+    def _look(self, phase: str) -> bool:
+        """Whether no dispatch was under way before a look at the ledger; raises what went wrong on a worker."""
+        idle = self._dispatcher.done()
         last_step = self._handed_out if self._ends else NO_END
-        self._store.tick(POLL_S, workers=self._workers, last_step=last_step)
+        self._store.tick(POLL_S, last_step=last_step)
         self._session.keep_up(phase)
+        return idle
 
     def _dispatch(self) -> None:
         ahead = self._two_dispatches_each + AHEAD_S * self._progress.updates_per_second()
-        while self._progress.outstanding < ahead and next(self._plan, None):
-            pass
+        while not self._ends and self._progress.outstanding < ahead:
+            if not next(self._plan, False):
+                return  # there is no room
 
     @property
     def _two_dispatches_each(self) -> float:
@@ -145,25 +147,35 @@ class _Chief:
         return dispatch_size(self._config.cluster.steps_per_dispatch, workers=workers, per_second=per_second, left=left)
 
     def _steps(self, run_steps: Callable) -> Iterator[bool]:
-        """Schedules the steps that are missing, a dispatch with each turn."""
-        missing = self._progress.missing_steps()
-        while len(missing):
-            size = self._size(self._steps_per_second, left=len(missing) / self._config.training_workers)
-            step_ids, missing = np.split(missing, [size])
+        """Schedules a dispatch with each turn, those that are missing from before first; False while there is no room."""
+        again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
+        while left := len(again) + total - following:
+            size = self._size(self._steps_per_second, left=left / self._config.training_workers)
+            if len(again):  # apart from new ones, which may have to wait until these are done
+                step_ids, again = np.split(again, [min(size, len(again))])
+            else:
+                step_ids = np.arange(following, min(total, following + size))
+                following = int(step_ids[-1]) + 1
+            while step_ids[-1] >= self._progress.end_of_window:
+                yield False
             self._schedule(run_steps, step_ids)
-            self._progress.scheduled_steps(step_ids)
+            self._progress.scheduled(step_ids)
             self._handed_out = int(step_ids[-1])
-            self._ends = not len(missing)
+            self._ends = not len(again) and following == total
             yield True
 
     def _rounds(self, run_rounds: Callable) -> Iterator[bool]:
         """Schedules rounds: a dispatch for every worker with each turn. One that takes a second one finds it done."""
-        end, total = self._progress.applied, self._progress.total
-        while end < total:
-            end = min(total, end + self._size(self._progress.updates_per_second(), left=total - end))
+        begin, total = self._progress.applied, self._progress.total
+        while begin < total:
+            end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
+            while end * self._config.steps_per_update > self._progress.end_of_window:
+                yield False
             for _ in range(self._config.training_workers):
                 self._schedule(run_rounds, end)
-            self._progress.scheduled_updates(end)
+            self._progress.scheduled(np.arange(begin, end))
+            begin = end
+            self._ends = begin == total
             yield True
 
     def _schedule(self, function: Callable, what: np.ndarray | int) -> None:
@@ -171,14 +183,16 @@ class _Chief:
         self._dispatcher.schedule(function, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
     def _finish_steps_under_way(self) -> None:
-        applied, moved = -1, time.monotonic()
+        clock = AwakeClock()
+        applied, moved = -1, clock()
         limit_s = max(DRAIN_TIMEOUT_S, self._config.longest_update_seconds)
         while self._progress.outstanding:
             if self._progress.applied > applied:
-                applied, moved = self._progress.applied, time.monotonic()
-            if time.monotonic() - moved > limit_s:
+                applied, moved = self._progress.applied, clock()
+            if clock() - moved > limit_s:
                 raise TimeoutError(
                     f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
                 )
             time.sleep(POLL_S)
-            self._look("draining")
+            if self._look("draining"):
+                return  # nothing is under way any more; what is outstanding all the same is lost

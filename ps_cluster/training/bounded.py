@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
 from ps_cluster.training.coordinated import WaitingSlice
-from ps_cluster.training.slice import APPLIED, DROPPED, NO_END, WAIT, HandOut, Push, Turn
+from ps_cluster.training.slice import APPLIED, DROPPED, NO_END, WAIT, Push, Start, Turn
 from ps_cluster.training.waiting import after, now_after
 
 # A worker that was not heard of for longer is taken for dead and no longer waited for. Should it push after all, its
@@ -36,8 +36,8 @@ class BoundedSlice(WaitingSlice):
 
     repeats_dropped = True
 
-    def __init__(self, device, weights, statistics, factors, config: RunConfig, total_steps: int):
-        super().__init__(device, weights, statistics, factors, config, total_steps)
+    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
         staleness, lag = config.bounds
         self._max_staleness = NO_END if staleness is None else staleness
         self._max_clock_lag = NO_END if lag is None else lag
@@ -50,7 +50,6 @@ class BoundedSlice(WaitingSlice):
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
             self._heard = tf.Variable(tf.zeros([workers], tf.float64))  # seconds, as counted by the ticks
             self._now = tf.Variable(0.0, dtype=tf.float64)
-            self._workers = tf.Variable(workers, dtype=tf.int64)
             self._newest_step = tf.Variable(-1, dtype=tf.int64)  # the last one of a dispatch that has begun
             self._last_step = tf.Variable(NO_END, dtype=tf.int64)
 
@@ -58,11 +57,10 @@ class BoundedSlice(WaitingSlice):
     def _state(self) -> dict[str, tf.Variable]:
         return super()._state | {"clocks": self._clocks}
 
-    def _on_tick(self, seconds: tf.Tensor, hand_out: HandOut) -> list[tf.Operation]:
+    def _on_tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
         return [
             self._now.assign_add(seconds, read_value=False),
-            self._workers.assign(hand_out.workers, read_value=False),
-            self._last_step.assign(hand_out.last_step, read_value=False),
+            self._last_step.assign(last_step, read_value=False),
         ]
 
     def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
@@ -108,8 +106,7 @@ class BoundedSlice(WaitingSlice):
 
     def _alive(self) -> tf.Tensor:
         """bool [workers]"""
-        heard = self._now.read_value() - self._heard.read_value() < self._lease_s
-        return tf.logical_and(heard, tf.range(heard.shape[0], dtype=tf.int64) < self._workers.read_value())
+        return self._now.read_value() - self._heard.read_value() < self._lease_s
 
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
         """int64 [workers]: the versions that others under way have pulled, elsewhere _NOT_UNDER_WAY."""

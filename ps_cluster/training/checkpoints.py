@@ -29,6 +29,10 @@ class CheckpointError(UserError):
     """A checkpoint that can't be read."""
 
 
+class CheckpointUnreadable(CheckpointError):
+    """The system refused to read it (an I/O error, no permission, a folder): it may give it later."""
+
+
 class CheckpointNotWritten(RunFailed):
     """The disk is full or refuses."""
 
@@ -55,14 +59,18 @@ def path_of(directory: Path, step: int) -> Path:
 
 
 def steps(directory: Path) -> list[int]:
-    """The steps there are checkpoints of, ascending; empty when there is no such directory."""
+    """The steps there are checkpoints of, ascending; empty when there is no such directory.
+
+    A name that `path_of` would not give, such as one with a zero more, is none of a checkpoint.
+    """
     try:
-        names = os.listdir(directory)
+        names = set(os.listdir(directory))
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
         raise CheckpointError(f"checkpoint directory '{directory}' can't be read: {error.strerror}") from error
-    return sorted(int(match[1]) for match in map(_FILE_NAME.fullmatch, names) if match)
+    found = (int(match[1]) for match in map(_FILE_NAME.fullmatch, names) if match)
+    return sorted({step for step in found if path_of(directory, step).name in names})
 
 
 def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
@@ -86,6 +94,13 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
     return path
 
 
+def remove_later(directory: Path, step: int) -> None:
+    """Remove the checkpoints of steps above `step`: training goes back behind them. Unreadable ones may come back."""
+    for later in steps(directory):
+        if later > step:
+            path_of(directory, later).unlink(missing_ok=True)
+
+
 def write(path: Path, checkpoint: Checkpoint) -> None:
     """Writes one checkpoint to `path`, beside it first; readers see the old file or the new one, never a part.
 
@@ -104,6 +119,7 @@ def load(path: Path) -> Checkpoint:
 
     Raises:
       CheckpointGone: there is no such file.
+      CheckpointUnreadable: the system refused to read it.
       CheckpointError: it is cut short, damaged, or no checkpoint.
     """
     try:
@@ -115,6 +131,8 @@ def load(path: Path) -> Checkpoint:
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
     except Exception as error:  # a damaged zip makes zipfile, zlib, numpy and json raise about anything
+        if refused := _refusal(error):
+            raise CheckpointUnreadable(f"checkpoint '{path}' can't be read ({refused.strerror or refused})") from error
         reason = " ".join(str(error).split()) or type(error).__name__
         raise CheckpointError(f"checkpoint '{path}' is damaged or cut short ({reason})") from error
 
@@ -183,6 +201,13 @@ def _write_zip(file: io.BufferedIOBase, checkpoint: Checkpoint) -> None:
         for name, array in checkpoint.arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy", _MTIME), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
+def _refusal(error: BaseException | None) -> OSError | None:
+    """What the system said, of which zipfile may have made that the file is no zip."""
+    while error is not None and not isinstance(error, OSError):
+        error = error.__context__
+    return error
 
 
 def _array(content: bytes) -> np.ndarray:

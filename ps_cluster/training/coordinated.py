@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.slice import APPLIED, HandOut, Push, Slice
+from ps_cluster.training.slice import APPLIED, Push, Slice, Start
 from ps_cluster.training.waiting import Condition, after, now_after
 
 _NOT_YET = -1  # of a version that a worker may take part in
@@ -19,8 +19,8 @@ _NOT_YET = -1  # of a version that a worker may take part in
 class WaitingSlice(Slice):
     """A slice where workers wait until another one, or the time that passes, has changed something."""
 
-    def __init__(self, device, weights, statistics, factors, config: RunConfig, total_steps: int):
-        super().__init__(device, weights, statistics, factors, config, total_steps)
+    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
         self._changed = Condition(device, self._section)
 
     def _sent(self, *numbers: tf.Tensor) -> list[tf.Tensor]:
@@ -30,15 +30,15 @@ class WaitingSlice(Slice):
             return tf.unstack(tf.identity(vector))
 
     @tf.function(autograph=False)
-    def tick(self, seconds: tf.Tensor, hand_out: HandOut) -> tf.Tensor:
+    def tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> tf.Tensor:
         def note() -> tf.Tensor:
-            with tf.control_dependencies(self._on_tick(seconds, hand_out)):
+            with tf.control_dependencies(self._on_tick(seconds, last_step)):
                 return self._changed.notify_all()
 
         with tf.device(self._device):
             return self._section.execute(note)
 
-    def _on_tick(self, seconds: tf.Tensor, hand_out: HandOut) -> list[tf.Operation]:
+    def _on_tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
         return []
 
 
@@ -49,18 +49,18 @@ class RoundSlice(WaitingSlice):
     b slowest are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers).
     """
 
-    def __init__(self, device, weights, statistics, factors, config: RunConfig, total_steps: int):
-        super().__init__(device, weights, statistics, factors, config, total_steps)
+    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
         self._workers = config.steps_per_update
         self._needed = config.gradients_per_update
         with tf.device(device):
             self._sum = tf.Variable(tf.zeros_like(self._weights))
-            self._delta_sum = tf.Variable(tf.zeros_like(self._statistics))
+            self._fresh_sum = tf.Variable(tf.zeros_like(self._statistics))
             self._summed = tf.Variable([0], dtype=tf.int64)  # gradients of the round that is open
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        sums = {"slot_sum": self._sum, "statistics_sum": self._delta_sum, "gradients_summed": self._summed}
+        sums = {"slot_sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
         return super()._state | sums
 
     def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence) -> tf.Tensor:
@@ -94,7 +94,7 @@ class RoundSlice(WaitingSlice):
         now = self._version.read_value()
         added = [
             self._sum.assign_add(push.gradient, read_value=False),
-            self._delta_sum.assign_add(push.delta, read_value=False),
+            self._fresh_sum.assign_add(push.fresh, read_value=False),
         ]
         with tf.control_dependencies(added):
             complete = self._summed.assign_add([1])[0] >= self._needed
@@ -105,9 +105,9 @@ class RoundSlice(WaitingSlice):
     def _close(self, learning_rate: tf.Tensor) -> tf.Tensor:
         """The round's update; returns the version it made."""
         version = self.update(
-            self._sum.read_value() / self._needed, learning_rate, self._delta_sum.read_value() / self._needed
+            self._sum.read_value() / self._needed, learning_rate, self._fresh_sum.read_value() / self._needed
         )
         with tf.control_dependencies([version]):
-            of_round = (self._sum, self._delta_sum, self._summed)
+            of_round = (self._sum, self._fresh_sum, self._summed)
             cleared = [v.assign(tf.zeros_like(v), read_value=False) for v in of_round]
             return after([*cleared, self._changed.notify_all()], version)

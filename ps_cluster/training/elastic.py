@@ -1,81 +1,122 @@
 """Elastic averaging: each worker has weights of its own, and now and then they and the centre move towards each other.
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
-EASGD). The workers' own weights are kept on the parameter server, so that a worker that dies loses nothing.
+EASGD). The paper's text could not be had; this is what the authors' code does (github.com/sixin-zh/mpiT,
+asyncsgd/optim-eamsgd.lua), and its moving rate is beta / workers (mlaunch.lua). Worker i with weights x_i repeats, with the
+centre c, the moving rate a and the period k:
+
+  x ← x_i;  x_i ← x_i - a (x - c);  c ← c + a (x - c)         an exchange
+  x_i ← x_i - (learning rate) g(x)                             a step, whose gradient is taken at the x of before the exchange
+  k - 1 times: x_i ← x_i - (learning rate) g(x_i)              the other steps of the period
+
+The first exchange changes nothing, because all begin with the weights of the centre. So a step id is the k steps and the
+exchange behind them: the same sequence, cut elsewhere. The exchange is then part of the push, which is applied exactly once;
+one in front of the steps would be part of a pull, which may come twice.
+
+Every worker's own weights are kept on the parameter server, so that a worker that dies loses nothing.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training.slice import APPLIED, Push, Slice
+from ps_cluster.training.slice import APPLIED, Push, Slice, Start
 from ps_cluster.training.step import StepResult, TrainStep
 from ps_cluster.training.update_rules import decay_rates
 from ps_cluster.training.waiting import after
 
 
 class ElasticSlice(Slice):
-    """Holds the centre (the weights that are scored) and every worker's own weights.
+    """Holds the centre (the weights that are scored) and, for every worker, its own weights and those of before its last
+    exchange.
 
-    A push brings how far the worker has moved in its local steps. The exchange, with moving rate a:
-    x_w ← x_w - a (x_w - centre); centre ← centre + a (x_w - centre), both with the x_w and centre of before.
+    A worker is given both, float32 [2, n]: x_i and x. A push brings how far its steps have moved x_i.
     """
 
-    def __init__(self, device, weights, statistics, factors, config: RunConfig, total_steps: int):
-        super().__init__(device, weights, statistics, factors, config, total_steps)
-        self._moving_rate = config.elastic.moving_rate
+    vectors_given = 2
+
+    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
+        super().__init__(device, start, config, total_steps)
+        self._moving_rate = config.moving_rate
         with tf.device(device):
-            self._own = tf.Variable(tf.tile(self._weights[None], [config.training_workers, 1]))
+            everybody = tf.tile(self._weights[None], [config.training_workers, 1])
+            self._own, self._before = tf.Variable(everybody), tf.Variable(everybody)
 
     @property
     def _slots(self) -> dict[str, tf.Variable]:
-        return super()._slots | {"own": self._own}
+        return super()._slots | {"own": self._own, "before": self._before}
 
-    def _given_to(self, worker: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        return self._own.sparse_read(worker), self._version.read_value()
+    def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
+        weights, *others = super().pull(worker, needed)
+        return [tf.reshape(weights, [self.vectors_given, self.length]), *others]
+
+    def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        weights = tf.stack([self._own.sparse_read(worker), self._before.sparse_read(worker)])
+        return [weights, self._statistics.read_value()], self._version.read_value()
+
+    def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        return state["weights"]  # as all begin
 
     def _apply(self, push: Push) -> tf.Tensor:
         stale = self._version.read_value() - push.version
-        own = self._own.sparse_read(push.worker) + push.gradient
-        pull = self._moving_rate * (own - self._weights.read_value())
+        before = self._own.sparse_read(push.worker) + push.gradient
+        pull = self._moving_rate * (before - self._weights.read_value())
         moved = [
-            self._own.scatter_update(tf.IndexedSlices((own - pull)[None], push.worker[None])),
+            self._before.scatter_update(tf.IndexedSlices(before[None], push.worker[None])),
+            self._own.scatter_update(tf.IndexedSlices((before - pull)[None], push.worker[None])),
             self._weights.assign_add(pull, read_value=False),
-            self._statistics.assign_add(push.delta, read_value=False),
+            self._take_in(push.fresh),
         ]
         with tf.control_dependencies(moved):
+            counted = self._rule.count()
+        with tf.control_dependencies([counted]):
             version = self._version.assign_add(1)
         return after([self._record(push, version, stale)], APPLIED)
 
 
 class LocalSteps:
-    """`local_steps` steps of plain SGD that a worker takes by itself. A step id is one exchange."""
+    """The `local_steps` steps of plain SGD of a period, which a worker takes by itself."""
 
-    def __init__(self, step: TrainStep, config: RunConfig, factors: np.ndarray):
-        """`factors`: float32 [n], the learning-rate factor of each weight."""
+    def __init__(self, step: TrainStep, config: RunConfig, factors: np.ndarray, keep: np.ndarray):
+        """`factors`: float32 [n], the learning-rate factor of each weight. `keep`: float32 [m], of one step."""
         self._step = step
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
+        self._keep = keep
         self._local_steps = config.elastic.local_steps
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
-        """Like `TrainStep`, with the way moved in place of the gradient; loss and rate are means, correct is the sum."""
+        """Take the steps of one period.
 
-        def body(position, moved, delta, totals):
+        Args:
+          step: int64 [], the period.
+          weights: [2, n], those of the worker, and those of before the exchange, where the first gradient is taken.
+          statistics: float32 [m].
+        Returns:
+          As `TrainStep`, with the way moved in place of the gradient; `fresh` is what all steps add to keep^local_steps
+          times the statistics given; loss and rate are means, correct is the sum.
+        """
+        own, before = tf.unstack(weights)
+
+        def body(position, moved, statistics, fresh, totals):
             # The worker adds up its way in float32: a step of SGD is lost in the rounding of bfloat16 weights.
-            here = tf.cast(tf.cast(weights, tf.float32) + moved, weights.dtype)
-            local = step * self._local_steps + tf.cast(position, tf.int64)
-            result = self._step(local, here, statistics + delta)
+            there = tf.cast(tf.cast(own, tf.float32) + moved, own.dtype)
+            here = tf.where(position == 0, before, there)
+            result = self._step(step * self._local_steps + tf.cast(position, tf.int64), here, statistics)
             gradient = self._factors * tf.cast(result.gradient, tf.float32)
             moved -= result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
             added = tf.stack([result.loss, result.correct, result.learning_rate])
-            return position + 1, moved, delta + result.statistics_delta, totals + added
+            # One recursion from the statistics given, and the same from 0: their difference is keep^position times the start.
+            statistics, fresh = (self._keep * vector + result.fresh for vector in (statistics, fresh))
+            return position + 1, moved, statistics, fresh, totals + added
 
-        start = (0, tf.zeros_like(weights, tf.float32), tf.zeros_like(statistics), tf.zeros([3]))
-        _, moved, delta, totals = tf.while_loop(
+        start = (0, tf.zeros_like(own, tf.float32), statistics, tf.zeros_like(statistics), tf.zeros([3]))
+        _, moved, _, fresh, totals = tf.while_loop(
             lambda position, *_: position < self._local_steps, body, start, parallel_iterations=1
         )
         mean = totals / self._local_steps
-        return StepResult(tf.cast(moved, weights.dtype), delta, mean[0], totals[1], mean[2])
+        return StepResult(tf.cast(moved, own.dtype), fresh, mean[0], totals[1], mean[2])

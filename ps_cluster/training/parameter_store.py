@@ -10,14 +10,27 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
-from ps_cluster.training.slice import HandOut, Slice
+from ps_cluster.training.ledger import rows_of
+from ps_cluster.training.slice import Slice, Start
+
+
+_BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice
+_NO_ROWS = np.iinfo(np.int64).max  # the number of a row that will never be
+
+
+@dataclass(frozen=True)
+class Ledgers:
+    """What was read out of the ledgers on the parameter servers."""
+
+    rows: list[np.ndarray]  # of each slice: a structured array [k] of ROW, in the order of acceptance
+    counts: np.ndarray  # int64 [ps, len(COUNTS)]
 
 
 @dataclass(frozen=True)
 class Pulled:
     """Parameters as they were at one version of each slice."""
 
-    weights: tf.Tensor  # wire dtype [n]
+    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a slice gives several
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
 
@@ -28,9 +41,7 @@ class ParameterStore:
     def __init__(
         self,
         devices: Sequence[str],
-        weights: np.ndarray,
-        statistics: np.ndarray,
-        factors: np.ndarray,
+        start: Start,
         *,
         config: RunConfig,
         total_steps: int,
@@ -39,67 +50,66 @@ class ParameterStore:
         """Creates the variables on `devices`, a slice each.
 
         Args:
-          weights: float32 [n], the initial weights. statistics: float32 [m]. factors: float32 [n], learning-rate factors.
-          total_steps: step ids are 0 .. total_steps - 1; the ledger has a row for each.
+          total_steps: step ids are 0 .. total_steps - 1.
           kind: what a slice does with pulls and pushes.
         """
-        parts = [np.array_split(vector, len(devices)) for vector in (weights, statistics, factors)]
-        self.slices = [kind(device, *vectors, config, total_steps) for device, *vectors in zip(devices, *parts)]
-        self._weight_lengths = [len(part) for part in parts[0]]
-        self._statistic_lengths = [len(part) for part in parts[1]]
+        parts = start.split(len(devices))
+        self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts)]
+        self._weight_lengths = [len(part.weights) for part in parts]
+        self._statistic_lengths = [len(part.statistics) for part in parts]
 
     def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> Pulled:
         """What `worker` (int64 []) is given, once everything `needed` is done."""
         weights, statistics, versions = zip(*(part.pull(worker, needed) for part in self.slices))
-        return Pulled(tf.concat(weights, 0), tf.concat(statistics, 0), tf.concat(versions, 0))
+        return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), tf.concat(versions, 0))
 
-    def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, delta: tf.Tensor, row: tf.Tensor):
+    def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
         """Sends one step's result to every slice; each applies its part once.
 
         Args:
           step: int64 [], the step id. versions: int64 [ps], as pulled.
-          gradient: wire dtype [n]. delta: float32 [m], change of the statistics.
+          gradient: wire dtype [n]. fresh: float32 [m], what the step adds to the statistics that are kept.
           row: float64 [len(WORKER_COLUMNS)].
         Returns:
           int32 [ps]: APPLIED, REFUSED where the slice had this step already, or DROPPED where it came too late.
         """
         gradients = tf.split(gradient, self._weight_lengths)
-        deltas = tf.split(delta, self._statistic_lengths)
+        fresh_parts = tf.split(fresh, self._statistic_lengths)
         pushed = [
-            part.push(step, versions[index], gradients[index], deltas[index], row)
+            part.push(step, versions[index], gradients[index], fresh_parts[index], row)
             for index, part in enumerate(self.slices)
         ]
         return tf.stack(pushed)
 
-    def tick(self, seconds: float, *, workers: int, last_step: int) -> None:
+    def tick(self, seconds: float, *, last_step: int) -> None:
         """Tell the slices now and then that time has passed; where workers wait, it lets them try again.
 
         Args:
-          seconds: since the last tick. workers: how many there are. last_step: as in `HandOut`.
+          seconds: since the last tick. last_step: the last step id that is handed out; NO_END while more may come.
         """
-        hand_out = HandOut(tf.constant(workers, tf.int64), tf.constant(last_step, tf.int64))
         for part in self.slices:
-            part.tick(tf.constant(seconds, tf.float64), hand_out)
+            part.tick(tf.constant(seconds, tf.float64), tf.constant(last_step, tf.int64))
 
-    def read_ledgers(self, first: int, end: int) -> tuple[np.ndarray, np.ndarray]:
-        """(rows float64 [ps, end - first, columns], counts int64 [ps, 4]: version, refused, dropped, accepted)."""
-        bounds = tf.constant(first, tf.int64), tf.constant(end, tf.int64)
-        answers = [part.read_ledger(*bounds) for part in self.slices]
-        return tuple(np.stack([tensor.numpy() for tensor in kind]) for kind in zip(*answers))
+    def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
+        """Return the rows of each slice from its number in `firsts` on, and what it counts."""
+        answers = [part.read_ledger(tf.constant(first, tf.int64)) for part, first in zip(self.slices, firsts)]
+        return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
-    def snapshot(self, steps: int) -> dict[str, np.ndarray]:
-        """Arrays for a checkpoint: each slice at one version of its own (no barrier between them).
+    def snapshot(self, firsts: Sequence[int]) -> tuple[dict[str, np.ndarray], Ledgers]:
+        """Return arrays for a checkpoint, each slice at one version of its own (no barrier between them), and its new rows.
 
-        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] whole; "ledger" [ps, steps, columns];
-        "counts" int64 [ps, 4]: version, refused replays, late gradients dropped, and gradients accepted of each slice.
+        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] whole; "seen" int64 [ps, window], the steps that
+        are open and accepted; "counts" int64 [ps, len(COUNTS)]. The rows, from each slice's number in `firsts` on, are
+        of just the same moment.
         """
-        states = [part.snapshot(steps) for part in self.slices]
-        return {
+        states, rows = zip(*(part.snapshot(first) for part, first in zip(self.slices, firsts)))
+        arrays = {
             name: np.stack([s[name] for s in states])
-            if name in ("ledger", "counts")
+            if name in _BY_SLICE
             else np.concatenate([s[name] for s in states], axis=-1)
             for name in states[0]
         }
+        return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """The reverse of `snapshot`.
@@ -107,7 +117,8 @@ class ParameterStore:
         Raises:
           UserError: it is of another network, optimizer or number of parameter servers.
         """
-        expected = {name: _size(name, array) for name, array in self.snapshot(0).items()}
+        own, _ = self.snapshot([_NO_ROWS] * len(self.slices))
+        expected = {name: _size(name, array) for name, array in own.items()}
         given = {name: _size(name, array) for name, array in arrays.items()}
         if given != expected:
             raise UserError(
@@ -117,13 +128,13 @@ class ParameterStore:
             part.restore(
                 {
                     name: array[index]
-                    if name in ("ledger", "counts")
+                    if name in _BY_SLICE
                     else np.array_split(array, len(self.slices), axis=-1)[index]
                     for name, array in arrays.items()
                 }
             )
 
 
-def _size(name: str, array: np.ndarray) -> int | tuple[int, ...]:
-    """What must be equal for a checkpoint to fit; of the ledger that is the number of slices."""
-    return array.shape[0] if name in ("ledger", "counts") or array.ndim == 1 else array.shape
+def _size(name: str, array: np.ndarray) -> int:
+    """Return what must be equal for a checkpoint to fit: the number of slices, or the length of vectors."""
+    return array.shape[0] if name in _BY_SLICE else array.shape[-1]

@@ -1,104 +1,141 @@
-"""How far a run is: the chief's copy of the ledger, and the rows and results read out of it."""
+"""How far a run is: what the chief has handed out, what the parameter servers say was applied, and what that adds up to."""
 
 from __future__ import annotations
 
-import time
-from collections import Counter, deque
-from collections.abc import Sequence
+import math
+import os
+from collections import deque
+from typing import Any
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.training import ledger
+from ps_cluster.errors import RunFailed
+from ps_cluster.run_dir import LIFE
+from ps_cluster.training import step_set, training_clock
+from ps_cluster.training.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, rows_of
+from ps_cluster.training.parameter_store import Ledgers
+from ps_cluster.training.step_set import StepSet
+from ps_cluster.training.tally import Tally
+from ps_cluster.training.training_clock import TrainingClock
 
 RATE_WINDOW_S = 10.0
+SUMMED = ("loss", "learning_rate", "staleness", "correct", "examples")
+Json = dict[str, Any]
 
 
 class RunProgress:
-    """What was scheduled and what the parameter servers say was applied.
+    """What was scheduled and what became of it, as of the last look. What is done takes no memory.
 
-    The chief reads only the open range of the ledger: from the first step that is not applied to the last one scheduled.
+    Attributes:
+      clock: counts the seconds of training.
+      scheduled_updates: the updates that were handed out, counted where that is done.
+      positions: how many rows of each slice were taken in.
+      missing_steps: int64 [k], the step ids that were under way before a resume, in order. next_step: the lowest id above
+        all that were handed out before it.
+      counts: int64 [ps, len(COUNTS)], what the slices counted at the last look.
     """
 
-    def __init__(self, config: RunConfig, train_examples: int):
+    def __init__(self, config: RunConfig, train_examples: int, clock: TrainingClock | None = None):
+        self.clock = clock or TrainingClock()
+        self.scheduled_updates = StepSet()
+        self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
+        self.positions = [0] * config.slices
+        self.counts = np.zeros([config.slices, len(COUNTS)], np.int64)
         self._train_examples = train_examples
         self._config = config
         self._total = config.total_updates(train_examples)
         self._steps_per_update = config.steps_per_update
-        self.ledgers = np.zeros([config.slices, config.total_steps(train_examples), len(ledger.COLUMNS)])
-        self._counts = dict.fromkeys(("version", "refused", "dropped", "accepted"), 0)
-        self._scheduled = 0
-        self._first_open = 0
-        self.high_water = 0
-        self._applied_before = np.zeros([self.ledgers.shape[1]], bool)
-        self._train_seconds_before = 0.0
-        self._started: float | None = None
-        self._gradients = 0
-        self._examples = 0
-        self._workers: Counter[tuple[int, int, str]] = Counter()
-        self._unreported: list[np.ndarray] = []
+        self._joiner = Joiner(config.slices)
+        self._applied_steps = StepSet()
+        self._tally = Tally()
+        self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # of what no row has covered
         self._points: deque[tuple[float, int, int]] = deque()
 
-    def resume(self, ledgers: np.ndarray, train_seconds: float) -> None:
-        """Goes on from a checkpoint. `ledgers`: float64 [ps, steps, columns]."""
-        self.high_water = ledgers.shape[1]
-        self.ledgers[:, : self.high_water] = ledgers
-        self._applied_before = ledger.applied(self.ledgers)
-        self._count(ledger.merged_rows(ledgers))
-        self._scheduled = self.applied
-        self._train_seconds_before = train_seconds
-
-    def start(self) -> None:
-        """The first step is about to be scheduled: training time starts to count."""
-        self._started = time.time()
-
-    def missing_steps(self) -> np.ndarray:
-        """int64 [k]: the step ids that are not applied, in order."""
-        return np.flatnonzero(~ledger.applied(self.ledgers))
-
-    def scheduled_steps(self, step_ids: np.ndarray) -> None:
-        self._scheduled += len(step_ids)
-        self.high_water = max(self.high_water, int(step_ids[-1]) + 1)
-
-    def scheduled_updates(self, end: int) -> None:
-        """All steps of the updates below `end` are scheduled."""
-        self._scheduled = max(self._scheduled, end)
-        self.high_water = self._scheduled * self._steps_per_update
+    def resume(self, arrays: dict[str, np.ndarray], meta: Json) -> None:
+        """Go on from a checkpoint: its arrays "counts", "seen" and "waiting", and what `state` returned before."""
+        state = meta["progress"]
+        self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
+        self.counts = arrays["counts"]
+        scheduled, self._applied_steps = step_set.from_json(state["scheduled"]), step_set.from_json(state["applied"])
+        self._tally = Tally(state["tally"])
+        self.next_step = scheduled.end * self._steps_per_update
+        self.missing_steps = self._applied_steps.missing_below(self.next_step)
+        # What was under way is handed out anew, and counts when it is.
+        applied = self._applied_steps if self._steps_per_update == 1 else StepSet(self.applied)
+        self.scheduled_updates = scheduled.both(applied)
+        self._joiner.mixed = state["mixed"]
+        self._joiner.waiting_slices = arrays["waiting"][:, 0].astype(np.int64)
+        self._joiner.waiting = rows_of(arrays["waiting"][:, 1:])
 
     @property
-    def open_range(self) -> tuple[int, int]:
-        return self._first_open, self.high_water
+    def state(self) -> Json:
+        """What goes into a checkpoint's meta."""
+        return {
+            "scheduled": step_set.to_json(self.scheduled_updates),
+            "applied": step_set.to_json(self._applied_steps),
+            "tally": self._tally.state,
+            "mixed": self._joiner.mixed,
+        }
 
-    def update(self, rows: np.ndarray, counts: np.ndarray, *, first: int) -> None:
-        """Takes in what `ParameterStore.read_ledgers` returned for the steps from `first` on."""
-        span = slice(first, first + rows.shape[1])
-        known = ledger.applied(self.ledgers[:, span])
-        self.ledgers[:, span] = rows
-        applied = ledger.applied(rows)
-        fresh = ledger.merged_rows(rows[:, applied & ~known])
-        self._count(fresh)
-        self._unreported.append(fresh)
-        self._counts = dict(zip(self._counts, counts.max(axis=0).tolist()))
-        if self._steps_per_update == 1:
-            self._first_open = first + int(np.argmin(np.append(applied, False)))
-        else:  # a step of a backup worker stays open, but not beyond its round
-            self._first_open = self.applied * self._steps_per_update
-        now = time.time()
+    @property
+    def waiting(self) -> np.ndarray:
+        """float64 [k, 1 + columns]: rows of steps that some slices still lack, each behind the number of its slice."""
+        table = self._joiner.waiting.view(np.float64).reshape(-1, len(COLUMNS))
+        return np.concatenate([self._joiner.waiting_slices[:, None].astype(np.float64), table], axis=1)
+
+    @property
+    def end_of_window(self) -> int:
+        """Step ids from this one on may not be handed out yet: the ledger on the parameter servers has no room for them."""
+        return self._applied_steps.first_missing + self._config.ledger_window
+
+    def scheduled(self, updates: np.ndarray) -> None:
+        """`updates` (int64 [k]) were handed out; an update of its own for each step, but in rounds."""
+        self.scheduled_updates.add(updates)
+
+    def update(self, ledgers: Ledgers) -> None:
+        """Take in what a look returned, once `unsettled`.
+
+        Raises:
+          RunFailed: rows are missing. (A step that was accepted twice is for the proof to find.)
+        """
+        self.positions = [position + len(rows) for position, rows in zip(self.positions, ledgers.rows)]
+        accepted = ledgers.counts[:, COUNTS.index("accepted")].tolist()
+        if self.positions != accepted:
+            raise RunFailed(f"the parameter servers accepted {accepted} gradients, but left {self.positions} rows")
+        self.counts = ledgers.counts
+        fresh = self._joiner.add(ledgers.rows)
+        if len(fresh):
+            self._take(fresh)
+        now = self.clock.monotonic
         self._points.append((now, self.applied, self.examples))
         while now - self._points[0][0] > RATE_WINDOW_S:
             self._points.popleft()
 
-    def _count(self, rows: np.ndarray) -> None:
-        self._gradients += len(rows)
-        for worker in ledger.per_worker(rows):
-            for what in ("updates", "examples"):
-                self._workers[worker["index"], worker["pid"], what] += worker[what]
-            self._examples += worker["examples"]
+    def _take(self, rows: np.ndarray) -> None:
+        self._applied_steps.add(rows["step"].astype(np.int64))
+        seconds = self.clock.seconds_at(rows["applied_time"])
+        self.clock.note_updates(seconds)
+        self._tally.add(rows, seconds)
+        for name in SUMMED:
+            self._fresh[name] += float(rows[name].sum())
+        self._fresh_rows += len(rows)
+        if self._steps_per_update > 1:  # a step of a backup worker never comes, once its round is over
+            self._applied_steps.close_below(self.applied * self._steps_per_update)
+
+    def unsettled(self, ledgers: Ledgers) -> Ledgers:
+        """Return what a look returned with times as if nobody had set the machine's clock since the training began."""
+        self.clock.look()
+        rows = [own.copy() for own in ledgers.rows]
+        for own in rows:
+            for name in TIME_COLUMNS:
+                own[name] = self.clock.unsettled(own[name])
+        return Ledgers(rows, ledgers.counts)
 
     @property
     def applied(self) -> int:
         """Updates of the parameters."""
-        return self._gradients // self._config.gradients_per_update
+        return self._tally.gradients // self._config.gradients_per_update
 
     @property
     def total(self) -> int:
@@ -112,19 +149,11 @@ class RunProgress:
     @property
     def outstanding(self) -> int:
         """Updates scheduled and not yet applied."""
-        return self._scheduled - self.applied
+        return self.scheduled_updates.count - self.applied
 
     @property
     def examples(self) -> int:
-        return self._examples
-
-    @property
-    def train_seconds(self) -> float:
-        """Seconds of training so far, those before a resume included."""
-        return self._train_seconds_until(time.time())
-
-    def _train_seconds_until(self, when: float) -> float:
-        return self._train_seconds_before + (float(when) - self._started if self._started else 0.0)
+        return self._tally.examples
 
     def updates_per_second(self) -> float:
         return self._rate(1)
@@ -135,85 +164,66 @@ class RunProgress:
         oldest, newest = self._points[0], self._points[-1]
         return (newest[field] - oldest[field]) / (newest[0] - oldest[0])
 
-    def row(self, phase: str) -> dict:
+    def row(self, phase: str) -> Json:
         """A row of metrics/progress.jsonl; means are over the updates that no earlier row has covered."""
-        fresh = np.concatenate([np.zeros([0, len(ledger.COLUMNS)]), *self._unreported])
-        self._unreported.clear()
+        sums, count = self._fresh, self._fresh_rows
+        self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0
 
         def mean(name: str) -> float | None:
             """None also for what is no number any more, which JSON can't say; "diverged" does."""
-            value = ledger.column(fresh, name).mean() if len(fresh) else np.nan
-            return float(value) if np.isfinite(value) else None
+            value = sums[name] / count if count else math.nan
+            return value if math.isfinite(value) else None
 
-        fresh_examples = ledger.column(fresh, "examples").sum()
+        times = self.clock.times
         return {
-            "time": time.time(),
+            "time": self.clock.unix,
+            "monotonic": self.clock.monotonic,
+            "life": os.environ.get(LIFE),
             "phase": phase,
             "applied": self.applied,
-            "scheduled": self._scheduled,
+            "scheduled": self.scheduled_updates.count,
             "total": self._total,
             "examples": self.examples,
             "examples_per_second": self._rate(2),
-            "train_seconds": self.train_seconds,
+            "train_seconds": times.seconds,
+            "times": training_clock.to_json(times),
             "epoch": self.examples / self._train_examples,
             "loss": mean("loss"),
-            "diverged": not bool(np.isfinite(ledger.column(fresh, "loss")).all()),
-            "accuracy": float(ledger.column(fresh, "correct").sum() / fresh_examples) if len(fresh) else None,
+            "diverged": not math.isfinite(sums["loss"]),
+            "accuracy": sums["correct"] / sums["examples"] if sums["examples"] else None,
             "learning_rate": mean("learning_rate"),
             "staleness_mean": mean("staleness"),
-            "dropped": self._counts["dropped"],
-            "workers": self._per_worker(),
+            "dropped": self._most("dropped"),
+            "workers": self._tally.workers(),
         }
 
-    def _per_worker(self) -> list[dict[str, int]]:
-        return [
-            {"index": index, "pid": pid, **{what: self._workers[index, pid, what] for what in ("updates", "examples")}}
-            for index, pid in sorted({(index, pid) for index, pid, _ in self._workers})
-        ]
+    def _most(self, count: str) -> int:
+        return int(self.counts[:, COUNTS.index(count)].max())
 
-    def result(self, slice_lengths: Sequence[int]) -> dict:
-        """What training.json says of the finished training."""
-        rows = ledger.merged_rows(self.ledgers)
-        fresh = self.ledgers[0][ledger.applied(self.ledgers) & ~self._applied_before]
-        times = ledger.column(fresh, "applied_time")
+    def result(self) -> Json:
+        """What training.json says of the finished training, beside its proof."""
+        times, applied = self.clock.times, self.applied
+        backups = self._config.training.backup_workers
         return {
             "completed": self.completed,
-            "train_seconds": self._train_seconds_until(times.max()) if len(times) else self._train_seconds_before,
-            "examples_per_second": examples_per_second(fresh, self._config.training.backup_workers),
-            "first_update_time": float(times.min()) if len(times) else None,
-            "last_update_time": float(times.max()) if len(times) else None,
+            "train_seconds": times.seconds if times.last_update is None else times.last_update,
+            "rolled_back_seconds": times.rolled_back,
+            "interrupted_seconds": times.interrupted,
+            "goodput": times.goodput,
+            "examples_per_second": self._tally.examples_per_second(times.last_update, backups),
             "updates": {
-                "scheduled": self._scheduled,
-                "applied": self.applied,
-                "duplicated": self._counts["accepted"] - self._gradients,
-                "lost": self._scheduled - self.applied,
-                "replays_refused": self._counts["refused"],
+                "scheduled": self.scheduled_updates.count,
+                "applied": applied,
+                "lost": self.scheduled_updates.count - applied,
+                "replays_refused": self._most("refused"),
+                "mixed": self._joiner.mixed,
             },
             "gradients": {
-                "scheduled": self._scheduled * self._steps_per_update,
-                "applied": self._gradients,
-                "dropped": self._counts["dropped"],
+                "scheduled": self.scheduled_updates.count * self._steps_per_update,
+                "applied": self._tally.gradients,
+                "dropped": self._most("dropped"),
                 "per_update": self._config.gradients_per_update,
             },
-            "staleness": ledger.staleness_summary(rows),
-            "workers": self._per_worker(),
-            "parameter_servers": [{"index": i, "parameters": n} for i, n in enumerate(slice_lengths)],
+            "staleness": self._tally.staleness_summary(),
+            "workers": self._tally.workers(),
         }
-
-
-def examples_per_second(rows: np.ndarray, backup_workers: int = 0) -> float | None:
-    """Images a second of training alone.
-
-    Counted from the moment when every worker process had its first update applied (before it, TensorFlow still builds
-    the worker's graph) to the last update; `backup_workers` of them may be late. None where no update came after that
-    moment.
-    """
-    if not len(rows):
-        return None
-    times, pids = ledger.column(rows, "applied_time"), ledger.column(rows, "pid")
-    first_times = sorted(times[pids == pid].min() for pid in np.unique(pids))
-    warm = first_times[max(0, len(first_times) - 1 - backup_workers)]
-    after = times > warm
-    if not after.any():
-        return None
-    return float(ledger.column(rows, "examples")[after].sum() / (times.max() - warm))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Sequence
 
@@ -12,15 +13,17 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models import flat, registry
 from ps_cluster.reporting.tensorboard import TrainingWriter
-from ps_cluster.run_dir import RunDir, append_row, say, write_json
-from ps_cluster.training import checkpoints
+from ps_cluster.run_dir import LIFE, RunDir, append_row, last_row, say, write_json
+from ps_cluster.training import checkpoints, tables, training_clock
+from ps_cluster.training.audit import Rounds, audit
+from ps_cluster.training.bookkeeper import Bookkeeper
 from ps_cluster.training.elastic import LocalSteps
-from ps_cluster.training.ledger import write_applies, write_csv
+from ps_cluster.training.journal import Journal, JournalDamaged
 from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.resume import newest_checkpoint
+from ps_cluster.training.resume import check_journals, newest_checkpoint
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
-from ps_cluster.training.slice import Slice
+from ps_cluster.training.slice import Slice, Start
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.worker import SLICE_KINDS, Compute
 
@@ -44,7 +47,8 @@ class Session:
         self._dataset = dataset
         self._reporter = Reporter(run_dir, self.progress)
         self._resumed: checkpoints.Checkpoint | None = None
-        self._store: ParameterStore  # from `build` on, like the saver
+        self._store: ParameterStore  # from `build` on, like the others
+        self._books: Bookkeeper
         self._saver: Saver
 
     def begin(self, *, resume: bool) -> None:
@@ -55,10 +59,24 @@ class Session:
         """
         if resume:
             self._resumed = newest_checkpoint(self._config, self._run_dir, self._dataset.train_examples, say)
-            self.progress.resume(self._resumed.arrays["ledger"], self._resumed.meta["train_seconds"])
+            self.progress.resume(self._resumed.arrays, self._resumed.meta)
+            if self.leads:
+                check_journals(self._resumed, self._run_dir)
+        self._restart_clock()
         if self.leads:
             checkpoints.clear_ended(self._run_dir.checkpoints)
             self._reporter.row("connecting")
+
+    def _restart_clock(self) -> None:
+        """Goes on with the times of the leader before this one, which may have come further than what is resumed."""
+        meta = self._resumed.meta if self._resumed else {}
+        stands = training_clock.from_json(meta["times"]) if meta else training_clock.Times()
+        last = last_row(self._run_dir.progress) if self.leads else None
+        if last is None:
+            self.progress.clock.restart(stands, stands.last_update)
+            return
+        since = last["monotonic"] if last["life"] is not None and last["life"] == os.environ.get(LIFE) else None
+        self.progress.clock.restart(training_clock.from_json(last["times"]), stands.last_update, since=since)
 
     def build(self, devices: Sequence[str], own_device: str) -> tuple[ParameterStore, Compute]:
         """The module's `build`, with the parameters of the checkpoint that is resumed.
@@ -70,33 +88,60 @@ class Session:
             self._reporter.row("building")
         self._store, compute = build(self._config, self._dataset, devices, own_device)
         if self._resumed is not None:
-            self._store.restore(self._resumed.arrays)
-        self._saver = Saver(self._config, self._run_dir, self._dataset.kind, self._store, self.progress)
+            self._store.restore({name: a for name, a in self._resumed.arrays.items() if name != "waiting"})
+        self._books = Bookkeeper(self._store, self.progress, self._open_journals())
+        self._saver = Saver(self._config, self._run_dir, self._dataset.kind, self._books, self.progress)
         return self._store, compute
+
+    def _open_journals(self) -> list[Journal]:
+        """The leader's, cut to what is resumed. Later states are of the history that is cut off."""
+        if not self.leads:
+            return []
+        for directory in self._run_dir.states if self._resumed else ():
+            checkpoints.remove_later(directory, self._resumed.step)
+        self._run_dir.journal(0).parent.mkdir(exist_ok=True)
+        return [Journal(self._run_dir.journal(index), rows) for index, rows in enumerate(self.progress.positions)]
 
     def start(self) -> None:
         """The first step is about to be scheduled."""
-        self.progress.start()
-        self._look()  # after a resume there may be nothing left to do, and the counts have to be known all the same
+        self.progress.clock.start()
+        self._books.look()  # after a resume there may be nothing left to do, and the counts have to be known all the same
 
     def keep_up(self, phase: str) -> None:
         """Looks at the ledger, and writes what is due: a row that says `phase`, a checkpoint or a snapshot."""
-        self._look()
+        self._books.look()
         if self.leads:
-            self._reporter.row_when_due(phase)
             self._saver.save_when_due()
+            self._reporter.save_seconds = self._saver.last_seconds
+            self._reporter.row_when_due(phase)
 
-    def _look(self) -> None:
-        first, end = self.progress.open_range
-        self.progress.update(*self._store.read_ledgers(first, end), first=first)
+    def end(self, *, stopped: bool) -> None:
+        """The last checkpoint, the ledger, the result, and the mark that no checkpoint comes after.
 
-    def end(self) -> None:
-        """The last checkpoint, the ledger, the result, and the mark that no checkpoint comes after."""
+        Args:
+          stopped: somebody asked for the end; otherwise every update should be there.
+        """
         self._saver.save_last()
         outcome = "completed" if self.progress.completed else "stopped"
-        lengths = [part.length for part in self._store.slices] if self._config.on_parameter_servers else []
-        self._reporter.end(self.progress.result(lengths), self.progress.ledgers)
+        self._reporter.end(self._result(None if stopped else self.progress.total))
         checkpoints.mark_ended(self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome)
+
+    def _result(self, total: int | None) -> dict:
+        """What training.json says; updates.csv and applies.csv are written on the way. `total`: as for `audit`."""
+        config, journals = self._config, [self._run_dir.journal(index) for index in range(self._config.slices)]
+        rounds = Rounds(config.steps_per_update, config.gradients_per_update)
+        result = self.progress.result()
+        told = self._reporter.written
+        proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, told)
+        result["updates"]["duplicated"] = proof.pop("duplicated")
+        servers = [{"index": i, "parameters": part.length} for i, part in enumerate(self._store.slices)]
+        try:
+            tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, told)
+            if config.on_parameter_servers:  # elsewhere each process applies for itself
+                tables.write_applies(self._run_dir.applies, journals, told)
+        except (JournalDamaged, OSError) as error:  # of a damaged one the proof tells too
+            say(f"the ledger can't be written as a table: {error}")
+        return result | {"proof": proof, "parameter_servers": servers if config.on_parameter_servers else []}
 
 
 def build(
@@ -117,15 +162,14 @@ def build(
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     store = ParameterStore(
         devices,
-        weights,
-        statistics,
-        factors,
+        # Each batch behind a step keeps its share of the statistics that the one before it left.
+        Start(weights, factors, statistics, network.keep**config.batches_per_step),
         config=config,
         total_steps=config.total_steps(dataset.train_examples),
         kind=SLICE_KINDS.get(config.training.mode, Slice),
     )
     step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
-    return store, LocalSteps(step, config, factors) if config.training.mode == "elastic" else step
+    return store, LocalSteps(step, config, factors, network.keep) if config.training.mode == "elastic" else step
 
 
 class Reporter:
@@ -136,9 +180,11 @@ class Reporter:
         self._progress = progress
         self._tensorboard: TrainingWriter | None = None
         self._next_s = 0.0
+        self._written = 0
+        self.save_seconds: float | None = None
 
     def row(self, phase: str) -> None:
-        row = self._progress.row(phase)
+        row = self._progress.row(phase) | {"written": self._written, "save_seconds": self.save_seconds}
         try:
             append_row(self._run_dir.progress, row)
             if phase in ("training", "ended"):
@@ -154,11 +200,13 @@ class Reporter:
             self._next_s = time.monotonic() + ROW_EVERY_S
             self.row(phase)
 
-    def end(self, result: dict, ledgers: np.ndarray) -> None:
-        """The last row, the ledger, and the result where the launcher looks for it."""
-        write_csv(self._run_dir.updates, ledgers)
-        if result["parameter_servers"]:  # elsewhere each process applies for itself
-            write_applies(self._run_dir.applies, ledgers)
+    def written(self, rows: int) -> None:
+        """So many more rows of the ledger were read for its proof and tables: of many it takes a while, and somebody waits."""
+        self._written += rows
+        self.row_when_due("writing")
+
+    def end(self, result: dict) -> None:
+        """The result where the launcher looks for it, and the last row."""
         write_json(self._run_dir.training_result, result)
         self.row("ended")
         if self._tensorboard is not None:

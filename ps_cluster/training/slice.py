@@ -21,8 +21,9 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.training import staleness
 from ps_cluster.training.history import History
-from ps_cluster.training.ledger import COLUMNS, WORKER_COLUMNS
+from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.lookahead import Lookahead
+from ps_cluster.training.slice_ledger import SliceLedger
 from ps_cluster.training.update_rules import UpdateRule
 from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.wire import Message
@@ -39,11 +40,23 @@ class Turn(NamedTuple):
     last_of_dispatch: tf.Tensor  # the last step id of the dispatch that it is in
 
 
-class HandOut(NamedTuple):
-    """What the chief knows of who has something to do: int64 [] each."""
+@dataclass(frozen=True)
+class Start:
+    """What a store or a slice of it begins with; vectors in float32.
 
-    workers: tf.Tensor  # how many there are
-    last_step: tf.Tensor  # the last step id that is handed out; NO_END while more may come
+    weights: [n]. factors: [n], learning-rate factors. statistics: [m]. keep: [m], the share of the statistics s that a
+    step keeps: s becomes keep s + fresh.
+    """
+
+    weights: np.ndarray
+    factors: np.ndarray
+    statistics: np.ndarray
+    keep: np.ndarray
+
+    def split(self, slices: int) -> list[Start]:
+        """Return contiguous slices of all vectors."""
+        parts = (np.array_split(vector, slices) for vector in vars(self).values())
+        return [Start(*vectors) for vectors in zip(*parts)]
 
 
 @dataclass(frozen=True)
@@ -53,7 +66,7 @@ class Push:
     step: tf.Tensor  # int64 [], the step id
     version: tf.Tensor  # int64 [], the version that was pulled
     gradient: tf.Tensor  # [n]
-    delta: tf.Tensor  # float32 [m], change of the statistics
+    fresh: tf.Tensor  # float32 [m], what the step adds to the share of the statistics that is kept
     row: tf.Tensor  # float64 [len(WORKER_COLUMNS)]
     entered: tf.Tensor | None = None  # float64 [], unix s: its turn in the critical section
 
@@ -70,43 +83,39 @@ class Slice:
 
     Attributes:
       repeats_dropped: whether a worker computes a step again whose push comes to DROPPED.
+      vectors_given: vectors of weights that a worker is given at a pull; more than one come as [vectors, n].
     """
 
     repeats_dropped = False
+    vectors_given = 1
 
-    def __init__(
-        self,
-        device: str,
-        weights: np.ndarray,
-        statistics: np.ndarray,
-        factors: np.ndarray,
-        config: RunConfig,
-        total_steps: int,
-    ):
+    def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         self._device = device
+        self._keep = start.keep  # a constant of the graph, on the parameter server
         self._wire = tf.dtypes.as_dtype(config.wire)
         training = config.training
         with tf.device(device):
-            self._weights = tf.Variable(weights)
-            self._statistics = tf.Variable(statistics)
-            self._rule = UpdateRule(staleness.effective_optimizer(config), self._weights, factors)
+            self._weights = tf.Variable(start.weights)
+            self._statistics = tf.Variable(start.statistics)
+            self._rule = UpdateRule(staleness.effective_optimizer(config), self._weights, start.factors)
             self._method = staleness.make_method(
                 training.staleness_method, config.delay_compensation, self._weights, config.training_workers
             )
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self._weights, updates)
-            self._history = History(self._weights, (training.simulate_workers or 0) - config.training_workers)
+            delay = (training.simulate_workers or 0) - config.training_workers
+            self._history = History([self._weights, self._statistics], delay)
             self._version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
-            self._accepted = tf.Variable(0, dtype=tf.int64)
-            self._ledger = tf.Variable(tf.zeros([total_steps, len(COLUMNS)], tf.float64))
+            self._ledger = SliceLedger(config.ledger_window)
             # Without a name of its own it shares its lock with every other one made eagerly on the device.
             self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
-        self.length = len(weights)
-        vectors = ((self._wire, len(weights)), (tf.float32, len(statistics)))
-        self._pull_message = Message((*vectors, (tf.int64, 1)))
-        self._push_message = Message((*vectors, (tf.int64, 2), (tf.float64, len(WORKER_COLUMNS))))
+        self.length = len(start.weights)
+        statistics = (tf.float32, len(start.statistics))
+        self._pull_message = Message(((self._wire, self.vectors_given * self.length), statistics, (tf.int64, 1)))
+        columns = (tf.float64, len(WORKER_COLUMNS))
+        self._push_message = Message(((self._wire, self.length), statistics, (tf.int64, 2), columns))
         self._local = not device.startswith("/job:ps")  # of this process: nothing to send, so nothing to pack
 
     def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
@@ -116,17 +125,21 @@ class Slice:
         """
         return []
 
-    def tick(self, seconds: tf.Tensor, hand_out: HandOut) -> None:
-        """Take in that so much time has passed (float64 []), and let all who wait try again; here nobody does."""
+    def tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> None:
+        """Take in that so much time has passed (float64 []), and let all who wait try again; here nobody does.
+
+        Args:
+          last_step: int64 [], the last step id that is handed out; NO_END while more may come.
+        """
 
     def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
         """[weights in wire dtype, statistics, version [1]]: read together on the ps after `needed`, sent as one message."""
 
         def read():
-            weights, version = self._given_to(worker)
+            (weights, statistics), version = self._given_to(worker)
             with tf.control_dependencies(self._method.on_pull(worker, weights)):
                 weights = tf.cast(tf.identity(weights), self._wire)  # a cast to the same dtype is no operation
-            vectors = [weights, self._statistics.read_value(), tf.reshape(version, [1])]
+            vectors = [weights, statistics, tf.reshape(version, [1])]
             return vectors if self._local else self._pull_message.pack(vectors)
 
         # Only what the ps does comes after it: if that is of the ps too, the worker need not hear of it.
@@ -134,17 +147,17 @@ class Slice:
             message = self._section.execute(read)
         return message if self._local else self._pull_message.unpack(message)
 
-    def _given_to(self, worker: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """(weights float32 [n], version []) that a worker is given."""
+    def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
+        """Return ([weights float32 [n], statistics float32 [m]], version []) that a worker is given."""
         return self._history.read(self._version.read_value())
 
-    def push(self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, delta: tf.Tensor, row: tf.Tensor):
+    def push(self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
         """One message to the ps, and the update there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
-        vectors = [gradient, delta, tf.stack([step, version]), row]
+        vectors = [gradient, fresh, tf.stack([step, version]), row]
         message = vectors if self._local else self._push_message.pack(vectors)
         with tf.device(self._device):
-            gradient, delta, ids, row = message if self._local else self._push_message.unpack(message)
-            push = Push(ids[0], ids[1], tf.cast(gradient, tf.float32), delta, row)
+            gradient, fresh, ids, row = message if self._local else self._push_message.unpack(message)
+            push = Push(ids[0], ids[1], tf.cast(gradient, tf.float32), fresh, row)
             return self._take(push)
 
     def _take(self, push: Push) -> tf.Tensor:
@@ -161,7 +174,7 @@ class Slice:
         return tf.cond(self._has(push.step), self._refuse, lambda: self._apply(push))
 
     def _has(self, step: tf.Tensor) -> tf.Tensor:
-        return self._ledger.sparse_read(step)[0] > 0
+        return self._ledger.has(step)
 
     def _refuse(self) -> tf.Tensor:
         return after([self._refused.assign_add(1, read_value=False)], REFUSED)
@@ -172,44 +185,51 @@ class Slice:
     def _apply(self, push: Push) -> tf.Tensor:
         stale = self._version.read_value() - push.version
         rate = tf.cast(push.value("learning_rate"), tf.float32)
-        gradient, rate = self._method.correct(push.gradient, rate, push.worker, stale)
-        version = self.update(gradient, rate, push.delta)
+        gradient, share = self._method.correct(push.gradient, push.worker, stale)
+        version = self.update(gradient, rate, push.fresh, share)
         return after([self._record(push, version, stale)], APPLIED)
 
-    def update(self, gradient: tf.Tensor, learning_rate: tf.Tensor, delta: tf.Tensor) -> tf.Tensor:
-        """One update of the parameters; returns the version it made."""
+    def update(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
+    ) -> tf.Tensor:
+        """Apply one update to the parameters; return the version it made. `share`: see `UpdateRule.apply`."""
         before = self._version.read_value()
         weights_before = self._weights.read_value() if self._method.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
         with tf.control_dependencies([gradient] if weights_before is None else [gradient, weights_before]):
-            applied = self._rule.apply(gradient, learning_rate, before)
-        with tf.control_dependencies([applied, self._statistics.assign_add(delta, read_value=False)]):
-            seen = self._method.after_update(weights_before) if self._method.needs_step else []
+            applied = self._rule.apply(gradient, learning_rate, before, share)
+        with tf.control_dependencies([applied, self._take_in(fresh)]):
+            seen = self._method.after_update(weights_before, learning_rate) if self._method.needs_step else []
             version = self._version.assign_add(1)
         version = after([*seen, *self._lookahead.after_update(version)], version)
         return after(self._history.write(version), version)
 
+    def _take_in(self, fresh: tf.Tensor) -> tf.Operation:
+        """Move the statistics by what a step adds to them.
+
+        Stable at any staleness, since `fresh` does not depend on the statistics that the step was given. The change that it
+        saw, added to later ones, would be a recursion with a delay, which diverges.
+        """
+        return self._statistics.assign(self._keep * self._statistics.read_value() + fresh, read_value=False)
+
     def _record(self, push: Push, version: tf.Tensor, stale: tf.Tensor) -> tf.Operation:
-        counts = [tf.cast(version, tf.float64), tf.cast(stale, tf.float64)]
-        own = tf.stack([*counts, push.entered, now_after(version)])
-        update = tf.IndexedSlices(tf.concat([own, push.row], axis=0)[None], push.step[None])
-        with tf.control_dependencies([self._ledger.scatter_update(update)]):
-            return self._accepted.assign_add(1, read_value=False)
+        """Write the row of an accepted push."""
+        known = [tf.cast(value, tf.float64) for value in (push.step, version, stale)]
+        own = tf.stack([*known, push.entered, now_after(version)])
+        return self._ledger.write(tf.concat([own, push.row], axis=0)[None])
 
     def write_rows(self, rows: tf.Tensor) -> tf.Operation:
-        """Takes in whole updates: float64 [updates, workers, columns], a gradient of each worker in each."""
+        """Write whole updates down: float64 [updates, workers, columns without the step], a gradient of each worker in each."""
         workers = rows.shape[1]
-        steps = (tf.cast(rows[:, :, 0], tf.int64) - 1) * workers + tf.range(workers, dtype=tf.int64)
-        table = tf.IndexedSlices(tf.reshape(rows, [-1, len(COLUMNS)]), tf.reshape(steps, [-1]))
-        with tf.control_dependencies([self._ledger.scatter_update(table)]):
-            return self._accepted.assign_add(tf.size(steps, tf.int64), read_value=False)
+        steps = (rows[:, :, :1] - 1) * workers + tf.range(workers, dtype=tf.float64)[None, :, None]
+        return self._ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
 
     @tf.function(autograph=False)
-    def read_ledger(self, first: tf.Tensor, end: tf.Tensor):
-        """(rows [end - first, columns], counts [4]: version, refused, dropped, accepted), read together."""
+    def read_ledger(self, first: tf.Tensor):
+        """Return (the rows from number `first` on, float64 [k, columns]; int64 [len(COUNTS)]), read together."""
 
         def read():
-            return self._ledger.sparse_read(tf.range(first, end)), self._counts()
+            return self._ledger.read(first), self._counts()
 
         with tf.device(self._device):
             return self._section.execute(read)
@@ -219,39 +239,45 @@ class Slice:
 
     @property
     def _counters(self) -> tuple[tf.Variable, ...]:
-        return self._version, self._refused, self._dropped, self._accepted
+        """In the order of COUNTS."""
+        return self._version, self._rule.applied, self._ledger.accepted, self._refused, self._dropped
 
     @property
     def _slots(self) -> dict[str, tf.Variable]:
-        """Vectors [..., n] beside the weights."""
+        """Vectors [n] beside the weights, rows [workers, n], and single numbers [1]."""
         return self._rule.slots | self._method.slots | self._lookahead.slots
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
         slots = {f"slot_{name}": variable for name, variable in self._slots.items()}
-        return {"weights": self._weights, "statistics": self._statistics, **slots}
+        return {"weights": self._weights, "statistics": self._statistics, **slots, **self._ledger.state}
 
     @tf.function(autograph=False)
-    def _read_all(self, steps: tf.Tensor):
+    def _read_all(self, first: tf.Tensor):
         def read():
             vectors = {name: variable.read_value() for name, variable in self._state.items()}
-            return vectors, self._ledger.sparse_read(tf.range(steps)), self._counts()
+            return vectors, self._ledger.read(first), self._counts()
 
         with tf.device(self._device):
             return self._section.execute(read)
 
-    def snapshot(self, steps: int) -> dict[str, np.ndarray]:
-        """Everything, at one version; workers wait while the ledger of the steps below `steps` is copied, for nothing else."""
-        vectors, ledger, counts = self._read_all(tf.constant(steps, tf.int64))
-        return {**{name: v.numpy() for name, v in vectors.items()}, "ledger": ledger.numpy(), "counts": counts.numpy()}
+    def snapshot(self, first: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return everything at one version, and the rows from number `first` on, float64 [k, columns]."""
+        vectors, rows, counts = self._read_all(tf.constant(first, tf.int64))
+        return {name: v.numpy() for name, v in vectors.items()} | {"counts": counts.numpy()}, rows.numpy()
+
+    def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
+        """Return float32 [n]: what slots with a row for each worker hold for one that the snapshot does not know."""
+        return np.zeros_like(state["weights"])
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
-        """Puts a snapshot back. Call it before any worker pulls or pushes."""
+        """Put a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
-            variable.assign(state[name])
+            value = self._ledger.fitted(state[name]) if name == "seen" else state[name]
+            if variable.shape.rank == 2:  # a row for each worker, and there may be other workers now
+                newcomers = np.tile(self._row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
+                value = np.concatenate([value[: variable.shape[0]], newcomers])
+            variable.assign(value)
         for counter, count in zip(self._counters, state["counts"], strict=True):
             counter.assign(count)
         self._history.restart(self._version)
-        rows = state["ledger"]
-        if len(rows):
-            self._ledger.scatter_update(tf.IndexedSlices(rows, np.arange(len(rows))))

@@ -12,6 +12,9 @@ from ps_cluster.config import DelayCompensation, Optimizer, RunConfig
 EPSILON = 1e-7  # of dc_adaptive
 STEP_DECAY = 0.999  # of gap_aware's running average of the step
 
+Correction = tuple[tf.Tensor, tf.Tensor | None]
+"""(gradient float32 [n], the share that it counts for, see `UpdateRule.apply`)."""
+
 
 class StalenessMethod:
     """Corrects nothing ("none"), and the base of the methods that do. Create it on the slice's device.
@@ -21,7 +24,7 @@ class StalenessMethod:
 
     Attributes:
       needs_step: whether `after_update` has something to do.
-      slots: name to float32 [n]; what belongs in a checkpoint.
+      slots: name to float32 [n], [workers, n], or [1] for one number of the slice; what belongs in a checkpoint.
     """
 
     needs_step = False
@@ -33,7 +36,7 @@ class StalenessMethod:
         self.slots: dict[str, tf.Variable] = {}
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
-        """Remembers what a worker was given.
+        """Remember what a worker was given.
 
         Args:
           worker: int64 [].
@@ -41,39 +44,40 @@ class StalenessMethod:
         """
         return []
 
-    def correct(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The gradient float32 [n] and the learning rate float32 [] to apply.
+    def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Correction:
+        """Return the gradient to apply, and the share that it counts for.
 
-        Both come after everything that the method reads and writes, so an update that needs either comes later too.
+        The gradient comes after everything that the method reads and writes, so an update that needs it comes later too.
 
         Args:
-          gradient: float32 [n]. learning_rate: float32 []. worker: int64 [].
+          gradient: float32 [n]. worker: int64 [].
           staleness: int64 [], updates of this slice between the pull and now, 0 or more.
         """
-        return gradient, learning_rate
+        return gradient, None
 
-    def after_update(self, before: tf.Tensor) -> list[tf.Operation]:
-        """Learns the step that was taken.
+    def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
+        """Learn the step that was taken.
 
         Call it under a control dependency on the update, with `before` read under one of the update on that read.
 
         Args:
           before: float32 [n], the weights before the update.
+          learning_rate: float32 [], that of the update.
         """
         return []
 
 
 class InverseStaleness(StalenessMethod):
-    """The learning rate over the staleness, and unchanged where that is 0.
+    """Counts a gradient for 1 / staleness, and whole where that is 0.
 
-    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950. Weight
-    decay that is multiplied by the learning rate shrinks along with it.
+    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain SGD
+    with the learning rate of each gradient divided by its own staleness. (Its text could not be had; this is its rule as others
+    quote it.) What that means for other rules and for weight decay is this project's choice: see `UpdateRule.apply`. Where
+    the staleness is always the same, it is the learning rate over the staleness with every rule.
     """
 
-    def correct(self, gradient, learning_rate, worker, staleness):
-        return gradient, learning_rate / tf.cast(tf.maximum(staleness, 1), learning_rate.dtype)
+    def correct(self, gradient, worker, staleness):
+        return gradient, 1 / tf.cast(tf.maximum(staleness, 1), gradient.dtype)
 
 
 class _WithBackups(StalenessMethod):
@@ -96,16 +100,13 @@ class _WithBackups(StalenessMethod):
             self._pulled.scatter_update(tf.IndexedSlices(tf.constant([True]), worker[None])),
         ]
 
-    def correct(self, gradient, learning_rate, worker, staleness):
+    def correct(self, gradient, worker, staleness):
         moved = self._weights.read_value() - self._backups.sparse_read(worker)
         moved = tf.where(self._pulled.sparse_read(worker), moved, tf.zeros_like(moved))
-        corrected = self._corrected(gradient, moved)
-        # The update rule's weight decay waits for the learning rate alone, and must not change w before it is read.
-        with tf.control_dependencies([corrected]):
-            return corrected, tf.identity(learning_rate)
+        return self._corrected(gradient, moved, worker)
 
-    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor) -> tf.Tensor:
-        """`gradient`, `moved` (w - w_bak) and the result: float32 [n]."""
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Correction:
+        """`gradient` and `moved` (w - w_bak): float32 [n]."""
         raise NotImplementedError
 
 
@@ -115,62 +116,73 @@ class ConstantDelayCompensation(_WithBackups):
     Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326, algorithm 2.
     """
 
-    def _corrected(self, gradient, moved):
-        return gradient + self._settings.strength * gradient * gradient * moved
+    def _corrected(self, gradient, moved, worker):
+        return gradient + self._settings.strength * gradient * gradient * moved, None
 
 
 class AdaptiveDelayCompensation(_WithBackups):
     """DC-ASGD-a: as DC-ASGD-c with a lambda of each weight, lambda_0 / sqrt(MeanSquare + 1e-7); lambda_0 is `strength`.
 
-    MeanSquare = m MeanSquare + (1 - m) g*g, from 0 and without a bias correction; m is `decay`. It holds the gradient
-    being corrected already. Zheng et al. 2017, arXiv:1609.08326.
+    MeanSquare = m MeanSquare + (1 - m) g*g, one for each worker, from 0 and without a bias correction; m is `decay`. It
+    holds the gradient being corrected already. Zheng et al. 2017, arXiv:1609.08326; checked against the authors' code
+    (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
     """
 
     def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
-        self.slots = {"mean_square": tf.Variable(tf.zeros_like(weights), trainable=False)}
+        self.slots = {"mean_square": tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)}
 
-    def _corrected(self, gradient, moved):
+    def _corrected(self, gradient, moved, worker):
         slot, decay, square = self.slots["mean_square"], self._settings.decay, gradient * gradient
-        mean_square = decay * slot.read_value() + (1 - decay) * square
-        with tf.control_dependencies([slot.assign(mean_square, read_value=False)]):
-            return gradient + self._settings.strength * tf.math.rsqrt(mean_square + EPSILON) * square * moved
+        mean_square = decay * slot.sparse_read(worker) + (1 - decay) * square
+        with tf.control_dependencies([slot.scatter_update(tf.IndexedSlices(mean_square[None], worker[None]))]):
+            return gradient + self._settings.strength * tf.math.rsqrt(mean_square + EPSILON) * square * moved, None
 
 
 class GapAware(_WithBackups):
-    """The gradient over 1 + |w - w_bak| / C, elementwise, where C is the usual size of one update step of that weight.
+    """Counts a gradient for 1 / (1 + |w - w_bak| / C), elementwise, where C is the size of a step at the highest rate.
 
-    Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The form of C was
-    taken from a public implementation (github.com/saareliad/FTPipe, `GapAware`), not checked against the paper's text:
+    Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text could
+    not be had; the form was taken from an implementation of colleagues of its authors (github.com/saareliad/FTPipe,
+    `GapAware`):
 
-      C = sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 step^2,  V = 0 at t = 0
+      C = R sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 (step / rate)^2,  V = 0 at t = 0
 
-    a bias-corrected root mean square per weight. There `step` is the highest learning rate so far times the momentum
-    buffer (the gradient, without momentum). Here it is the change that the t-th update made to the weight: momentum,
-    Adam, weight decay and the learning rate of that update are in it. So 1 + gap / C stays a count of steps while a
-    schedule lowers the learning rate, where FTPipe's penalty fades with it. There 1e-8 times that learning rate keeps C
-    above 0; here a weight with C = 0, as all have before the first update, is not corrected.
+    R is the highest learning rate so far. So C does not fall with the learning rate: what makes a gradient wrong is how far
+    the weights are from where it was taken, and late in a schedule they hardly move.
+
+    Here `step` is the change that the t-th update made to the weight and `rate` that update's learning rate. There step / rate
+    is the momentum buffer (the gradient, without momentum); for plain SGD and momentum these are the same but for weight
+    decay and for a rate that changes within the buffer's memory, and Adam has one, too. There 1e-8 R keeps C above 0; here
+    a weight with C = 0, as all have before the first update, is not corrected. Weight decay shrinks along, as there.
     """
 
     needs_step = True
 
     def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
-        # 1 - 0.999^t is a number, but slots are vectors [n]: it is kept as the same running average, of ones.
-        names = ("step_square", "step_weight")
-        self.slots = {name: tf.Variable(tf.zeros_like(weights), trainable=False) for name in names}
+        # "updates" is 1 - 0.999^t, as the same running average of ones.
+        zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([1]), "highest_rate": tf.zeros([1])}
+        self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
 
-    def _corrected(self, gradient, moved):
-        square, weight = self.slots["step_square"].read_value(), self.slots["step_weight"].read_value()
-        step = tf.sqrt(tf.math.divide_no_nan(square, weight))
-        return gradient / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)
+    def _corrected(self, gradient, moved, worker):
+        square, updates, highest = (variable.read_value() for variable in self.slots.values())
+        step = highest * tf.sqrt(tf.math.divide_no_nan(square, updates))
+        share = 1 / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)
+        with tf.control_dependencies([share]):
+            return tf.identity(gradient), share
 
-    def after_update(self, before):
-        step = self._weights.read_value() - before
-        values = {"step_square": step * step, "step_weight": tf.ones_like(step)}
-        return [self._average(self.slots[name], value) for name, value in values.items()]
+    def after_update(self, before, learning_rate):
+        step = tf.math.divide_no_nan(self._weights.read_value() - before, learning_rate)
+        highest = self.slots["highest_rate"]
+        return [
+            self._average("step_square", step * step),
+            self._average("updates", tf.ones([1])),
+            highest.assign(tf.maximum(highest.read_value(), learning_rate), read_value=False),
+        ]
 
-    def _average(self, slot: tf.Variable, value: tf.Tensor) -> tf.Operation:
+    def _average(self, name: str, value: tf.Tensor) -> tf.Operation:
+        slot = self.slots[name]
         return slot.assign(STEP_DECAY * slot.read_value() + (1 - STEP_DECAY) * value, read_value=False)
 
 

@@ -18,7 +18,7 @@ class StepResult:
     """What one step computed: the gradient in the dtype of the weights given, the rest as float32 and float64."""
 
     gradient: tf.Tensor  # [n]
-    statistics_delta: tf.Tensor  # float32 [m]
+    fresh: tf.Tensor  # float32 [m], what the batch adds to the share of the statistics that is kept
     loss: tf.Tensor  # float32 []
     correct: tf.Tensor  # float32 []
     learning_rate: tf.Tensor  # float32 []
@@ -40,11 +40,11 @@ class TrainStep:
         random_state = tf.stack([self._config.training.seed, tf.cast(step, tf.int32)])
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            scores, statistics_after = self._network.scores(weights, statistics, images, random_state)
+            scores, fresh = self._network.scores(weights, statistics, images, random_state)
             loss = self._loss(labels, scores)
         return StepResult(
             gradient=tape.gradient(loss, weights),
-            statistics_delta=statistics_after - statistics,
+            fresh=fresh,
             loss=loss,
             correct=tf.reduce_sum(tf.cast(tf.argmax(scores, 1, tf.int32) == labels, tf.float32)),
             learning_rate=self.learning_rate(step),

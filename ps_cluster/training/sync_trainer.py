@@ -1,25 +1,34 @@
 """A worker of synchronous training by all-reduce: MultiWorkerMirroredStrategy, the way people would take otherwise.
 
 Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all: one flat
-all-reduce a step. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG says who is there.
+all-reduce a step, and one of the moving statistics where the network has any and the wire is not float32. Worker 0 also
+writes checkpoints, rows and the result. TF_CONFIG says who is there.
 """
 
 from __future__ import annotations
 
+import os
 import signal
 import threading
 
+import numpy as np
 import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import multi_worker_util
+from tensorflow.python.eager import context
 
+from ps_cluster.cluster.lifeline import LAUNCHER_PID
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training.ledger import NOBODY
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.session import Session
+from ps_cluster.training.step import StepResult
 from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.worker import Computation, Compute, Identity
 
+_NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
 
 
@@ -48,12 +57,12 @@ def train(
     session.start()
     while not progress.completed and not stop:
         until = min(progress.applied + config.updates_at_once, progress.total)
-        progress.scheduled_updates(until)
+        progress.scheduled(np.arange(progress.applied, until))
         told = drain is not None and drain.is_set()
         stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))
         session.keep_up("training")
     if session.leads:
-        session.end()
+        session.end(stopped=stop)
     else:
         threading.Event().wait()  # the launcher stops it when worker 0 has ended
 
@@ -61,6 +70,8 @@ def train(
 def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
     """Waits for every worker."""
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
+    if LAUNCHER_PID in os.environ:
+        _count_no_heartbeats()
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
@@ -69,6 +80,22 @@ def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     signal.siginterrupt(signal.SIGTERM, False)
     return strategy
+
+
+def _count_no_heartbeats() -> None:
+    """Has TensorFlow take no worker for dead because it is not heard of: the launcher sees who is.
+
+    TensorFlow's coordination service ends a job in which a worker sent no heartbeat for 10 s, and by its clock that is so
+    whenever the machine was suspended, or the run frozen, for longer. There is no public way to set it.
+    """
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    workers = len(resolver.cluster_spec().as_dict()["worker"])
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=multi_worker_util.coordination_leader(resolver.cluster_spec()),
+        heartbeat_timeout_in_ms=_NEVER_MS,
+        coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=workers)],
+    )
 
 
 def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig):
@@ -80,6 +107,18 @@ def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore,
     def all_reduce(vector: tf.Tensor) -> tf.Tensor:
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)
 
+    def mean(*vectors: tf.Tensor) -> list[tf.Tensor]:
+        """Return the means over all workers in float32, of vectors of one dtype in one all-reduce."""
+        summed = tf.cast(all_reduce(tf.concat(vectors, 0)), tf.float32)
+        return tf.split(summed / workers, [tf.size(vector) for vector in vectors])
+
+    def mean_result(result: StepResult) -> list[tf.Tensor]:
+        """Return the gradient [n] and the fresh statistics [m] of all workers together."""
+        if result.fresh.shape[0] == 0 or result.gradient.dtype == tf.float32:
+            return mean(result.gradient, tf.cast(result.fresh, result.gradient.dtype))
+        # In 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation, and the statistics are few.
+        return [*mean(result.gradient), *mean(result.fresh)]
+
     def update(who: tf.Tensor) -> tf.Tensor:
         """One update; returns the worker's row of it."""
         identity = Identity(who[0], who[1])
@@ -89,12 +128,10 @@ def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore,
         step_id = pulled.versions[0] * workers + identity.worker
         result, row = computation(step_id, pulled, identity, NOBODY, asked, asked)
         with tf.control_dependencies([row]):
-            wire = result.gradient.dtype
-            own = tf.concat([result.gradient, tf.cast(result.statistics_delta, wire)], 0)
-        mean = tf.cast(all_reduce(own), tf.float32) / workers
-        entered = now_after(mean)
-        gradient, delta = tf.split(after([entered], mean), [tf.size(result.gradient), tf.size(result.statistics_delta)])
-        version = replica.update(gradient, result.learning_rate, delta)
+            means = mean_result(result)
+        entered = now_after(*means)
+        gradient, fresh = (after([entered], vector) for vector in means)
+        version = replica.update(gradient, result.learning_rate, fresh)
         return tf.concat([[tf.cast(version, tf.float64), 0.0, entered, now_after(version)], row], 0)
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float64)])

@@ -1,4 +1,4 @@
-"""The update rules: what a parameter server does to its slice with one gradient. Each is a locked TensorFlow kernel."""
+"""The update rules: what a parameter server does to its slice with one gradient, mostly by one locked TensorFlow kernel."""
 
 from __future__ import annotations
 
@@ -14,40 +14,57 @@ class UpdateRule:
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A learning-rate factor of a
     weight scales what its gradient does and not its decay, as in airbench (Jordan 2024, arXiv:2404.00498): its biases
     learn 64 times as fast and would vanish if they decayed so. A weight of factor 0 stays as it is.
+
+    Attributes:
+      applied: int64 [], how often the weights were changed: evidence that does not rest on the version or the ledger.
     """
 
     def __init__(self, settings: Optimizer, weights: tf.Variable, factors: np.ndarray):
         """`factors`: float32 [n], the learning-rate factor of each weight."""
         self._settings = settings
         self._weights = weights
+        self.applied = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._factors = None if np.all(factors == 1) else tf.Variable(factors, trainable=False)
         self._decay = tf.Variable(decay_rates(settings, factors), trainable=False) if settings.weight_decay else None
         slots = {"sgd": (), "momentum": ("momentum",), "nesterov": ("momentum",), "adam": ("mean", "variance")}
         self.slots = {name: tf.Variable(tf.zeros_like(weights)) for name in slots[settings.rule]}
 
-    def apply(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
-        """Applies one gradient.
+    def apply(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None = None
+    ) -> tf.Operation:
+        """Apply one gradient.
+
+        With a share, the gradient does that share of all it would do: in this step, and with a momentum or Adam in the later
+        ones, while earlier gradients keep theirs. Adam takes it into its mean by that share and into its mean square whole:
+        a gradient that is scaled in both would come out of Adam as it was. The update's weight decay is scaled by the
+        share too, so that where gradients and decay are in balance does not depend on it.
 
         Args:
           gradient: float32 [n].
           learning_rate: float32 [].
           updates_before: int64 [], how many were applied to this slice before (adam's bias correction).
+          share: float32 [] or [n], from 0 to 1; None is 1.
         """
-        settings = self._settings
         done: list[tf.Operation] = []
         if self._decay is not None:
-            shrink = learning_rate * self._decay * self._weights.read_value()
+            shrink = _times(share, learning_rate * self._decay * self._weights.read_value())
             done.append(self._weights.assign_sub(shrink, read_value=False))
         with tf.control_dependencies(done):
-            if settings.rule == "adam":
-                return self._adam(gradient, learning_rate, updates_before)
-            return self._linear(self._scaled(gradient), learning_rate)
+            if self._settings.rule != "adam":
+                changed = self._linear(_times(self._factors, _times(share, gradient)), learning_rate)
+            elif share is None and self._factors is None:
+                changed = self._adam(gradient, learning_rate, updates_before)
+            else:
+                changed = self._scaled_adam(gradient, learning_rate, updates_before, share)
+        with tf.control_dependencies([changed]):
+            return self.count()
 
-    def _scaled(self, vector: tf.Tensor) -> tf.Tensor:
-        return vector if self._factors is None else vector * self._factors
+    def count(self) -> tf.Operation:
+        """Count a change of the weights; for whoever changes them otherwise."""
+        return self.applied.assign_add(1, read_value=False)
 
     def _linear(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
-        """Rules that are linear in the gradient, so that scaling it is scaling the learning rate."""
+        """Apply a rule that is linear in the gradient, so that scaling it is scaling the learning rate."""
         if self._settings.rule == "sgd":
             return tf.raw_ops.ResourceApplyGradientDescent(
                 var=self._weights.handle, alpha=learning_rate, delta=gradient, use_locking=True
@@ -63,29 +80,47 @@ class UpdateRule:
         )
 
     def _adam(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
-        """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1); a factor scales the step that it would take."""
+        """Apply Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""
         settings = self._settings
         count = tf.cast(updates_before + 1, tf.float32)
-        before = self._weights.read_value() if self._factors is not None else None
-        with tf.control_dependencies([] if before is None else [before]):
-            applied = tf.raw_ops.ResourceApplyAdam(
-                var=self._weights.handle,
-                m=self.slots["mean"].handle,
-                v=self.slots["variance"].handle,
-                beta1_power=settings.momentum**count,
-                beta2_power=settings.beta_2**count,
-                lr=learning_rate,
-                beta1=settings.momentum,
-                beta2=settings.beta_2,
-                epsilon=settings.epsilon,
-                grad=gradient,
-                use_locking=True,
-            )
-        if before is None:
-            return applied
-        with tf.control_dependencies([applied]):
-            step = self._weights.read_value() - before
-        return self._weights.assign(before + self._factors * step, read_value=False)
+        return tf.raw_ops.ResourceApplyAdam(
+            var=self._weights.handle,
+            m=self.slots["mean"].handle,
+            v=self.slots["variance"].handle,
+            beta1_power=settings.momentum**count,
+            beta2_power=settings.beta_2**count,
+            lr=learning_rate,
+            beta1=settings.momentum,
+            beta2=settings.beta_2,
+            epsilon=settings.epsilon,
+            grad=gradient,
+            use_locking=True,
+        )
+
+    def _scaled_adam(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        """Apply what `_adam` does, in single operations, since its kernel knows neither a share nor factors."""
+        settings = self._settings
+        count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
+        correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
+        rate = learning_rate * tf.cast(correction, tf.float32)
+        new = {
+            "mean": _mean(settings.momentum, self.slots["mean"], _times(share, gradient)),
+            "variance": _mean(settings.beta_2, self.slots["variance"], gradient * gradient),
+        }
+        step = _times(self._factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
+        slots = [self.slots[name].assign(value, read_value=False) for name, value in new.items()]
+        return tf.group(*slots, self._weights.assign_sub(step, read_value=False))
+
+
+def _times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
+    return vector if factor is None else factor * vector
+
+
+def _mean(decay: float, slot: tf.Variable, value: tf.Tensor) -> tf.Tensor:
+    before = slot.read_value()
+    return before + (1 - decay) * (value - before)
 
 
 def decay_rates(settings: Optimizer, factors: np.ndarray) -> np.ndarray:

@@ -22,7 +22,8 @@ from ps_cluster.training.stragglers import SlowDown
 from ps_cluster.training.waiting import after, now_after
 
 Compute = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]
-"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result; a `TrainStep` or `LocalSteps`."""
+"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result; a `TrainStep`, or `LocalSteps` with weights
+[2, n]."""
 
 TIME = tf.TensorSpec([], tf.float64)  # unix seconds
 
@@ -111,7 +112,7 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         pulled = store.pull(identity.worker, [admitted])
         held = pause("computed", step_id, identity.both())
         result, row = computation(step_id, pulled, identity, scheduled, asked, admitted, *held)
-        pushed = store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)
+        pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
         with tf.control_dependencies([pushed]):
             applied = pause("applied", step_id, identity.both())
         with tf.control_dependencies(applied):
@@ -156,7 +157,7 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
             pulled = Pulled(*parameters)
             step_id = pulled.versions[0] * config.steps_per_update + identity.worker
             result, row = computation(step_id, pulled, identity, scheduled, *tf.unstack(times))
-            pushed = store.push(step_id, pulled.versions, result.gradient, result.statistics_delta, row)
+            pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
             return pull(identity, end, [pushed])
 
         start = pull(identity, end)

@@ -5,7 +5,7 @@ from benchmarks import empty_steps
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.training.slice import APPLIED
-from tests.helpers.stores import row
+from tests.helpers.stores import ledger_of, row, state_of
 
 
 def test_step_pushes_what_it_pulled_and_is_in_the_ledger(tmp_path):
@@ -16,6 +16,7 @@ def test_step_pushes_what_it_pulled_and_is_in_the_ledger(tmp_path):
     store, compute = empty_steps.build(7, config, dataset, ["/device:CPU:0"] * 2, "/device:CPU:0")
     pulled, step = store.pull(tf.constant(0, tf.int64)), tf.constant(1, tf.int64)
     result = compute(step, pulled.weights, pulled.statistics)
-    outcome = store.push(step, pulled.versions, result.gradient, result.statistics_delta, row(learning_rate=0.0))
+    outcome = store.push(step, pulled.versions, result.gradient, result.fresh, row(learning_rate=0.0))
     assert outcome.numpy().tolist() == [APPLIED, APPLIED]
-    assert store.snapshot(3)["weights"].tolist() == np.zeros(7).tolist()
+    assert state_of(store)["weights"].tolist() == np.zeros(7).tolist()
+    assert [rows["step"].tolist() for rows in ledger_of(store)[0]] == [[1], [1]]

@@ -40,7 +40,7 @@ class FakeRun:
 
     def row(self, phase):
         workers = [{"index": 0, "pid": pid, "updates": count} for pid, count in self.updates.items()]
-        self._rows.append({"time": self.time, "phase": phase, "applied": self.applied, "workers": workers})
+        self._rows.append({"monotonic": self.time, "phase": phase, "applied": self.applied, "workers": workers})
 
     def new_rows(self):
         rows, self._rows = self._rows, []

@@ -9,10 +9,12 @@ from ps_cluster.chaos.runner import Injected
 from ps_cluster.chaos.verdict import complaints, tolerance
 
 GOOD = {
-    "updates": {"scheduled": 5, "applied": 5, "duplicated": 0, "lost": 0, "rolled_back": 3, "replays_refused": 1},
+    "updates": {
+        "scheduled": 5, "applied": 5, "duplicated": 0, "lost": 0, "rolled_back": 3, "replays_refused": 1, "mixed": 0
+    },
     "workers": [{"updates": 2}, {"updates": 3}],
     "evaluation": {"step": 5, "test_accuracy": 0.90},
-}
+}  # fmt: skip
 FAULTS = [
     Injected("kill worker", ("worker-1",), 0.0, False, 4.0),
     Injected("kill worker", ("worker-0",), 9.0, False, 6.0),

@@ -3,11 +3,15 @@
 import json
 import os
 import signal
+import socket
 import subprocess
 import sys
+import threading
+import time
 
 import pytest
 
+from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster import environment, fork_client
 from ps_cluster.cluster.fork_client import fork_server
 from tests.helpers import processes
@@ -19,7 +23,7 @@ ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
 def server(tmp_path_factory):
     root = tmp_path_factory.mktemp("forks")
     with fork_server(
-        subprocess.Popen, root, root / "server.log", environment.for_child(os.environ, os.getpid())
+        subprocess.Popen, root, root / "server.log", environment.for_child(os.environ, os.getpid()), AwakeClock()
     ) as made:
         yield made
     processes.assert_none_left(root, within_s=0)
@@ -100,7 +104,7 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
         raise OSError("no process left")
 
     with (
-        fork_server(refuse, tmp_path, tmp_path / "server.log", os.environ) as server,
+        fork_server(refuse, tmp_path, tmp_path / "server.log", os.environ, time.monotonic) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match="no process left"),
     ):
@@ -110,9 +114,36 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
 def test_a_server_that_does_not_come_up_is_an_error_that_names_its_log(tmp_path, monkeypatch):
     monkeypatch.setattr(fork_client, "ARGV", (sys.executable, "-c", "raise SystemExit('no TensorFlow here')"))
     with (
-        fork_server(subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ) as server,
+        fork_server(subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ, AwakeClock()) as server,
         (tmp_path / "log").open("wb") as log,
         pytest.raises(OSError, match=r"does not answer.*server\.log"),
     ):
         server.popen(ARGV, env=os.environ, cwd=tmp_path, stdout=log)
     assert "no TensorFlow here" in (tmp_path / "server.log").read_text()
+
+
+class SlowServer:
+    """In place of the process: answers each request with the pid 42, each later than the one before."""
+
+    def __init__(self, argv, *, pass_fds, **_):
+        self.pid, self.poll, self.kill, self.wait = 7, lambda: None, lambda: None, lambda: None
+        self._channel = socket.socket(fileno=os.dup(pass_fds[0]))
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        for seconds in (0.0, 1.5):
+            _, descriptors, *_ = socket.recv_fds(self._channel, fork_client.MESSAGE_BYTES, 1)
+            os.close(descriptors[0])
+            time.sleep(seconds)
+            self._channel.send(b"42")
+
+
+def test_an_answer_is_late_only_by_a_clock_that_goes_on(tmp_path, monkeypatch):
+    """As after a suspend: the wait took longer than it may, and no time has passed for either side."""
+    monkeypatch.setattr(fork_client, "ANSWER_TIMEOUT_S", 0.5)
+    with (
+        fork_server(SlowServer, tmp_path, tmp_path / "server.log", os.environ, lambda: 0.0) as server,
+        (tmp_path / "log").open("wb") as log,
+    ):
+        pids = [server.popen(ARGV, env={}, cwd=tmp_path, stdout=log).pid for _ in range(2)]
+    assert pids == [42, 42]

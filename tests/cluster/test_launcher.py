@@ -1,11 +1,13 @@
 """The launcher against tasks that follow a script (tests/helpers/scripted_task.py) in place of TensorFlow."""
 
 import errno
+import fcntl
 import json
 import os
 import signal
 import subprocess
 import sys
+import termios
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -122,8 +124,22 @@ def test_the_launcher_counts_itself_among_the_processes(launch):
 
 
 def test_start_up_and_wall_seconds_count_from_when_the_command_began(launch):
-    launch(began=time.time() - 100)
+    launch(began=time.monotonic() - 100)
     assert 100 < launch.summary["startup_seconds"] < launch.summary["wall_seconds"] < 160
+
+
+def test_a_ledger_that_is_not_exact_fails_a_run_that_completed(launch):
+    assert launch(chief="completes_with_a_mistake") == 1
+    assert launch.errors == [
+        "Error: the ledger is not exact: slice 0: 3 gradients accepted, 2 rows "
+        f"(all: {launch.run_dir.summary})"
+    ]
+    assert launch.summary["outcome"] == "failed" and not launch.summary["proof"]["holds"]
+
+
+def test_a_long_ledger_that_is_being_written_is_no_standstill(launch):
+    assert launch(limits=replace(LIMITS, standstill_s=1.0), chief="writes_its_tables_for_long") == 0
+    assert launch.summary["restarts"] == {} and launch.view.notices == []
 
 
 def test_what_failed_first_is_told_though_the_summary_can_not_be_written(launch, monkeypatch):
@@ -176,15 +192,17 @@ def test_one_interrupt_drains_and_the_last_checkpoint_is_scored(launch):
     assert "Ctrl-C again" in launch.view.notices[0]
 
 
-def test_sigterm_drains_too(launch):
-    assert launch(FakeView(lambda: interrupt(signal.SIGTERM)), chief="trains_until_drained") == 0
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_other_stop_signals_drain_too(launch, number):
+    assert launch(FakeView(lambda: interrupt(number)), chief="trains_until_drained") == 0
     assert launch.summary["outcome"] == "stopped"
 
 
-def test_second_interrupt_stops_at_once(launch):
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+def test_second_interrupt_stops_at_once(launch, number):
     view = FakeView(interrupt)
-    view.notice = lambda line: interrupt() if "Ctrl-C again" in line else None
-    assert launch(view, limits=replace(LIMITS, grace_s=60), chief="ignores_sigterm") == 130
+    view.notice = lambda line: interrupt(number) if "Ctrl-C again" in line else None
+    assert launch(view, limits=replace(LIMITS, grace_s=60), chief="ignores_sigterm") == 128 + number
     assert launch.summary["outcome"] == "stopped" and launch.summary["wall_seconds"] < 30
 
 
@@ -223,11 +241,12 @@ def test_a_worker_that_dies_once_is_started_again_and_the_others_are_left_alone(
 
 
 def test_training_goes_on_without_a_worker_that_never_comes_back(launch):
-    assert launch(worker="one_never_works", chief="completes_when_a_worker_is_given_up") == 0
+    assert launch(worker="one_never_works", chief="completes_when_a_worker_is_given_up", workers=3) == 0
     assert launch.summary["restarts"]["worker-1"] == 5 and launch.summary["restarts"]["chief-0"] == 1
-    assert "training goes on with a worker less" in launch.view.notices[-1]
+    assert "training goes on without worker-1" in launch.view.notices[-1]
     tasks = json.loads(launch.run_dir.cluster.read_text())["tasks"]
-    assert [task["index"] for task in tasks if task["type"] == "worker" and task["address"]] == [0]
+    workers = {task["index"]: task for task in tasks if task["type"] == "worker" and task["address"]}
+    assert workers.keys() == {0, 2}, "the one that fails, not the last one"
 
 
 def test_a_dead_parameter_server_starts_chief_ps_and_workers_again_on_other_ports(launch):
@@ -394,6 +413,12 @@ def test_resume_passes_over_what_the_run_wrote_before(launch):
     assert len(launch.view.rows) == 3 and len(launch.view.scores) == 1
 
 
+def test_tasks_know_in_whose_life_they_are(launch):
+    assert launch() == 0
+    (life,) = {row["life"] for row in launch.view.rows}
+    assert life.startswith(f"{os.getpid()}@")
+
+
 LAUNCHER = """
 import sys
 from pathlib import Path
@@ -403,23 +428,46 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.run_dir import RunDir
 root = Path(sys.argv[1])
-run_local(
+sys.exit(run_local(
     build_config(None, {"data.dataset": "synthetic", "model.precision": "float32"}), RunDir.create(root),
     PackedDataset("synthetic", "synthetic", root, 1, 1, ("a",)), resume=False, view=make_view(),
-    task_argv=(sys.executable, sys.argv[2], '{"chief": "ignores_sigterm"}'),
-)
+    task_argv=(sys.executable, sys.argv[2], sys.argv[3]),
+))
 """
+
+
+def start_launcher(root, chief, **options):
+    """A launcher in a process of its own whose run trains already."""
+    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+    argv = [sys.executable, "-c", LAUNCHER, str(root), scripted_task.__file__, json.dumps({"chief": chief})]
+    process = subprocess.Popen(argv, env=environment, **options)
+    processes.wait_until((root / "metrics/progress.jsonl").exists)
+    return process
 
 
 @pytest.fixture
 def launcher_process(tmp_path):
-    environment = os.environ | {"PYTHONPATH": str(PROJECT)}
-    argv = [sys.executable, "-c", LAUNCHER, str(tmp_path / "run"), scripted_task.__file__]
-    process = subprocess.Popen(argv, env=environment, stdout=subprocess.DEVNULL)
-    processes.wait_until((tmp_path / "run/metrics/progress.jsonl").exists)
+    process = start_launcher(tmp_path / "run", "ignores_sigterm", stdout=subprocess.DEVNULL)
     yield process
     process.kill()
     process.wait()
+
+
+def own_the_terminal():
+    """What a login shell does: this process leads a session whose terminal is its standard input."""
+    os.setsid()
+    fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+def test_closing_the_terminal_drains_the_run(tmp_path):
+    ours, theirs = os.openpty()
+    on_terminal = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
+    process = start_launcher(tmp_path / "run", "trains_until_drained", preexec_fn=own_the_terminal, **on_terminal)
+    os.close(theirs)
+    os.close(ours)
+    assert process.wait(timeout=30) == 0
+    assert json.loads((tmp_path / "run/summary.json").read_text())["outcome"] == "stopped"
+    processes.assert_none_left(tmp_path / "run", within_s=0)
 
 
 def test_killed_launcher_leaves_no_process_behind(launcher_process, tmp_path):

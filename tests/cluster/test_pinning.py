@@ -4,9 +4,9 @@ from ps_cluster.cluster.pinning import cores_of
 from ps_cluster.config import build_config
 
 
-def cores_of_all(workers, cores, **settings):
+def cores_of_all(workers, cores, usable=None, **settings):
     config = build_config(None, {"cluster.workers": workers} | settings)
-    return [list(cores_of(worker, config, workers, cores)) for worker in range(workers)]
+    return [list(cores_of(worker, config, cores, usable=usable or len(cores))) for worker in range(workers)]
 
 
 def test_several_workers_share_a_core_where_there_are_more_of_them():
@@ -24,3 +24,8 @@ def test_each_worker_has_an_equal_part_where_there_are_enough_cores_and_what_is_
 )
 def test_all_workers_use_all_cores_where_they_wait_for_each_other_or_are_not_pinned(settings):
     assert cores_of_all(3, [0, 1], **settings) == [[0, 1]] * 3
+
+
+def test_nobody_is_pinned_where_a_quota_allows_less_than_the_cores_that_are_seen():
+    assert cores_of_all(2, [0, 1, 2, 3], usable=2) == [[0, 1, 2, 3]] * 2
+    assert cores_of_all(2, [0, 1, 2, 3], usable=4) == [[0, 1], [2, 3]]

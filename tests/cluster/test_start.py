@@ -75,9 +75,10 @@ def test_mode_must_fit_the_cluster(one_task, mode, shape):
 )
 def test_leader_alone_needs_a_directory_without_checkpoints(one_task, mode, leader, other):
     config = one_task(mode, CLUSTERS[mode], leader)[0]
-    ledger = np.zeros([config.slices, config.steps_per_update, len(COLUMNS)])
-    meta = {"config": config.model_dump(mode="json"), "train_seconds": 1.0}
-    checkpoints.save(RunDir(one_task.root).checkpoints, checkpoints.Checkpoint(1, {"ledger": ledger}, meta), keep=1)
+    arrays = {"seen": np.zeros([config.slices, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
+    scheduled = {"below": 1, "beyond": [], "count": 1}
+    meta = {"config": config.model_dump(mode="json"), "train_seconds": 1.0, "progress": {"scheduled": scheduled}}
+    checkpoints.save(RunDir(one_task.root).checkpoints, checkpoints.Checkpoint(1, arrays, meta), keep=1)
     one_task(mode, CLUSTERS[mode], *other)
     one_task(mode, CLUSTERS[mode], leader, resume=True)
     with pytest.raises(UserError, match="training.seed: got 9"):

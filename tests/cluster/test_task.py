@@ -23,7 +23,7 @@ PROJECT = Path(__file__).parents[2]
 
 # A body in place of training or serving, inside the real frame of a task.
 FRAMED = """
-import os, sys, threading, time
+import os, signal, sys, threading, time
 from pathlib import Path
 from ps_cluster.cluster import task
 from ps_cluster.cluster.topology import Task
@@ -88,20 +88,33 @@ time.sleep({then_s})
 print('ended')"""
 
 
-def test_first_sigterm_asks_the_chief_to_drain_even_while_its_main_thread_is_busy(framed):
+STOP_SIGNALS = pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGHUP])
+
+
+@STOP_SIGNALS
+def test_first_stop_signal_asks_the_chief_to_drain_even_while_its_main_thread_is_busy(framed, number):
     process = framed(BUSY.format(then_s=0))
     assert process.stdout.readline() == "up\n"
-    process.terminate()
+    process.send_signal(number)
     assert process.communicate(timeout=30)[0] == "draining\nended\n" and process.returncode == 0
 
 
-def test_second_sigterm_ends_the_chief_at_once(framed):
+@STOP_SIGNALS
+def test_second_stop_signal_ends_the_chief_at_once(framed, number):
     process = framed(BUSY.format(then_s=60))
     assert process.stdout.readline() == "up\n"
     process.terminate()
     assert process.stdout.readline() == "draining\n"
-    process.terminate()
-    assert process.wait(timeout=20) == 143
+    process.send_signal(number)
+    assert process.wait(timeout=20) == 128 + number
+
+
+def test_sighup_that_is_ignored_stays_so(framed):
+    """As under `nohup`."""
+    process = framed(f"signal.signal(signal.SIGHUP, signal.SIG_IGN)\n{BUSY.format(then_s=0)}")
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGHUP)
+    assert process.communicate(timeout=30)[0] == "ended\n" and process.returncode == 0
 
 
 def test_sigusr1_dumps_the_stacks_and_the_task_goes_on(framed):

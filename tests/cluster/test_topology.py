@@ -36,6 +36,20 @@ def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
     assert written["task"] == {"type": "evaluator", "index": 0}
 
 
+def test_a_worker_that_is_given_up_leaves_the_others_their_index_and_tensorflow_no_gap():
+    ports = itertools.count(4000)
+    given_up = frozenset({1})
+    topology = ClusterTopology.local(
+        "async", 4, 1, evaluator=True, given_up=given_up, pick_port=lambda: next(ports)
+    )
+    workers = [task for task in topology.tasks if task.type == "worker"]
+    assert [worker.index for worker in workers] == [0, 2, 3]
+    assert [topology.address(worker) for worker in workers] == topology.cluster["worker"]
+    assert topology.address(Task("worker", 1)) is None
+    _, member = from_tf_config(topology.tf_config(Task("worker", 3)))
+    assert member == Task("worker", 2), "TensorFlow numbers them from 0 without a gap"
+
+
 def test_what_is_written_to_tf_config_is_read_back():
     topology = ClusterTopology.local("async", 2, 2, evaluator=False)
     assert from_tf_config(topology.tf_config(Task("ps", 1))) == (topology, Task("ps", 1))

@@ -90,7 +90,7 @@ def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
 
 
 def _ledger(fake: Fake) -> str:
-    lines = [",".join(("step", *COLUMNS))]
+    lines = [",".join(COLUMNS)]
     for step, (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied) in enumerate(fake.rows):
         times = [f"{START + time:.6f}" for time in (asked, asked, admitted, pulled, computed, pushed)]
         known = [

@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 from ps_cluster.cluster.lifeline import die_with_launcher
+from ps_cluster.run_dir import LIFE
 from ps_cluster.training import checkpoints
 
 USUAL = {"chief": "completes", "ps": "serves", "worker": "serves", "evaluator": "scores"}
@@ -21,6 +22,19 @@ def completes(run, task):
     for applied in range(3):
         run.row("training", applied)
         time.sleep(0.05)
+    run.end(completed=True)
+
+
+def completes_with_a_mistake(run, task):
+    run.row("training", 3)
+    proof = {"holds": False, "problems": ["slice 0: 3 gradients accepted, 2 rows", "and another"], "slices": []}
+    run.end(completed=True, proof=proof)
+
+
+def writes_its_tables_for_long(run, task):
+    for written in range(20):
+        run.row("writing" if written else "training", 3, written=written)
+        time.sleep(0.1)
     run.end(completed=True)
 
 
@@ -180,6 +194,7 @@ def finds_its_port_taken(run, task):
 
 def finds_its_port_taken_once(run, task):
     if run.first_time(task):
+        run.wait_for(run.root / "chief-0-was-here")
         sys.exit(98)
     serves(run, task)
 
@@ -204,10 +219,15 @@ def crashes(run, task):
 class Run:
     def __init__(self, root: Path):
         self.root = root
+        self.began = time.monotonic()
 
-    def row(self, phase, applied):
+    def row(self, phase, applied, written=0):
         row = {
             "time": time.time(),
+            "monotonic": time.monotonic(),
+            "life": os.environ.get(LIFE),
+            "times": self.times(applied),
+            "written": written,
             "phase": phase,
             "applied": applied,
             "scheduled": applied,
@@ -219,11 +239,18 @@ class Run:
         with (self.root / "metrics/progress.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")
 
-    def end(self, completed):
+    def times(self, applied):
+        """Its updates were applied when it began."""
+        at = 0.0 if applied else None
+        seconds = time.monotonic() - self.began
+        return {"seconds": seconds, "first_update": at, "last_update": at, "resumed_update": at, "stood": [[at, at]]}
+
+    def end(self, completed, proof=None):
         updates = dict.fromkeys(("scheduled", "applied"), 3) | dict.fromkeys(("duplicated", "lost", "rolled_back"), 0)
         result = {"completed": completed, "train_seconds": 1.0, "examples_per_second": 1.0, "workers": []}
-        result |= {"first_update_time": time.time(), "updates": updates | {"replays_refused": 0}, "staleness": {}}
-        result |= {"parameter_servers": []}
+        result |= {"updates": updates | {"replays_refused": 0, "mixed": 0}, "staleness": {}, "parameter_servers": []}
+        result |= {"goodput": 1.0, "rolled_back_seconds": 0.0, "interrupted_seconds": 0.0}
+        result |= {"proof": proof or {"holds": True, "problems": [], "slices": []}}
         (self.root / "metrics/training.json").write_text(json.dumps(result))
         mark = self.root / "checkpoints/ended.json"
         mark.with_suffix(".tmp").write_text('{"last_step": 3, "outcome": "completed"}')

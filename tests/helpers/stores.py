@@ -4,9 +4,9 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.training.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.slice import Slice
+from ps_cluster.training.slice import Slice, Start
 
 LENGTH = 7
 
@@ -16,6 +16,7 @@ def make_store(
     *,
     steps=400,
     statistics=3,
+    keep=1.0,
     factors=None,
     wire="float32",
     kind=Slice,
@@ -28,9 +29,12 @@ def make_store(
     config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | settings | (values or {}))
     return ParameterStore(
         ["/device:CPU:0"] * slices,
-        np.linspace(-1, 1, LENGTH, dtype=np.float32),
-        np.zeros(statistics, np.float32),
-        np.ones(LENGTH, np.float32) if factors is None else np.asarray(factors, np.float32),
+        Start(
+            np.linspace(-1, 1, LENGTH, dtype=np.float32),
+            np.ones(LENGTH, np.float32) if factors is None else np.asarray(factors, np.float32),
+            np.zeros(statistics, np.float32),
+            np.full(statistics, keep, np.float32),
+        ),
         config=config,
         total_steps=config.total_steps(50_000),
         kind=kind,
@@ -44,6 +48,19 @@ def row(learning_rate=0.1, worker=0):
 
 def pull(store, worker=0):
     return store.pull(tf.constant(worker, tf.int64))
+
+
+def state_of(store):
+    """The arrays of a checkpoint."""
+    arrays, _ = store.snapshot([0] * len(store.slices))
+    return arrays
+
+
+def ledger_of(store):
+    """The rows of each slice in the order of their steps, and what it counts, by name."""
+    ledgers = store.read_ledgers([0] * len(store.slices))
+    counts = [dict(zip(COUNTS, own.tolist(), strict=True)) for own in ledgers.counts]
+    return [np.sort(rows, order="step") for rows in ledgers.rows], counts
 
 
 def quadratic_step(store, target):
@@ -63,4 +80,4 @@ def run_quadratic(store, steps, target, learning_rate=0.1):
     run = quadratic_step(store, target)
     for step in range(steps):
         run(tf.constant(step, tf.int64), row(learning_rate))
-    return store.snapshot(steps)["weights"]
+    return state_of(store)["weights"]

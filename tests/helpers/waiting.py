@@ -27,13 +27,13 @@ def run_workers(work, workers=3):
 
 
 @contextmanager
-def ticking(store, seconds, workers=3, last_step=NO_END):
+def ticking(store, seconds, last_step=NO_END):
     """Ticks again and again while its body runs: this is the chief."""
     ended = threading.Event()
 
     def tick():
         while not ended.wait(0.02):
-            store.tick(seconds, workers=workers, last_step=last_step)
+            store.tick(seconds, last_step=last_step)
 
     thread = threading.Thread(target=tick, daemon=True)
     thread.start()

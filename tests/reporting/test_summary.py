@@ -15,10 +15,22 @@ RESULT = {
     "completed": True,
     "train_seconds": 16.1,
     "examples_per_second": 3100.0,
-    "first_update_time": 1.0,
-    "last_update_time": 17.0,
+    "goodput": 1.0,
+    "rolled_back_seconds": 0.0,
+    "interrupted_seconds": 0.0,
     "updates": {
-        "scheduled": 391, "applied": 391, "duplicated": 0, "lost": 0, "rolled_back": 0, "replays_refused": 1
+        "scheduled": 391, "applied": 391, "duplicated": 0, "lost": 0, "rolled_back": 0, "replays_refused": 1,
+        "mixed": 0,
+    },
+    "proof": {
+        "holds": True,
+        "problems": [],
+        "slices": [
+            {
+                "index": 0, "rows": 391, "steps": 391,
+                "version": 391, "applied": 391, "accepted": 391, "refused": 1, "dropped": 0,
+            }
+        ],
     },
     "gradients": {"scheduled": 391, "applied": 391, "dropped": 0, "per_update": 1},
     "staleness": {"mean": 1.98, "p50": 2, "p95": 3, "max": 5, "histogram": {"0": 3, "2": 380, "5": 8}},
@@ -75,10 +87,19 @@ def reshape(run_dir: RunDir, mode: str, members: dict[str, list[int]], **result)
     write_json(run_dir.training_result, RESULT | {"parameter_servers": [], "staleness": {}} | result)
 
 
-def progress_row(applied: int) -> dict:
+LIFE = "7@1234"
+BEGAN = 4000.0  # monotonic seconds
+
+
+def progress_row(applied: int, monotonic: float = BEGAN, life: str = LIFE, **times) -> dict:
+    """20 updates a second, or as many as `times` say."""
+    seconds = applied / 20
+    first = {"seconds": seconds, "first_update": 0.1, "last_update": seconds, "resumed_update": 0.1}
+    first["stood"] = [[0.1, seconds]]
     return {
         "phase": "training", "applied": applied, "scheduled": applied + 8, "examples": applied * 128,
-        "train_seconds": applied / 20, "workers": [{"index": 0, "pid": 100, "updates": applied, "examples": applied * 128}],
+        "monotonic": monotonic, "life": life, "train_seconds": seconds, "times": first | times,
+        "workers": [{"index": 0, "pid": 100, "updates": applied, "examples": applied * 128}],
     }  # fmt: skip
 
 
@@ -88,8 +109,8 @@ def score(run_dir: RunDir, step: int, accuracy: float) -> None:
 
 
 def write(run_dir: RunDir, **changes) -> dict:
-    told = {"outcome": "completed", "wall_seconds": 27.0, "startup_seconds": 7.2, "restarts": {("worker", 1): 1}}
-    told |= {"usage": USAGE, "machine": MACHINE}
+    told = {"outcome": "completed", "wall_seconds": 27.0, "began": BEGAN, "life": LIFE, "restarts": {("worker", 1): 1}}
+    told |= {"silences": [], "usage": USAGE, "machine": MACHINE}
     return write_summary(run_dir, **(told | changes))
 
 
@@ -102,16 +123,19 @@ def closing_table(summary: dict, run_dir: RunDir, width: int = 100) -> str:
 def test_summary_has_the_names_that_other_programs_read(run_dir):
     score(run_dir, 195, 0.60)
     score(run_dir, 391, 0.71)
+    append_row(run_dir.progress, progress_row(391, BEGAN + 20, seconds=13.0, resumed_update=0.2))
     summary = write(run_dir)
     assert json.loads(run_dir.summary.read_text()) == summary
-    assert (summary["schema"], summary["outcome"], summary["mode"], summary["seed"]) == (1, "completed", "async", 0)
+    assert (summary["schema"], summary["outcome"], summary["mode"], summary["seed"]) == (2, "completed", "async", 0)
     assert (summary["dataset"], summary["dataset_kind"]) == ("cifar10", "real")
     assert (summary["model"], summary["precision"]) == ("tutorial_cnn", "bfloat16")
-    passed_on = ("updates", "gradients", "staleness")
+    passed_on = ("updates", "gradients", "staleness", "proof")
+    passed_on += ("goodput", "rolled_back_seconds", "interrupted_seconds")
     assert {name: summary[name] for name in passed_on} == {name: RESULT[name] for name in passed_on}
     assert {name: summary[name] for name in USAGE} == USAGE and summary["machine"] == MACHINE
     assert (summary["straggler"], summary["staleness_method"], summary["simulate_workers"]) == ("none", "none", None)
-    assert [summary[f"{name}_seconds"] for name in ("train", "wall", "startup")] == [16.1, 27.0, 7.2]
+    assert [summary[f"{name}_seconds"] for name in ("train", "wall")] == [16.1, 27.0]
+    assert summary["startup_seconds"] == pytest.approx(7.2)
     assert summary["examples_per_second"] == 3100.0
     assert summary["parameter_servers"] == [
         {"index": 0, "pid": 98, "address": "127.0.0.1:40098", "parameters": 122570, "restarts": 0}
@@ -146,14 +170,18 @@ def test_worker_that_did_nothing_is_listed_and_not_counted(run_dir):
 
 def test_killed_run_is_summed_up_from_its_progress(run_dir):
     run_dir.training_result.unlink()
-    append_row(run_dir.progress, progress_row(100))
-    summary = write(run_dir, outcome="failed", startup_seconds=None)
+    append_row(run_dir.progress, progress_row(100, stood=[[0.1, 3.53]], interrupted=0.47))
+    summary = write(run_dir, outcome="failed")
     assert summary["updates"] == {
-        "scheduled": 108, "applied": 100, "duplicated": None, "lost": None, "rolled_back": 0, "replays_refused": None
+        "scheduled": 108, "applied": 100, "duplicated": None, "lost": None, "rolled_back": 0,
+        "replays_refused": None, "mixed": None,
     }  # fmt: skip
+    assert (summary["rolled_back_seconds"], summary["interrupted_seconds"]) == pytest.approx((1.0, 0.47))
+    assert summary["goodput"] == pytest.approx(1 - 1.47 / 4.9)
+    assert summary["proof"] is None, "nobody held the journals against the parameter servers"
     assert summary["gradients"] == dict.fromkeys(("scheduled", "applied", "dropped", "per_update"))
     assert summary["staleness"] == {"mean": None, "p50": None, "p95": None, "max": None, "histogram": {}}
-    assert (summary["train_seconds"], summary["examples_per_second"]) == (5.0, 2560.0)
+    assert (summary["train_seconds"], summary["examples_per_second"]) == (5.0, None)
     assert summary["workers"][0]["updates"] == 100
     assert "failed" in closing_table(summary, run_dir)
 
@@ -169,10 +197,42 @@ def test_rolled_back_updates_are_counted_over_all_starts_of_the_chief(run_dir):
     assert write(run_dir)["updates"]["rolled_back"] == 60
 
 
+def test_start_up_ends_with_the_first_update_since_the_command_began_and_counts_it_once(run_dir):
+    rows = (
+        progress_row(100, BEGAN + 900, life="an earlier one"),  # before the machine, and its clock, began anew
+        progress_row(100, BEGAN + 3, seconds=5.0, resumed_update=None),
+        progress_row(105, BEGAN + 9, seconds=9.0, resumed_update=7.5),
+        progress_row(102, BEGAN + 15, seconds=15.0, resumed_update=14.0),  # its leader was started again
+    )
+    for row in rows[:2]:
+        append_row(run_dir.progress, row)
+    assert write(run_dir)["startup_seconds"] is None
+    for row in rows[2:]:
+        append_row(run_dir.progress, row)
+    assert write(run_dir)["startup_seconds"] == 7.5
+
+
+def test_a_proof_that_does_not_hold_fails_a_run_that_completed(run_dir):
+    proof = {"holds": False, "problems": ["slice 0: 391 gradients accepted, 390 rows", "and more"], "slices": []}
+    write_json(run_dir.training_result, RESULT | {"proof": proof})
+    summary = write(run_dir, outcome="completed")
+    assert summary["outcome"] == "failed" and summary["proof"] == proof
+    assert "FAILS: slice 0: 391 gradients accepted, 390 rows" in closing_table(summary, run_dir)
+
+
+def test_closing_table_shows_the_proof_and_what_faults_took_where_they_took_any(run_dir):
+    text = closing_table(write(run_dir), run_dir)
+    assert "holds: slice of 391 rows" in text and "goodput" not in text
+    took = {"goodput": 0.75, "rolled_back_seconds": 1.5, "interrupted_seconds": 2.5}
+    write_json(run_dir.training_result, RESULT | took)
+    text = " ".join(closing_table(write(run_dir), run_dir).split())
+    assert "1.5 s were rolled back and 2.5 s without an update: goodput 75.0%" in text
+
+
 def test_run_that_never_trained_has_a_summary_all_the_same(run_dir):
     for path in (run_dir.training_result, run_dir.cluster):
         path.unlink()
-    summary = write(run_dir, outcome="failed", startup_seconds=None, restarts={})
+    summary = write(run_dir, outcome="failed", restarts={})
     assert (summary["workers"], summary["parameter_servers"], summary["train_seconds"]) == ([], [], 0.0)
     assert summary["evaluation"]["history"] == [] and summary["evaluation"]["test_accuracy"] is None
     assert "not measured" in closing_table(summary, run_dir)

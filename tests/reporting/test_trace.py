@@ -3,26 +3,27 @@ import json
 import subprocess
 import sys
 
-import numpy as np
 import pytest
 from rich.console import Console
 
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace, xplane
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training import ledger
+from ps_cluster.training import tables
+from ps_cluster.training.audit import Rounds
+from ps_cluster.training.ledger import NOBODY
+from ps_cluster.training.phases import GAPS, PHASE_COLUMNS
+from tests.helpers.ledgers import rows_of, write_journal
 
 
 def run_with(tmp_path, *steps, servers=1):
     """A run directory whose ledger holds these: (worker, pid, scheduled_time, the seven times of PHASE_COLUMNS)."""
     run_dir = RunDir.create(tmp_path / "run")
-    rows = np.zeros([servers, len(steps), len(ledger.COLUMNS)])
-    for version, (worker, pid, scheduled, *times) in enumerate(steps, 1):
-        values = {"version": version, "worker": worker, "pid": pid, "scheduled_time": scheduled}
-        for name, value in (values | dict(zip(ledger.PHASE_COLUMNS, times, strict=True))).items():
-            rows[:, version - 1, ledger.COLUMNS.index(name)] = value
-    ledger.write_csv(run_dir.updates, rows)
-    ledger.write_applies(run_dir.applies, rows)
+    columns = dict(zip(("worker", "pid", "scheduled_time", *PHASE_COLUMNS), zip(*steps), strict=True))
+    rows = rows_of(range(len(steps)), version=range(1, len(steps) + 1), **columns)
+    journals = [write_journal(run_dir.journal(index), rows) for index in range(servers)]
+    tables.write_updates(run_dir.updates, journals, Rounds(1, 1), window=2**16)
+    tables.write_applies(run_dir.applies, journals)
     return run_dir
 
 
@@ -95,7 +96,7 @@ def test_the_chiefs_dispatches_last_until_applied_and_lie_side_by_side_where_the
 def test_between_two_steps_a_worker_is_idle_until_a_dispatch_is_scheduled_for_it(tmp_path):
     second = (0, 71, 15.0, 16.0, 16.0, 17.0, 18.0, 18.0, 18.0, 18.5)
     spans, _ = events_of(run_with(tmp_path, ONE, OTHER, second))
-    gaps = [span for span in spans if span[2] in ledger.GAPS and span[0].startswith("worker")]
+    gaps = [span for span in spans if span[2] in GAPS and span[0].startswith("worker")]
     lane = "worker-0 (pid 71)", 0
     assert gaps == [(*lane, "idle", 5, 1), (*lane, "dispatch", 6, 1), (*lane, "idle", 9.5, 1.5)]
 
@@ -106,11 +107,11 @@ def test_a_worker_that_was_started_again_keeps_its_lane(tmp_path):
 
 
 def test_where_nobody_hands_out_steps_and_no_server_applies_them_only_workers_have_lanes(tmp_path):
-    run_dir = run_with(tmp_path, *((0, 71, ledger.NOBODY, *range(start, start + 7)) for start in (10, 20)))
+    run_dir = run_with(tmp_path, *((0, 71, NOBODY, *range(start, start + 7)) for start in (10, 20)))
     run_dir.applies.unlink()
     spans, lanes = events_of(run_dir)
     assert lanes == ["worker-0 (pid 71)"]
-    assert [span[2:] for span in spans if span[2] in ledger.GAPS] == [("returns", 6, 4)]
+    assert [span[2:] for span in spans if span[2] in GAPS] == [("returns", 6, 4)]
 
 
 def test_tensorboards_profile_holds_the_same_spans(run_dir):

@@ -6,7 +6,10 @@ import numpy as np
 
 from ps_cluster.config import build_config
 from ps_cluster.run_dir import RunDir, append_row, write_json, write_whole
-from ps_cluster.training import ledger
+from ps_cluster.training import tables
+from ps_cluster.training.audit import Rounds
+from ps_cluster.training.phases import PHASE_COLUMNS
+from tests.helpers.ledgers import rows_of, write_journal
 
 PULL_S, COMPUTE_S, PUSH_S, GAP_S, DISPATCH_GAP_S = 0.003, 0.010, 0.001, 0.002, 0.004
 CPU_OF_STEP = {"worker": 0.011, "ps": 0.002, "chief": 0.0005}
@@ -29,7 +32,8 @@ def write_run(
     config = build_config(None, fixed | given)
     run_dir = RunDir.create(root)
     write_whole(run_dir.config, config.to_yaml())
-    ledger.write_csv(run_dir.updates, _rows(steps, config.examples_per_step, SIZES[dispatch]))
+    journal = write_journal(run_dir.journal(0), _rows(steps, config.examples_per_step, SIZES[dispatch]))
+    tables.write_updates(run_dir.updates, [journal], Rounds(1, 1), window=2**16)
     processes = [
         {"type": kind, "index": 0, "pid": 7, "cpu_seconds": startup_s + seconds * steps}
         for kind, seconds in CPU_OF_STEP.items()
@@ -48,14 +52,9 @@ def write_run(
 
 
 def _rows(steps: int, examples: int, steps_per_dispatch: int) -> np.ndarray:
-    """float64 [1, steps, columns]"""
     ids = np.arange(steps)
     asked = ids * (PULL_S + COMPUTE_S + PUSH_S + GAP_S) + ids // steps_per_dispatch * (DISPATCH_GAP_S - GAP_S)
     edges = asked + np.cumsum([0, 0, PULL_S, COMPUTE_S, 0, PUSH_S / 2, PUSH_S / 2])[:, None]
     scheduled = 1.0 + ids // steps_per_dispatch
-    columns = dict(zip(ledger.PHASE_COLUMNS, edges)) | {"version": ids + 1, "pid": 7, "examples": examples}
-    columns["scheduled_time"] = scheduled
-    rows = np.zeros([1, steps, len(ledger.COLUMNS)])
-    for name, values in columns.items():
-        rows[0, :, ledger.COLUMNS.index(name)] = values
-    return rows
+    columns = dict(zip(PHASE_COLUMNS, edges)) | {"version": ids + 1, "pid": 7, "examples": examples}
+    return rows_of(ids, scheduled_time=scheduled, **columns)

@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from ps_cluster.training import ledger
 from ps_cluster.training.bounded import LEASE_S, BoundedSlice
 from ps_cluster.training.slice import APPLIED, DROPPED
 from tests.helpers.processes import wait_until
-from tests.helpers.stores import LENGTH, make_store, pull, row
+from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import admit, bounded_step, identity, run_workers, ticking
 
 START = np.linspace(-1, 1, LENGTH)
@@ -18,9 +17,9 @@ def test_no_update_is_staler_than_the_bound_whoever_is_slow(bound):
     store = make_store(kind=BoundedSlice, steps=60, training={"mode": "bounded", "max_staleness": bound}, rule="sgd")
     step = bounded_step(store, lambda worker: 0.01 if worker == 2 else 0.001)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, 60, 3)])
-    rows, counts = store.read_ledgers(0, 60)
-    assert ledger.applied(rows).all() and counts[0, 0] == 60
-    assert ledger.column(rows[0], "staleness").max() <= bound
+    [rows], [counts] = ledger_of(store)
+    assert rows["step"].tolist() == list(range(60)) and counts["version"] == 60
+    assert rows["staleness"].max() <= bound
 
 
 @pytest.mark.parametrize("bound", [1, 2, 4])
@@ -33,8 +32,8 @@ def test_an_update_may_be_as_stale_as_the_bound(bound):
         step(number, 1)
     outcome = store.push(identity(bound), old.versions, old.weights, old.statistics, row(worker=0))
     assert outcome.numpy().tolist() == [APPLIED]
-    rows, _ = store.read_ledgers(0, bound + 1)
-    assert ledger.column(rows[0], "staleness").tolist() == [0] * bound + [bound]
+    [rows], _ = ledger_of(store)
+    assert rows["staleness"].tolist() == [0] * bound + [bound]
 
 
 def test_a_gradient_that_is_still_being_computed_keeps_nobody_from_the_parameters():
@@ -48,15 +47,15 @@ def test_a_gradient_that_is_still_being_computed_keeps_nobody_from_the_parameter
         return [step(number, 1) for number in (1, 2, 3)]
 
     run_workers(work, workers=2)
-    rows, _ = store.read_ledgers(0, 4)
-    assert ledger.column(rows[0], "staleness").tolist() == [3, 0, 0, 0]
+    [rows], _ = ledger_of(store)
+    assert rows["staleness"].tolist() == [3, 0, 0, 0]
 
 
 def test_a_bound_of_zero_is_the_sequential_mathematics():
     store = make_store(kind=BoundedSlice, steps=30, training={"mode": "bounded", "max_staleness": 0}, rule="sgd")
     step = bounded_step(store, lambda worker: 0.002)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, 30, 3)])
-    assert store.snapshot(30)["weights"] == pytest.approx(START * 0.9**30, rel=1e-5)
+    assert state_of(store)["weights"] == pytest.approx(START * 0.9**30, rel=1e-5)
 
 
 def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
@@ -67,8 +66,8 @@ def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
     step(1, 0)
     outcome = store.push(identity(2), old.versions, old.weights, old.statistics, row(worker=1))
     assert outcome.numpy().tolist() == [DROPPED]
-    rows, counts = store.read_ledgers(0, 3)
-    assert counts[0].tolist() == [2, 0, 1, 2] and ledger.applied(rows).tolist() == [True, True, False]
+    [rows], [counts] = ledger_of(store)
+    assert (counts["version"], counts["dropped"], counts["accepted"]) == (2, 1, 2) and rows["step"].tolist() == [0, 1]
 
 
 BOUNDS = [{"max_staleness": 1}, {"max_clock_lag": 1}, {"max_staleness": 1, "max_clock_lag": 1}]
@@ -85,4 +84,5 @@ def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_d
         run_workers(lambda worker: [step(3 * number + worker + 1, worker + 1) for number in range(4)], workers=2)
     outcome = store.push(identity(0), old.versions, old.weights, old.statistics, row(worker=0))
     assert outcome.numpy().tolist() == [DROPPED]
-    assert store.read_ledgers(0, 1)[1][0].tolist() == [8, 0, 1, 8]
+    _, [counts] = ledger_of(store)
+    assert (counts["version"], counts["dropped"], counts["accepted"]) == (8, 1, 8)

@@ -160,3 +160,11 @@ def test_reader_never_sees_half_a_checkpoint_while_a_writer_writes_and_thins(tmp
     writer.join()
     assert writer.exitcode == 0 and said == [] and seen == sorted(seen) and len(set(seen)) > 1
     assert checkpoints.steps(tmp_path) == [99, 100]
+
+
+def test_states_behind_which_training_goes_back_are_removed_also_unreadable_ones(tmp_path):
+    for step in (5, 7, 9):
+        checkpoints.path_of(tmp_path, step).write_bytes(b"not a checkpoint")
+    checkpoints.remove_later(tmp_path, 7)
+    assert checkpoints.steps(tmp_path) == [5, 7]
+    checkpoints.remove_later(tmp_path / "nothing there", 7)

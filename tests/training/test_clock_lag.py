@@ -5,12 +5,11 @@ import threading
 import numpy as np
 import pytest
 
-from ps_cluster.training import ledger
 from ps_cluster.training.bounded import LEASE_S, BoundedSlice
 from ps_cluster.training.slice import NO_END, REFUSED
 from tests.helpers.clocks import unseen
 from tests.helpers.processes import wait_until
-from tests.helpers.stores import make_store, pull, row
+from tests.helpers.stores import ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import admit, bounded_step, identity, run_workers
 
 
@@ -21,11 +20,11 @@ def store_with(lag, steps=30, workers=3):
 
 
 def clocks(store, workers=3):
-    return store.snapshot(0)["clocks"][:workers].tolist()
+    return state_of(store)["clocks"][:workers].tolist()
 
 
-def tick(store, seconds=0.0, workers=3, last_step=NO_END):
-    store.tick(seconds, workers=workers, last_step=last_step)
+def tick(store, seconds=0.0, last_step=NO_END):
+    store.tick(seconds, last_step=last_step)
 
 
 def push(store, worker, step):
@@ -56,8 +55,8 @@ def equal_shares(store, steps, seconds):
     """The ledger's rows after all workers have taken every third step, each so many `seconds` (a function of the worker)."""
     step = bounded_step(store, seconds)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, steps, 3)])
-    rows = store.read_ledgers(0, steps)[0][0]
-    return {name: ledger.column(rows, name) for name in ("worker", "version", "staleness")}
+    [rows], _ = ledger_of(store)
+    return rows
 
 
 @pytest.mark.parametrize("lag", [0, 1, 3])
@@ -104,16 +103,6 @@ def test_a_worker_between_two_steps_of_its_dispatch_is_waited_for_to_the_end():
     assert waits(store, ahead)
     admit(store, 1, step=3, last_of_dispatch=3)
     push(store, 1, step=3)
-    assert not waits(store, ahead)
-
-
-def test_nobody_waits_for_a_worker_that_the_cluster_goes_on_without():
-    store = store_with(0)
-    take(store, 0, step=0)
-    take(store, 1, step=1)
-    ahead = asks(store, 0, step=2)
-    assert waits(store, ahead)
-    tick(store, workers=2)
     assert not waits(store, ahead)
 
 
@@ -168,7 +157,7 @@ def test_clocks_go_on_behind_a_snapshot_also_with_more_workers(workers):
     for step in range(12):
         take(store, step % 3, step)
     again = store_with(1, steps=20, workers=workers)
-    again.restore(store.snapshot(12))
+    again.restore(state_of(store))
     assert clocks(again, workers) == [4, 4, 4] + [0] * (workers - 3)
     run_workers(lambda worker: take(again, worker, 12 + worker), workers=workers)
     found = clocks(again, workers)

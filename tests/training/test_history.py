@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training import ledger
-from tests.helpers.stores import LENGTH, make_store, pull, row, run_quadratic
+from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, quadratic_step, row, run_quadratic, state_of
 
 
 def test_simulated_workers_read_the_weights_of_so_many_versions_ago():
@@ -14,16 +13,27 @@ def test_simulated_workers_read_the_weights_of_so_many_versions_ago():
     for step in range(20):
         weights.append(weights[-1] - 0.1 * weights[max(0, step - 2)])
     assert run_quadratic(store, 20, target) == pytest.approx(weights[-1], rel=1e-5, abs=1e-6)
-    rows, _ = store.read_ledgers(0, 20)
-    assert ledger.column(rows[0], "staleness").tolist() == [0, 1] + [2] * 18
+    [rows], _ = ledger_of(store)
+    assert rows["staleness"].tolist() == [0, 1] + [2] * 18
 
 
 def test_after_a_restore_nothing_older_than_the_snapshot_is_given():
     made = [make_store(training={"simulate_workers": 6}, rule="sgd", steps=20) for _ in range(2)]
     run_quadratic(made[0], 10, np.zeros(LENGTH, np.float32))
-    made[1].restore(made[0].snapshot(10))
+    made[1].restore(state_of(made[0]))
     pulled = pull(made[1])
     assert pulled.versions.numpy().tolist() == [10]
-    assert (pulled.weights.numpy() == made[0].snapshot(0)["weights"]).all()
+    assert (pulled.weights.numpy() == state_of(made[0])["weights"]).all()
     made[1].push(tf.constant(10, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row())
     assert pull(made[1]).versions.numpy().tolist() == [10]
+
+
+def test_simulated_workers_read_the_statistics_of_the_same_version_as_the_weights():
+    store = make_store(training={"simulate_workers": 5}, rule="sgd", steps=20)  # 3 workers: 2 versions back
+    run = quadratic_step(store, np.zeros(LENGTH, np.float32))  # its fresh statistics are ones, and all is kept
+    for step in range(6):
+        pulled = pull(store)
+        assert pulled.versions.numpy().tolist() == [max(0, step - 2)]
+        assert pulled.statistics.numpy().tolist() == [max(0, step - 2)] * 3
+        run(tf.constant(step, tf.int64), row())
+    assert state_of(store)["statistics"].tolist() == [6.0] * 3

@@ -1,86 +1,79 @@
+"""The rows of several slices, joined into one for each step."""
+
 import numpy as np
 import pytest
 
-from ps_cluster.training import ledger
+from ps_cluster.training.ledger import COLUMNS, Joiner
+from ps_cluster.training.ledger import rows_of as rows_of_table
+from tests.helpers.ledgers import random_rows, rows_of
+
+NONE = rows_of([])
 
 
-def rows_of(*steps):
-    """Rows of ledger.ROW of these steps: (worker, the seven times of PHASE_COLUMNS)."""
-    rows = np.zeros(len(steps), ledger.ROW)
-    for row, values in zip(rows, steps):
-        for name, value in zip(("worker", *ledger.PHASE_COLUMNS), values, strict=True):
-            row[name] = value
-    return rows
-
-
-def test_shares_are_of_the_time_of_the_whole_run_and_sum_to_one():
-    found = ledger.phase_shares(rows_of((0, 10, 10.5, 11, 13, 13, 13.5, 14), (1, 10, 10, 11, 12, 18, 19, 20)))
-    assert list(found[0].values()) == pytest.approx([0.05, 0.05, 0.2, 0, 0.05, 0.05, 0, 0, 0.6])
-    assert list(found[1].values()) == pytest.approx([0, 0.1, 0.1, 0.6, 0.1, 0.1, 0, 0, 0])
-    assert list(found[0]) == [*ledger.PHASES, "returns", "dispatch", "idle"]
-
-
-def test_shares_of_no_rows_are_nobodys():
-    assert ledger.phase_shares(rows_of()) == {}
-
-
-def test_a_parameter_server_whose_clock_is_behind_makes_no_phase_negative():
-    [shares] = ledger.phase_shares(rows_of((0, 10, 10, 10, 12, 12, 11, 11), (0, 12, 12, 12, 14, 14, 14, 15))).values()
-    assert list(shares.values()) == pytest.approx([0, 0, 0.8, 0, 0, 0.2, 0, 0, 0])
-
-
-def test_what_is_read_is_what_was_written(tmp_path):
-    ledgers = np.zeros([1, 3, len(ledger.COLUMNS)])
-    ledgers[0, [0, 2]] = np.arange(1, 1 + len(ledger.COLUMNS))
-    ledger.write_csv(tmp_path / "updates.csv", ledgers)
-    rows = ledger.read_csv(tmp_path / "updates.csv")
-    assert rows["step"].tolist() == [0, 2]
-    assert [rows[name].tolist() for name in ledger.COLUMNS] == [[value, value] for value in ledgers[0, 0]]
+def test_a_table_of_numbers_is_read_as_rows():
+    table = np.arange(2.0 * len(COLUMNS)).reshape(2, -1)
+    rows = rows_of_table(table)
+    assert [[row[name] for name in COLUMNS] for row in rows] == table.tolist()
+    assert len(rows_of_table(table[:0])) == 0
 
 
 def test_an_update_is_applied_when_its_last_slice_is_and_entered_when_that_one_was():
-    ledgers = np.ones([2, 2, len(ledger.COLUMNS)])
-    for name, values in {"entered_time": [[1, 3], [2, 1]], "applied_time": [[4, 5], [3, 9]]}.items():
-        ledgers[..., ledger.COLUMNS.index(name)] = values
-    rows = ledger.merged_rows(ledgers)
-    assert ledger.column(rows, "entered_time").tolist() == [1, 1]
-    assert ledger.column(rows, "applied_time").tolist() == [4, 9]
+    joined = Joiner(2).add(
+        [
+            rows_of([0, 1], entered_time=[1, 3], applied_time=[4, 5]),
+            rows_of([0, 1], entered_time=[2, 1], applied_time=[3, 9]),
+        ]
+    )
+    assert joined["entered_time"].tolist() == [1, 1]
+    assert joined["applied_time"].tolist() == [4, 9]
 
 
-def test_every_slices_update_has_a_line_of_its_own(tmp_path):
-    ledgers = np.zeros([2, 3, len(ledger.COLUMNS)])
-    for server, step, entered in ((0, 0, 1.5), (1, 0, 2.5), (1, 2, 3.5)):
-        for name, value in {"version": 1, "entered_time": entered, "applied_time": entered + 1}.items():
-            ledgers[server, step, ledger.COLUMNS.index(name)] = value
-    ledger.write_applies(tmp_path / "applies.csv", ledgers)
-    lines = ledger.read_csv(tmp_path / "applies.csv", ledger.APPLY_ROW).tolist()
-    assert lines == [(0, 0, 1.5, 2.5), (1, 0, 2.5, 3.5), (1, 2, 3.5, 4.5)]
+def test_an_update_is_as_stale_as_its_stalest_slice_and_otherwise_as_the_first_has_it():
+    first, second = random_rows(3, seed=1), random_rows(3, seed=2)
+    joined = Joiner(2).add([first, second])
+    assert joined["staleness"].tolist() == np.maximum(first["staleness"], second["staleness"]).tolist()
+    for name in set(COLUMNS) - {"staleness", "entered_time", "applied_time"}:
+        assert joined[name].tolist() == first[name].tolist()
 
 
-def scheduled(*steps):
-    """Rows of (worker, scheduled_time, asked_time, applied_time)."""
-    rows = np.zeros(len(steps), ledger.ROW)
-    for name, values in zip(("worker", "scheduled_time", "asked_time", "applied_time"), zip(*steps)):
-        rows[name] = values
-    return rows
+def test_a_step_waits_until_every_slice_has_it():
+    joiner = Joiner(3)
+    assert joiner.add([rows_of([0, 1]), rows_of([1]), NONE])["step"].tolist() == []
+    assert joiner.add([NONE, NONE, rows_of([1, 0])])["step"].tolist() == [1]
+    assert joiner.waiting["step"].tolist() == [0, 0] and joiner.waiting_slices.tolist() == [0, 2]
+    assert joiner.add([NONE, rows_of([0]), NONE])["step"].tolist() == [0]
+    assert len(joiner.waiting) == len(joiner.waiting_slices) == 0
 
 
-def test_a_free_worker_idles_until_a_dispatch_is_scheduled_and_within_one_its_answer_returns():
-    rows = scheduled((0, 1, 2, 3), (0, 1, 3.5, 4), (0, 2, 5, 6), (0, 8, 9, 10))
-    assert ledger.gap_times(rows).T.tolist() == [[2, 2, 2, 2], [3, 3, 3, 3.5], [4, 4, 5, 5], [6, 8, 9, 9]]
+def test_one_slice_alone_waits_for_nobody():
+    joiner = Joiner(1)
+    assert joiner.add([rows_of([4, 0, 2])])["step"].tolist() == [0, 2, 4]
+    assert len(joiner.waiting) == 0
 
 
-def test_a_worker_that_comes_late_is_free_from_when_the_first_one_asked():
-    assert ledger.gap_times(scheduled((0, 1, 2, 9), (1, 1.5, 5, 9))).T.tolist() == [[2, 2, 2, 2], [2, 2, 5, 5]]
+@pytest.mark.parametrize("slices", [1, 2, 4])
+def test_whatever_the_order_and_however_they_are_parted_each_step_comes_once(slices):
+    random, rows = np.random.default_rng(slices), random_rows(300)
+    orders = [np.argsort(np.arange(300) + random.uniform(0, 40, 300)) for _ in range(slices)]
+    joiner, found = Joiner(slices), []
+    for parts in zip(*(np.split(order, np.sort(random.integers(0, 300, 12))) for order in orders)):
+        joined = joiner.add([rows[part] for part in parts])
+        assert (np.diff(joined["step"]) > 0).all(), "in the order of steps"
+        found.append(joined)
+    found = np.sort(np.concatenate(found), order="step")
+    assert (found == rows).all() and len(joiner.waiting) == 0 and joiner.mixed == 0
 
 
-def test_a_ledger_without_updates_is_read_as_no_rows(tmp_path):
-    ledger.write_csv(tmp_path / "updates.csv", np.zeros([1, 3, len(ledger.COLUMNS)]))
-    assert len(ledger.read_csv(tmp_path / "updates.csv")) == 0
+def test_steps_are_counted_that_two_processes_pushed_to_different_slices():
+    joiner = Joiner(2)
+    joiner.add([rows_of([0, 1, 2], pid=[7, 7, 8]), rows_of([0, 1], pid=[7, 9])])
+    assert joiner.mixed == 1
+    joined = joiner.add([NONE, rows_of([2], pid=9)])
+    assert joiner.mixed == 2 and joined["pid"].tolist() == [8]
 
 
-@pytest.mark.parametrize("header", ["", "step,colour"])
-def test_a_file_with_other_columns_is_refused(tmp_path, header):
-    (tmp_path / "updates.csv").write_text(f"{header}\n1,2\n")
-    with pytest.raises(ValueError, match=f"updates.csv has other columns: {header}"):
-        ledger.read_csv(tmp_path / "updates.csv")
+def test_a_row_that_a_slice_has_twice_stands_for_no_other_slice():
+    joiner = Joiner(2)
+    assert len(joiner.add([rows_of([7, 7], version=[1, 2]), rows_of([])])) == 0
+    assert joiner.add([rows_of([]), rows_of([7], version=[1])])["step"].tolist() == [7]
+    assert len(joiner.waiting) == 0

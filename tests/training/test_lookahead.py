@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.helpers.stores import LENGTH, make_store, pull, row
+from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 
 START = np.linspace(-1, 1, LENGTH)
 AVERAGED = {"lookahead.every_updates": 3, "lookahead.decay": 0.9}
@@ -30,7 +30,7 @@ def expected(updates, total):
 def test_every_few_updates_the_weights_return_to_their_mean(slices):
     store = make_store(slices, steps=8, rule="sgd", values=AVERAGED)
     train(store, range(8))
-    state = store.snapshot(8)
+    state = state_of(store)
     fast, slow = expected(8, 8)
     assert state["weights"] == pytest.approx(fast, rel=1e-5)
     assert state["slot_slow"] == pytest.approx(slow, rel=1e-5)
@@ -41,6 +41,6 @@ def test_a_restored_training_goes_on_with_the_same_mean():
     whole, first, second = (make_store(steps=8, rule="sgd", values=AVERAGED) for _ in range(3))
     train(whole, range(8))
     train(first, range(4))
-    second.restore(first.snapshot(4))
+    second.restore(state_of(first))
     train(second, range(4, 8))
-    assert (second.snapshot(8)["weights"] == whole.snapshot(8)["weights"]).all()
+    assert (state_of(second)["weights"] == state_of(whole)["weights"]).all()

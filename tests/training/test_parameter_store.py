@@ -6,9 +6,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training import ledger
 from ps_cluster.training.slice import APPLIED, REFUSED
-from tests.helpers.stores import LENGTH, make_store, pull, quadratic_step, row, run_quadratic
+from tests.helpers.stores import (
+    LENGTH,
+    ledger_of,
+    make_store,
+    pull,
+    quadratic_step,
+    row,
+    run_quadratic,
+    state_of,
+)
 
 TARGET = np.array([3, -2, 0.5, 1, 0, -1, 2], np.float32)
 FACTORS = np.array([1, 1, 0, 2, 1, 0.5, 1])
@@ -52,12 +60,12 @@ def test_a_step_pushed_twice_is_applied_once_and_the_replay_counted():
     store = make_store(2)
     run = quadratic_step(store, TARGET)
     assert run(tf.constant(5, tf.int64), row()).numpy().tolist() == [APPLIED, APPLIED]
-    weights = store.snapshot(6)["weights"]
+    weights = state_of(store)["weights"]
     assert run(tf.constant(5, tf.int64), row()).numpy().tolist() == [REFUSED, REFUSED]
-    rows, counts = store.read_ledgers(0, 6)
-    assert counts.tolist() == [[1, 1, 0, 1]] * 2  # version, refused, dropped, accepted
-    assert ledger.applied(rows).tolist() == [False] * 5 + [True]
-    assert (store.snapshot(6)["weights"] == weights).all()
+    rows, counts = ledger_of(store)
+    assert counts == [{"version": 1, "applied": 1, "accepted": 1, "refused": 1, "dropped": 0}] * 2
+    assert [own["step"].tolist() for own in rows] == [[5], [5]]
+    assert (state_of(store)["weights"] == weights).all()
 
 
 def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
@@ -66,8 +74,10 @@ def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
     one = store.slices[0]
     one.push(tf.constant(0, tf.int64), pulled.versions[0], pulled.weights[: one.length], pulled.statistics[:2], row())
     assert quadratic_step(store, TARGET)(tf.constant(0, tf.int64), row()).numpy().tolist() == [REFUSED, APPLIED]
-    rows, counts = store.read_ledgers(0, 1)
-    assert counts[:, 0].tolist() == [1, 1] and ledger.applied(rows).tolist() == [True]
+    rows, counts = ledger_of(store)
+    assert counts[0] == {"version": 1, "applied": 1, "accepted": 1, "refused": 1, "dropped": 0}
+    assert counts[1] == {"version": 1, "applied": 1, "accepted": 1, "refused": 0, "dropped": 0}
+    assert [own["step"].tolist() for own in rows] == [[0], [0]]
 
 
 def test_three_hundred_pushes_of_three_threads_are_applied_three_hundred_times():
@@ -84,16 +94,15 @@ def test_three_hundred_pushes_of_three_threads_are_applied_three_hundred_times()
         thread.start()
     for thread in threads:
         thread.join(60)
-    rows, counts = store.read_ledgers(0, 300)
-    assert counts.tolist() == [[300, 0, 0, 300]] * 2 and ledger.applied(rows).all()
-    state = store.snapshot(300)
-    assert state["statistics"].tolist() == [300.0] * 3, "no contribution to the statistics is lost"
+    rows, counts = ledger_of(store)
+    assert counts == [{"version": 300, "applied": 300, "accepted": 300, "refused": 0, "dropped": 0}] * 2
+    assert state_of(store)["statistics"].tolist() == [300.0] * 3, "no contribution to the statistics is lost"
     for own in rows:
-        version, staleness = ledger.column(own, "version"), ledger.column(own, "staleness")
-        assert sorted(version) == list(range(1, 301))
+        version, staleness = own["version"], own["staleness"]
+        assert own["step"].tolist() == list(range(300)) and sorted(version) == list(range(1, 301))
         assert (staleness >= 0).all() and (staleness < version).all()
         in_order = own[np.argsort(version)]
-        times = np.stack([ledger.column(in_order, name) for name in ("entered_time", "applied_time")], axis=1)
+        times = np.stack([in_order[name] for name in ("entered_time", "applied_time")], axis=1)
         assert (np.diff(times.ravel()) >= 0).all(), "one update at a time"
 
 
@@ -104,8 +113,26 @@ def test_staleness_is_the_version_applied_to_less_the_version_read():
     for step in range(4):
         run(tf.constant(step, tf.int64), row())
     store.push(tf.constant(9, tf.int64), old.versions, old.weights, old.statistics, row())
-    rows, _ = store.read_ledgers(0, 10)
-    assert ledger.column(rows[0], "staleness")[[0, 1, 2, 3, 9]].tolist() == [0, 0, 0, 0, 4]
+    (rows,), _ = ledger_of(store)
+    assert rows["step"].tolist() == [0, 1, 2, 3, 9] and rows["staleness"].tolist() == [0, 0, 0, 0, 4]
+
+
+def test_each_row_is_read_once_in_the_order_in_which_it_was_accepted():
+    store = make_store(2)
+    run = quadratic_step(store, TARGET)
+
+    def push(*steps):
+        for step in steps:
+            run(tf.constant(step, tf.int64), row())
+
+    push(1, 0, 4)
+    first = store.read_ledgers([0, 0])
+    assert [rows["step"].tolist() for rows in first.rows] == [[1, 0, 4]] * 2
+    assert [rows["version"].tolist() for rows in first.rows] == [[1, 2, 3]] * 2
+    push(3, 2, 2)
+    assert [rows["step"].tolist() for rows in store.read_ledgers([3, 1]).rows] == [[3, 2], [0, 4, 3, 2]]
+    arrays, then = store.snapshot([5, 4])
+    assert [rows["step"].tolist() for rows in then.rows] == [[], [2]] and (arrays["counts"] == then.counts).all()
 
 
 def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():
@@ -113,19 +140,22 @@ def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():
     run_quadratic(whole, 20, TARGET)
     run_quadratic(first, 10, TARGET)
     second = make_store(2, rule="adam")
-    second.restore(first.snapshot(10))
+    second.restore(state_of(first))
     run = quadratic_step(second, TARGET)
     for step in range(20):  # the first ten are in the ledger and refused
         run(tf.constant(step, tf.int64), row())
-    assert (second.snapshot(20)["weights"] == whole.snapshot(20)["weights"]).all()
-    assert second.read_ledgers(0, 20)[1][:, 1].tolist() == [10, 10]
+    assert (state_of(second)["weights"] == state_of(whole)["weights"]).all()
+    expected = {"version": 20, "applied": 20, "accepted": 20, "refused": 10, "dropped": 0}
+    assert ledger_of(second)[1] == [expected] * 2
+    new = second.read_ledgers([10, 10]).rows
+    assert [rows["step"].tolist() for rows in new] == [list(range(10, 20))] * 2
 
 
 def test_bfloat16_on_the_wire_keeps_the_stored_weights_in_float32():
     store = make_store(1, wire="bfloat16", rule="sgd")
     assert pull(store).weights.dtype == tf.bfloat16
     quadratic_step(store, TARGET)(tf.constant(0, tf.int64), row())
-    weights = store.snapshot(1)["weights"]
+    weights = state_of(store)["weights"]
     assert weights.dtype == np.float32
     rounded = tf.cast(np.linspace(-1, 1, LENGTH, dtype=np.float32), tf.bfloat16)
     gradient = tf.cast(rounded - tf.cast(TARGET, tf.bfloat16), tf.float32).numpy()

@@ -7,21 +7,33 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
-from ps_cluster.training.ledger import COLUMNS
-from ps_cluster.training.resume import newest_checkpoint
+from ps_cluster.training.ledger import COLUMNS, COUNTS
+from ps_cluster.training.resume import check_journals, newest_checkpoint
+from tests.helpers.ledgers import random_rows, write_journal
 
 WORK = {"data.dataset": "synthetic", "model.precision": "float32", "training.steps": 8, "cluster.parameter_servers": 2}
 
 
+def arrays_of(*accepted, columns=len(COLUMNS)):
+    """Those of a checkpoint that tell what kind of ledger it is of; so many gradients `accepted` by each slice."""
+    counts = np.zeros([len(accepted), len(COUNTS)], np.int64)
+    counts[:, COUNTS.index("accepted")] = accepted
+    return {"counts": counts, "seen": np.zeros([len(accepted), 8], np.int64), "waiting": np.zeros([0, 1 + columns])}
+
+
+def meta_of(config, begun):
+    progress = {"scheduled": {"below": begun, "beyond": [], "count": begun}}
+    return {"config": config.model_dump(mode="json"), "train_seconds": 3.0, "progress": progress}
+
+
 @pytest.fixture
 def resumed(tmp_path):
-    """resumed(values, columns, meta) → the checkpoint to go on from, with `values` changed, where WORK had taken 6 steps."""
+    """resumed(values, arrays, meta) → the checkpoint to go on from, with `values` changed; WORK had begun 6 steps."""
 
-    def resume(values=None, *, columns=len(COLUMNS), meta=None):
+    def resume(values=None, *, arrays=None, meta=None):
         run_dir = RunDir.create(tmp_path / "run")
-        before = {"config": build_config(None, WORK).model_dump(mode="json"), "train_seconds": 3.0}
-        arrays = {"ledger": np.zeros([2, 6, columns])}
-        checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(6, arrays, meta or before), keep=1)
+        arrays, meta = arrays or arrays_of(5, 6), meta or meta_of(build_config(None, WORK), begun=6)
+        checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays, meta), keep=1)
         return newest_checkpoint(build_config(None, WORK | (values or {})), run_dir, 1000, notify=pytest.fail)
 
     return resume
@@ -31,7 +43,7 @@ def resumed(tmp_path):
     "values", [{}, {"training.steps": 20}, {"optimizer.learning_rate": 0.5}, {"cluster.workers": 2}]
 )
 def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, values):
-    assert resumed(values).step == 6
+    assert resumed(values).step == 5
 
 
 @pytest.mark.parametrize(
@@ -41,7 +53,7 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
         ({"training.batch_size_per_worker": 7}, "training.batch_size_per_worker: got 7"),
         ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
         ({"cluster.parameter_servers": 1}, "cluster.parameter_servers: got 1"),
-        ({"training.steps": 5}, "training.steps, training.epochs: 5 updates in all, but 6 of the run"),
+        ({"training.steps": 5}, "training.steps, training.epochs: 5 updates in all, but 6 of the run in '.*' were begun"),
     ],
 )
 def test_other_work_is_refused_by_name(resumed, values, says):
@@ -49,9 +61,10 @@ def test_other_work_is_refused_by_name(resumed, values, says):
         resumed(values)
 
 
-def test_a_run_of_an_earlier_version_is_refused(resumed):
+@pytest.mark.parametrize("arrays", [arrays_of(5, 6, columns=3), {"ledger": np.zeros([2, 6, len(COLUMNS)])}])
+def test_a_run_of_an_earlier_version_is_refused(resumed, arrays):
     with pytest.raises(UserError, match="is of an earlier version"):
-        resumed(columns=3)
+        resumed(arrays=arrays)
 
 
 def test_a_configuration_of_an_earlier_version_is_refused(resumed):
@@ -62,9 +75,33 @@ def test_a_configuration_of_an_earlier_version_is_refused(resumed):
 def test_updates_are_counted_where_each_takes_several_steps(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
     config = build_config(None, WORK | {"training.mode": "sync", "training.steps": 4})
-    meta = {"config": config.model_dump(mode="json"), "train_seconds": 3.0}
-    arrays = {"ledger": np.zeros([1, 12, len(COLUMNS)])}
-    checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(4, arrays, meta), keep=1)
+    checkpoint = checkpoints.Checkpoint(4, arrays_of(12), meta_of(config, begun=4))
+    checkpoints.save(run_dir.checkpoints, checkpoint, keep=1)
     assert newest_checkpoint(config, run_dir, 1000, notify=pytest.fail).step == 4
     with pytest.raises(UserError, match="3 updates in all, but 4 of the run"):
         newest_checkpoint(config.with_values({"training.steps": 3}), run_dir, 1000, notify=pytest.fail)
+
+
+@pytest.fixture
+def found(tmp_path):
+    """A checkpoint for which the slices had accepted 5 and 6 gradients, and its run directory, whose journals hold more."""
+    run_dir = RunDir.create(tmp_path / "run")
+    for index in range(2):
+        write_journal(run_dir.journal(index), random_rows(8))
+    return checkpoints.Checkpoint(5, arrays_of(5, 6), {}), run_dir
+
+
+def test_journals_may_have_more_rows_than_a_checkpoint_counts_or_just_as_many(found):
+    check_journals(*found)
+    write_journal(found[1].journal(1), random_rows(6))
+    check_journals(*found)
+
+
+def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
+    path = found[1].journal(1)
+    write_journal(path, random_rows(6))
+    path.write_bytes(path.read_bytes()[:-1])
+    for rows in (5, 0):
+        with pytest.raises(UserError, match=f"'{path}' holds {rows} rows, but 6 were written: put it back"):
+            check_journals(*found)
+        path.unlink(missing_ok=True)

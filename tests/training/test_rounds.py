@@ -1,14 +1,16 @@
 """Synchronous rounds, their workers threads of this process; the waiting is what a parameter server runs."""
 
+from itertools import permutations
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training import ledger
 from ps_cluster.training.coordinated import RoundSlice
-from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.training.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.training.slice import APPLIED, DROPPED
 from ps_cluster.training.waiting import sleep
-from tests.helpers.stores import LENGTH, make_store, pull, row
+from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity, run_workers
 
 START = np.linspace(-1, 1, LENGTH)
@@ -46,17 +48,15 @@ def test_a_round_is_one_update_with_the_mean_of_all_gradients():
     store = make_store(kind=RoundSlice, training={"mode": "sync-ps"}, steps=10, rule="momentum", momentum=0.5)
     work = round_step(store, 10)
     run_workers(work)
-    state = store.snapshot(30)
-    assert state["counts"][0].tolist() == [10, 0, 0, 30]
+    state, ([rows], [counts]) = state_of(store), ledger_of(store)
+    assert counts == {"version": 10, "applied": 10, "accepted": 30, "refused": 0, "dropped": 0}
     assert state["statistics"].tolist() == [10.0] * 3, "the mean of the workers' changes, not their sum"
     weights, velocity = START, np.zeros(LENGTH)
     for _ in range(10):
         velocity = 0.5 * velocity - 0.1 * 2 * weights  # (1 + 2 + 3) / 3 w
         weights = weights + velocity
     assert state["weights"] == pytest.approx(weights, rel=1e-5, abs=1e-7)
-    rows = state["ledger"][0]
-    assert ledger.column(rows, "version").tolist() == np.repeat(np.arange(1, 11), 3).tolist()
-    assert not ledger.column(rows, "staleness").any()
+    assert rows["version"].tolist() == np.repeat(np.arange(1, 11), 3).tolist() and not rows["staleness"].any()
 
 
 def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
@@ -67,23 +67,26 @@ def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
 
     store = make_store(kind=SlowSlice, training={"mode": "sync-ps"}, steps=4, rule="sgd")
     run_workers(round_step(store, 4))
-    rows = store.snapshot(12)["ledger"][0]
-    seconds = ledger.column(rows, "applied_time") - ledger.column(rows, "entered_time")
+    [rows], _ = ledger_of(store)
+    seconds = rows["applied_time"] - rows["entered_time"]
     assert ((seconds.reshape(4, 3) >= 0.05).sum(axis=1) == 1).all()
 
 
 def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_dropped():
     training = {"mode": "sync-ps", "backup_workers": 1}
-    store = make_store(kind=RoundSlice, training=training, steps=10, rule="sgd")
-    work = round_step(store, 10)
-    run_workers(lambda worker: work(worker, seconds=0.05 if worker == 2 else 0.0))
-    state = store.snapshot(30)
-    version, _, dropped, accepted = state["counts"][0]
-    assert (version, accepted) == (10, 20) and dropped > 0
-    took_part = ledger.column(state["ledger"][0], "version").reshape(10, 3) > 0
-    assert (took_part.sum(axis=1) == 2).all() and took_part[:, 2].sum() < 10, "two a round, and not always the slow one"
-    means = took_part @ [1, 2, 3] / 2
-    assert state["weights"] == pytest.approx(START * np.prod(1 - 0.1 * means), rel=1e-5)
+    store = make_store(kind=RoundSlice, training=training, steps=6, rule="sgd")
+    orders, weights, outcomes = list(permutations(range(3))), START, []
+    for version, order in enumerate(orders):
+        pulled = pull(store)
+        for worker in order:
+            step, gradient = identity(3 * version + worker), pulled.weights * (worker + 1)
+            outcomes += store.push(step, pulled.versions, gradient, pulled.statistics, row(worker=worker)).numpy().tolist()
+        weights = weights * (1 - 0.1 * (order[0] + order[1] + 2) / 2)
+    assert outcomes == [APPLIED, APPLIED, DROPPED] * 6
+    [rows], [counts] = ledger_of(store)
+    assert counts == {"version": 6, "applied": 6, "accepted": 12, "refused": 0, "dropped": 6}
+    assert rows["step"].tolist() == [3 * v + worker for v, order in enumerate(orders) for worker in sorted(order[:2])]
+    assert state_of(store)["weights"] == pytest.approx(weights, rel=1e-5)
 
 
 def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():
@@ -92,8 +95,10 @@ def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():
     ones = tf.ones(LENGTH)
     for worker in range(2):
         made[0].push(identity(worker), pulled.versions, ones, pulled.statistics, row(worker=worker))
-    made[1].restore(made[0].snapshot(3))
+    made[1].restore(state_of(made[0]))
     made[1].push(identity(2), pulled.versions, 4 * ones, pulled.statistics, row(worker=2))
-    state = made[1].snapshot(3)
-    assert state["counts"][0].tolist() == [1, 0, 0, 3]
+    state = state_of(made[1])
+    assert dict(zip(COUNTS, state["counts"][0].tolist())) == {
+        "version": 1, "applied": 1, "accepted": 3, "refused": 0, "dropped": 0
+    }  # fmt: skip
     assert state["weights"] == pytest.approx(START - 0.1 * 2, rel=1e-5, abs=1e-7)

@@ -1,146 +1,266 @@
-import time
+import json
+import pickle
 
 import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.training import ledger
-from ps_cluster.training.run_progress import RunProgress, examples_per_second
+from ps_cluster.errors import RunFailed
+from ps_cluster.run_dir import LIFE
+from ps_cluster.training.ledger import COUNTS
+from ps_cluster.training.parameter_store import Ledgers
+from ps_cluster.training.run_progress import RATE_WINDOW_S, RunProgress
+from ps_cluster.training.training_clock import Times, TrainingClock
+from tests.helpers.ledgers import rows_of
+
+WALL = 1_000_000.0
 
 
-def rows_of(*updates, examples=10):
-    """A row for each update (version, staleness, worker, pid, applied_time), None for a step that is not applied."""
-    table = np.zeros([len(updates), len(ledger.COLUMNS)])
-    for row, update in zip(table, updates):
-        if update is not None:
-            values = dict(zip(("version", "staleness", "worker", "pid", "applied_time"), update))
-            for name, value in (values | {"examples": examples, "correct": 5, "loss": update[0]}).items():
-                row[ledger.COLUMNS.index(name)] = value
-    return table
+class Machine:
+    """Its clock, which shows unix time and counts seconds since it was switched on."""
+
+    def __init__(self):
+        self.now = 0.0
+
+    def clock(self):
+        return TrainingClock(monotonic=lambda: 50 + self.now, wall=lambda: WALL + self.now)
 
 
-def make_progress(steps=4, ps=1):
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+def make_progress(steps=4, ps=1, machine=None, **settings):
     overrides = {"training.steps": steps, "training.batch_size_per_worker": 10, "cluster.parameter_servers": ps}
-    return RunProgress(build_config(overrides=overrides), train_examples=100)
+    config = build_config(overrides=overrides | {f"training.{name}": value for name, value in settings.items()})
+    return RunProgress(config, train_examples=100, clock=(machine or Machine()).clock())
 
 
-def look(progress, *ledgers, refused=0):
-    first, end = progress.open_range
-    rows = np.stack(ledgers)[:, first:end]
-    accepted = [int((ledger.column(own, "version") > 0).sum()) for own in ledgers]
-    progress.update(rows, np.array([[n, refused, 0, n] for n in accepted]), first=first)
+def applied(*updates, **columns):
+    """A row for each update (step, version, staleness, worker, pid, seconds after WALL that it was applied)."""
+    names = ("step", "version", "staleness", "worker", "pid", "applied_time")
+    known = dict(zip(names, map(list, zip(*updates)))) or {"step": []}
+    known["applied_time"] = WALL + np.array(known.get("applied_time", []), float)
+    known["loss"] = known.get("version", [])
+    return rows_of(**{"steps": known.pop("step")}, **({"examples": 10, "correct": 5} | known | columns))
+
+
+def counts_of(*accepted, **counts):
+    """Those of slices that have accepted so many gradients; `counts`: what else is not 0 on any slice."""
+    known = [{"version": own, "applied": own, "accepted": own} | counts for own in accepted]
+    return np.array([[own.get(name, 0) for name in COUNTS] for own in known], np.int64).reshape(-1, len(COUNTS))
+
+
+def look(progress, *new, **counts):
+    """Takes in a look that found the rows `new` of each slice."""
+    accepted = [position + len(rows) for position, rows in zip(progress.positions, new)]
+    progress.update(progress.unsettled(Ledgers(list(new), counts_of(*accepted, **counts))))
+
+
+NONE = applied()
 
 
 def test_an_update_counts_when_its_last_slice_is_applied_and_is_as_stale_as_its_stalest():
     progress = make_progress(steps=2, ps=2)
-    progress.scheduled_steps(np.array([0, 1]))
-    one = rows_of((1, 0, 0, 7, 5.0), (2, 1, 1, 8, 6.0))
-    look(progress, one, rows_of((1, 3, 0, 7, 9.0), None))
+    progress.scheduled(np.array([0, 1]))
+    look(progress, applied((0, 1, 0, 0, 7, 5.0), (1, 2, 1, 1, 8, 6.0)), applied((0, 1, 3, 0, 7, 9.0)))
     assert progress.applied == 1 and progress.outstanding == 1 and not progress.completed
-    look(progress, one, rows_of((1, 3, 0, 7, 9.0), (2, 0, 1, 8, 6.5)))
+    look(progress, NONE, applied((1, 2, 0, 1, 8, 6.5)))
     assert progress.completed
-    assert progress.result([1, 1])["staleness"]["histogram"] == {"1": 1, "3": 1}
+    assert progress.result()["staleness"]["histogram"] == {"1": 1, "3": 1}
 
 
-def test_steps_applied_out_of_order_keep_the_range_open_and_are_counted_once():
+def test_steps_applied_out_of_order_are_counted_once_and_hold_the_window_where_one_is_open():
     progress = make_progress()
-    progress.scheduled_steps(np.arange(4))
-    full = rows_of((4, 0, 0, 7, 4.0), (1, 0, 1, 8, 1.0), (2, 1, 0, 7, 2.0), (3, 0, 1, 8, 3.0))
-    part = full.copy()
-    part[0] = 0
-    look(progress, part)
-    assert progress.open_range == (0, 4) and progress.applied == 3
-    look(progress, full)
-    assert progress.open_range == (4, 4) and progress.applied == 4 and progress.examples == 40
+    progress.scheduled(np.arange(4))
+    window = progress.end_of_window
+    look(progress, applied((1, 1, 0, 1, 8, 1.0), (2, 2, 1, 0, 7, 2.0), (3, 3, 0, 1, 8, 3.0)))
+    assert progress.end_of_window == window and progress.applied == 3
+    look(progress, applied((0, 4, 0, 0, 7, 4.0)))
+    assert progress.end_of_window == window + 4 and progress.applied == 4 and progress.examples == 40
     assert progress.row("training")["workers"] == [
         {"index": 0, "pid": 7, "updates": 2, "examples": 20},
         {"index": 1, "pid": 8, "updates": 2, "examples": 20},
     ]
 
 
+def test_rows_that_were_lost_on_their_way_fail_the_run():
+    progress = make_progress()
+    with pytest.raises(RunFailed, match=r"accepted \[3\] gradients, but left \[1\] rows"):
+        progress.update(Ledgers([applied((0, 1, 0, 0, 7, 1.0))], counts_of(3)))
+
+
 def test_a_row_reports_only_what_no_row_has_reported():
     progress = make_progress()
-    progress.scheduled_steps(np.arange(4))
-    look(progress, rows_of((1, 0, 0, 7, 1.0), (2, 0, 0, 7, 1.0), None, None))
+    progress.scheduled(np.arange(4))
+    look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0)))
     first = progress.row("training")
     assert first["loss"] == 1.5 and first["accuracy"] == 0.5 and first["epoch"] == pytest.approx(0.2)
     assert progress.row("training")["loss"] is None
-    look(progress, rows_of((1, 0, 0, 7, 1.0), (2, 0, 0, 7, 1.0), (3, 2, 0, 7, 1.0), None))
+    look(progress, applied((2, 3, 2, 0, 7, 1.0)))
     assert progress.row("training")["staleness_mean"] == 2
 
 
 def test_a_row_has_nothing_where_a_mean_is_no_number():
     progress = make_progress()
-    progress.scheduled_steps(np.arange(1))
-    rows = rows_of((1, 0, 0, 7, 1.0), None, None, None)
-    rows[0, ledger.COLUMNS.index("loss")] = np.nan
-    look(progress, rows)
+    progress.scheduled(np.arange(1))
+    look(progress, applied((0, 1, 0, 0, 7, 1.0), loss=np.nan))
     row = progress.row("training")
     assert row["loss"] is None and row["diverged"] is True and row["accuracy"] == 0.5
     assert progress.row("training")["diverged"] is False
 
 
-def test_the_result_tells_lost_duplicated_and_refused_apart():
+def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(machine, monkeypatch):
+    progress = make_progress(machine=machine)
+    progress.clock.start()
+    machine.now = 3.0
+    look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.5)))
+    monkeypatch.setenv(LIFE, "12@345")
+    row = progress.row("training")
+    assert (row["time"], row["monotonic"], row["life"], row["train_seconds"]) == (WALL + 3, 53, "12@345", 3)
+    assert row["times"] == {
+        "seconds": 3, "first_update": 1, "last_update": 2.5, "resumed_update": 1, "stood": [[1, 2.5]], "interrupted": 0
+    }  # fmt: skip
+    assert json.loads(json.dumps(row)) == row
+    monkeypatch.delenv(LIFE)
+    assert progress.row("training")["life"] is None
+
+
+def test_the_rate_is_that_of_the_last_seconds(machine):
+    progress = make_progress(steps=100, machine=machine)
+    for step in range(20):
+        machine.now += 1
+        look(progress, applied((step, step + 1, 0, 0, 7, machine.now)))
+    assert progress.updates_per_second() == 1 and progress.row("training")["examples_per_second"] == 10
+    machine.now += RATE_WINDOW_S - 1
+    look(progress, NONE)
+    assert progress.updates_per_second() == pytest.approx(1 / RATE_WINDOW_S)
+
+
+def test_a_clock_that_is_set_meanwhile_changes_no_time_of_a_row(machine):
+    wall, start = [0.0], machine.clock()
+    clock = TrainingClock(monotonic=lambda: start.monotonic, wall=lambda: start.unix + wall[0])
+    progress = RunProgress(build_config(overrides={"training.steps": 4}), 100, clock)
+    machine.now, wall[0] = 2.0, -3600.0
+    times = {"entered_time": [WALL + 1, WALL + 2 - 3600], "scheduled_time": 0, "pushed_time": WALL + 0.5}
+    rows = applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2 - 3600), **times)
+    given, found = rows.copy(), progress.unsettled(Ledgers([rows], counts_of(2))).rows[0]
+    assert found["applied_time"].tolist() == found["entered_time"].tolist() == [WALL + 1, WALL + 2]
+    assert found["pushed_time"].tolist() == [WALL + 0.5] * 2 and not found["scheduled_time"].any()
+    assert (rows == given).all(), "what was given stays as it was"
+
+
+def test_the_result_tells_lost_and_refused_apart():
     progress = make_progress()
-    progress.scheduled_steps(np.arange(4))
-    table = rows_of((1, 0, 0, 7, 1.0), (2, 0, 0, 7, 2.0), (3, 0, 0, 7, 3.0), None)
-    progress.update(table[None], np.array([[5, 2, 0, 5]]), first=0)
-    assert progress.result([1])["updates"] == {
-        "scheduled": 4,
-        "applied": 3,
-        "duplicated": 2,
-        "lost": 1,
-        "replays_refused": 2,
-    }
+    progress.scheduled(np.arange(4))
+    rows = applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.0), (2, 3, 0, 0, 7, 3.0))
+    look(progress, rows, refused=2, dropped=5)
+    result = progress.result()
+    assert result["updates"] == {"scheduled": 4, "applied": 3, "lost": 1, "replays_refused": 2, "mixed": 0}
+    assert result["gradients"] == {"scheduled": 4, "applied": 3, "dropped": 5, "per_update": 1}
 
 
-def test_updates_of_rounds_count_when_their_last_gradient_is_there_and_late_ones_stay_open():
-    config = build_config(overrides={"training.mode": "sync-ps", "training.backup_workers": 1, "training.steps": 2})
-    progress = RunProgress(config, train_examples=100)
-    progress.scheduled_updates(2)
-    late = None  # of three gradients the first two count
-    look(progress, rows_of((1, 0, 0, 7, 1.0), late, (1, 0, 2, 9, 2.0), (2, 0, 0, 7, 3.0), None, None))
-    assert (progress.applied, progress.outstanding, progress.open_range) == (1, 1, (3, 6))
-    look(progress, rows_of((1, 0, 0, 7, 1.0), late, (1, 0, 2, 9, 2.0), (2, 0, 0, 7, 3.0), (2, 0, 1, 8, 4.0), late))
-    assert progress.completed
-    result = progress.result([1])
+def test_updates_of_rounds_count_when_their_last_gradient_is_there_and_late_ones_hold_nothing():
+    progress = make_progress(steps=2, mode="sync-ps", backup_workers=1)
+    progress.scheduled(np.arange(2))
+    window = progress.end_of_window
+    look(progress, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 2.0), (3, 2, 0, 0, 7, 3.0)))  # 1 comes too late
+    assert (progress.applied, progress.outstanding, progress.end_of_window) == (1, 1, window + 4)
+    look(progress, applied((4, 2, 0, 1, 8, 4.0)))
+    assert progress.completed and progress.end_of_window == window + 6
+    result = progress.result()
     assert (result["updates"]["scheduled"], result["updates"]["applied"], result["updates"]["lost"]) == (2, 2, 0)
     assert result["gradients"] == {"scheduled": 6, "applied": 4, "dropped": 0, "per_update": 2}
 
 
-def test_a_resumed_run_schedules_just_the_steps_that_are_missing():
-    progress = make_progress(steps=5)
-    progress.resume(rows_of((1, 0, 0, 7, 1.0), None, (2, 0, 0, 7, 2.0))[None], train_seconds=30.0)
-    assert progress.missing_steps().tolist() == [1, 3, 4]
-    assert progress.applied == 2 and progress.outstanding == 0 and progress.train_seconds == 30.0
+def resumed(progress, machine=None, steps=None, **settings):
+    """A RunProgress that goes on from a checkpoint of `progress`, taken right now."""
+    arrays = {"counts": progress.counts, "waiting": progress.waiting}
+    meta = json.loads(json.dumps({"progress": progress.state}))
+    following = make_progress(steps or progress.total, ps=len(progress.positions), machine=machine, **settings)
+    following.resume(arrays, meta)
+    return following
 
 
-def test_training_ends_with_its_last_update_whatever_is_written_after_it():
-    progress = make_progress(steps=3)
-    progress.resume(rows_of((1, 0, 0, 7, 1.0), None, None)[None], train_seconds=30.0)
-    progress.start()
-    began = time.time()
-    progress.scheduled_steps(np.array([1, 2]))
-    look(progress, rows_of((1, 0, 0, 7, 1.0), (2, 0, 0, 7, began + 4.0), (3, 0, 0, 7, began + 5.0)))
-    assert progress.result([1])["train_seconds"] == pytest.approx(35.0, abs=0.1)
+def test_a_resumed_run_hands_out_just_the_steps_that_are_missing():
+    before = make_progress(steps=5)
+    before.scheduled(np.arange(4))
+    look(before, applied((0, 1, 0, 0, 7, 1.0), (2, 2, 0, 0, 7, 2.0)))
+    progress = resumed(before)
+    assert progress.missing_steps.tolist() == [1, 3] and progress.next_step == 4
+    assert progress.applied == 2 and progress.outstanding == 0 and progress.scheduled_updates.count == 2
+    progress.scheduled(np.array([1, 3, 4]))
+    look(progress, applied((4, 3, 0, 0, 7, 3.0), (1, 4, 0, 0, 7, 4.0), (3, 5, 0, 0, 7, 5.0)))
+    assert progress.completed and progress.result()["updates"]["lost"] == 0
+    assert progress.result()["workers"] == [{"index": 0, "pid": 7, "updates": 5, "examples": 50}]
 
 
-def test_a_resumed_run_without_an_update_has_trained_no_longer():
-    progress = make_progress(steps=1)
-    progress.resume(rows_of((1, 0, 0, 7, 1.0))[None], train_seconds=30.0)
-    progress.start()
-    assert progress.result([1])["train_seconds"] == 30.0
+def test_a_step_that_one_slice_had_at_a_checkpoint_counts_when_the_other_one_has_it():
+    before = make_progress(steps=2, ps=2)
+    before.scheduled(np.arange(2))
+    look(before, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 4, 0, 7, 2.0)), applied((0, 1, 0, 0, 7, 1.0)))
+    progress = resumed(before)
+    assert progress.missing_steps.tolist() == [1] and progress.positions == [2, 1]
+    progress.scheduled(np.array([1]))
+    look(progress, NONE, applied((1, 2, 0, 0, 9, 9.0)))
+    assert progress.completed and progress.result()["staleness"]["max"] == 4
+    assert progress.result()["updates"]["mixed"] == 1, "pushed by one process before it and by another after it"
 
 
-def test_the_rate_counts_from_when_every_worker_process_has_had_its_first_update():
-    rows = rows_of((1, 0, 0, 7, 0.0), (2, 0, 0, 7, 1.0), (3, 0, 1, 8, 10.0), (4, 0, 0, 7, 11.0), (5, 0, 1, 8, 12.0))
-    assert examples_per_second(rows) == 20 / 2.0
-    assert examples_per_second(rows[:3]) is None and examples_per_second(rows[:0]) is None
+def test_a_resumed_run_of_rounds_goes_on_behind_its_last_update():
+    settings = {"mode": "sync-ps", "backup_workers": 1}
+    before = make_progress(steps=4, **settings)
+    before.scheduled(np.arange(3))
+    look(before, applied((0, 1, 0, 0, 7, 1.0), (2, 1, 0, 2, 9, 1.0), (3, 2, 0, 0, 7, 2.0)))  # round 1 is half full
+    progress = resumed(before, **settings)
+    assert (progress.applied, progress.outstanding, progress.scheduled_updates.count) == (1, 0, 1)
+    progress.scheduled(np.arange(1, 4))
+    rows = applied((4, 2, 0, 1, 8, 3.0), *((step, step // 3 + 1, 0, 0, 7, 4.0) for step in (6, 8, 9, 10)))
+    look(progress, rows)
+    assert progress.completed and progress.result()["gradients"]["applied"] == 8
 
 
-def test_the_ledger_written_as_csv_names_its_columns(tmp_path):
-    ledger.write_csv(tmp_path / "updates.csv", rows_of((1, 0, 0, 7, 1.5), None, (2, 1, 1, 8, 2.5))[None])
-    lines = (tmp_path / "updates.csv").read_text().splitlines()
-    assert lines[0].split(",") == ["step", *ledger.COLUMNS]
-    found = [line.split(",")[:5] for line in lines[1:]]
-    assert found == [["0", "1", "0", "0.000000", "1.500000"], ["2", "2", "1", "0.000000", "2.500000"]]
+def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine):
+    progress = make_progress(machine=machine)
+    progress.clock.start()
+    progress.scheduled(np.arange(3))
+    machine.now = 60.0
+    look(progress, applied((0, 1, 0, 0, 7, 2.0), (1, 2, 0, 1, 8, 4.0), (2, 3, 0, 0, 7, 5.0)))
+    result = progress.result()
+    assert result["train_seconds"] == 5 and result["goodput"] == 1 and not result["completed"]
+    assert result["examples_per_second"] == 10 / 1, "from the first update of the last worker"
+
+
+def test_a_training_without_an_update_has_lasted_until_now(machine):
+    progress = make_progress(machine=machine)
+    progress.clock.start()
+    machine.now = 7.0
+    look(progress, NONE)
+    result = progress.result()
+    assert (result["train_seconds"], result["goodput"], result["examples_per_second"]) == (7, None, None)
+
+
+def test_a_resumed_run_without_an_update_has_trained_no_longer(machine):
+    progress = make_progress(machine=machine)
+    before = Times(seconds=33.0, first_update=1.0, last_update=30.0, resumed_update=1.0, stood=((1.0, 30.0),))
+    progress.clock.restart(before, 30.0)
+    progress.clock.start()
+    machine.now = 7.0
+    look(progress, NONE)
+    assert progress.result()["train_seconds"] == 30 and progress.result()["goodput"] == 1
+
+
+def test_what_no_row_was_asked_for_takes_no_memory():
+    progress = make_progress(steps=10_000)
+    progress.scheduled(np.arange(10_000))
+
+    def take(first):
+        look(progress, applied(*((step, step + 1, 0, 0, 7, 1.0) for step in range(first, first + 1000))))
+
+    take(0)
+    size = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None}))
+    for first in range(1000, 10_000, 1000):
+        take(first)
+    grown = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None})) - size
+    assert grown < 2000 and progress.row("training")["loss"] == 5000.5

@@ -9,12 +9,17 @@ import tensorflow as tf
 from ps_cluster.config import STALENESS_METHODS, build_config
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.slice import Start
 from ps_cluster.training.staleness import METHODS, corrected_momentum, effective_optimizer, make_method
 from ps_cluster.training.update_rules import UpdateRule
+from tests.helpers.stores import make_store, pull, row, run_quadratic, state_of
 
 LENGTH, WORKERS = 5, 3
 START = np.array([-1, -0.5, 0.25, 0.5, 2], np.float32)
-RATE, DECAY = 0.1, 0.2  # learning rate, weight decay
+NOTHING = np.zeros(0, np.float32)
+BEGINNING = Start(START, np.ones(LENGTH, np.float32), statistics=NOTHING, keep=NOTHING)
+RATE, FALL, DECAY = 0.1, 0.8, 0.2  # learning rate, by which it falls from update to update, weight decay
+MOMENTUM = 0.9
 STRENGTH, MEAN_DECAY = 2.0, 0.9
 CORRECTING = [name for name in STALENESS_METHODS if name not in ("none", "momentum")]
 WITH_BACKUPS = ["dc_constant", "dc_adaptive", "gap_aware"]
@@ -26,12 +31,12 @@ INTERLEAVED = "<0 <1 <2 0> <0 0> <0 1> 0> 0> <1 2> <2 1> <0 <1 2> 1> 0> <1 1>"
 class Server:
     """One slice with a real update rule, put together as the parameter store does."""
 
-    def __init__(self, name, rule="sgd"):
+    def __init__(self, name, rule="sgd", decay=DECAY):
         config = build_config(
             overrides={
                 "optimizer.rule": rule,
-                "optimizer.momentum": 0.9,
-                "optimizer.weight_decay": DECAY,
+                "optimizer.momentum": MOMENTUM,
+                "optimizer.weight_decay": decay,
                 "delay_compensation.strength": STRENGTH,
                 "delay_compensation.decay": MEAN_DECAY,
             }
@@ -41,9 +46,18 @@ class Server:
             self.method = make_method(name, config.delay_compensation, self.weights, WORKERS)
             self.rule = UpdateRule(config.optimizer, self.weights, np.ones(LENGTH, np.float32))
             self.section = tf.CriticalSection(shared_name=f"staleness-{uuid.uuid4()}")
+        self.version = 0
+
+    def pull(self, worker):
+        self._pull(tf.constant(worker, tf.int64))
+
+    def push(self, worker, staleness, gradient, rate):
+        numbers = (tf.constant(number, tf.int64) for number in (worker, staleness, self.version))
+        self.version += 1
+        return [tensor.numpy() for tensor in self._push(*numbers, tf.constant(gradient), tf.constant(rate, tf.float32))]
 
     @tf.function(autograph=False)
-    def pull(self, worker):
+    def _pull(self, worker):
         def read():
             weights = self.weights.read_value()
             with tf.control_dependencies(self.method.on_pull(worker, weights)):
@@ -52,14 +66,14 @@ class Server:
         return self.section.execute(read)
 
     @tf.function(autograph=False)
-    def push(self, worker, staleness, gradient):
+    def _push(self, worker, staleness, version, gradient, rate):
         def apply():
             before = tf.identity(self.weights.read_value())
-            corrected, rate = self.method.correct(gradient, tf.constant(RATE), worker, staleness)
+            corrected, share = self.method.correct(gradient, worker, staleness)
             with tf.control_dependencies([before]):
-                applied = self.rule.apply(tf.identity(corrected), tf.identity(rate), tf.constant(0, tf.int64))
-            with tf.control_dependencies([applied]), tf.control_dependencies(self.method.after_update(before)):
-                return tf.identity(corrected), tf.identity(rate)
+                applied = self.rule.apply(tf.identity(corrected), rate, version, share)
+            with tf.control_dependencies([applied]), tf.control_dependencies(self.method.after_update(before, rate)):
+                return tf.identity(corrected), tf.ones([LENGTH]) * (1.0 if share is None else share)
 
         return self.section.execute(apply)
 
@@ -68,40 +82,51 @@ class Reference:
     """The same in numpy and float64, from the formulas of the papers."""
 
     def __init__(self, name, rule="sgd"):
-        self.name, self.momentum = name, 0.9 if rule == "momentum" else 0.0
+        self.name, self.rule = name, rule
         self.weights = START.astype(np.float64)
-        self.velocity, self.mean_square = np.zeros(LENGTH), np.zeros(LENGTH)
-        self.backups, self.steps = {}, []
+        self.mean, self.variance = np.zeros(LENGTH), np.zeros(LENGTH)  # momentum's velocity is a mean, too
+        self.mean_squares = np.zeros([WORKERS, LENGTH])
+        self.backups, self.steps, self.rates = {}, [], []
 
     def pull(self, worker):
         self.backups[worker] = self.weights.copy()
 
-    def push(self, worker, staleness, gradient):
-        g, rate = self.correct(worker, staleness, gradient.astype(np.float64))
+    def push(self, worker, staleness, gradient, rate):
+        g, share = self.correct(worker, staleness, gradient.astype(np.float64))
         before = self.weights
-        self.velocity = self.momentum * self.velocity - rate * g
-        self.weights = before - rate * DECAY * before + self.velocity
-        self.steps.append(self.weights - before)
-        return g, rate
+        self.weights = before - rate * share * DECAY * before + self.step(g, share, rate)
+        self.steps.append((self.weights - before) / rate)
+        self.rates.append(rate)
+        return g, share * np.ones(LENGTH)
+
+    def step(self, g, share, rate):
+        if self.rule != "adam":
+            self.mean = (0 if self.rule == "sgd" else MOMENTUM) * self.mean - rate * share * g
+            return MOMENTUM * self.mean - rate * share * g if self.rule == "nesterov" else self.mean
+        count = len(self.steps) + 1
+        self.mean = MOMENTUM * self.mean + (1 - MOMENTUM) * share * g
+        self.variance = 0.999 * self.variance + 0.001 * g**2
+        mean, variance = self.mean / (1 - MOMENTUM**count), self.variance / (1 - 0.999**count)
+        return -rate * mean / (np.sqrt(variance) + 1e-7 / np.sqrt(1 - 0.999**count))
 
     def correct(self, worker, staleness, g):
         moved = self.weights - self.backups.get(worker, self.weights)
         if self.name == "inverse" and staleness:
-            return g, RATE / staleness
+            return g, 1 / staleness
         if self.name == "dc_constant":
-            return g + STRENGTH * g * g * moved, RATE
+            return g + STRENGTH * g * g * moved, 1.0
         if self.name == "dc_adaptive":
-            self.mean_square = MEAN_DECAY * self.mean_square + (1 - MEAN_DECAY) * g**2
-            return g + STRENGTH / np.sqrt(self.mean_square + 1e-7) * g * g * moved, RATE
+            self.mean_squares[worker] = MEAN_DECAY * self.mean_squares[worker] + (1 - MEAN_DECAY) * g**2
+            return g + STRENGTH / np.sqrt(self.mean_squares[worker] + 1e-7) * g * g * moved, 1.0
         if self.name == "gap_aware" and self.steps:
             # The bias-corrected average written out: the weights of the steps, newest last, sum to one.
             shares = 0.999 ** np.arange(len(self.steps))[::-1]
-            usual = np.sqrt(shares @ np.square(self.steps) / shares.sum())
-            return g / (np.abs(moved) / usual + 1), RATE
-        return g, RATE
+            usual = max(self.rates) * np.sqrt(shares @ np.square(self.steps) / shares.sum())
+            return g, 1 / (np.abs(moved) / usual + 1)
+        return g, 1.0
 
 
-def replay(events, *sides, seed=0):
+def replay(events, *sides, seed=0, first=0):
     """Runs the events on all sides; returns what each `push` answered, a list a side, and the stalenesses."""
     random = np.random.default_rng(seed)
     version, pulled, stalenesses, answers = 0, {}, [], [[] for _ in sides]
@@ -110,63 +135,143 @@ def replay(events, *sides, seed=0):
         if event.startswith("<"):
             pulled[worker] = version
             for side in sides:
-                side.pull(tf.constant(worker, tf.int64) if isinstance(side, Server) else worker)
+                side.pull(worker)
             continue
         gradient = random.normal(size=LENGTH).astype(np.float32)
         stalenesses.append(version - pulled.get(worker, version))
         for side, own in zip(sides, answers):
-            if isinstance(side, Server):
-                ids = tf.constant(worker, tf.int64), tf.constant(stalenesses[-1], tf.int64)
-                own.append([tensor.numpy() for tensor in side.push(*ids, tf.constant(gradient))])
-            else:
-                own.append(side.push(worker, stalenesses[-1], gradient))
+            own.append(side.push(worker, stalenesses[-1], gradient, RATE * FALL ** (first + version)))
         version += 1
     return answers, stalenesses
 
 
 def assert_same(actual, expected):
-    for (gradient, rate), (expected_gradient, expected_rate) in zip(actual, expected, strict=True):
+    for (gradient, share), (expected_gradient, expected_share) in zip(actual, expected, strict=True):
         np.testing.assert_allclose(gradient, expected_gradient, rtol=1e-5, atol=1e-7)
-        np.testing.assert_allclose(rate, expected_rate, rtol=1e-5)
+        np.testing.assert_allclose(share, expected_share, rtol=1e-4)
 
 
 def test_every_method_of_the_configuration_is_there():
     assert tuple(METHODS) == STALENESS_METHODS
 
 
-@pytest.mark.parametrize("rule", ["sgd", "momentum"])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam"])
 @pytest.mark.parametrize("name", STALENESS_METHODS)
 def test_interleaved_workers_get_what_numpy_computes(name, rule):
     server, reference = Server(name, rule), Reference(name, rule)
     (actual, expected), stalenesses = replay(INTERLEAVED, server, reference)
     assert 0 in stalenesses and 1 in stalenesses and max(stalenesses) >= 4
     assert_same(actual, expected)
-    np.testing.assert_allclose(server.weights.numpy(), reference.weights, rtol=1e-5, atol=1e-7)
+    np.testing.assert_allclose(server.weights.numpy(), reference.weights, rtol=1e-5, atol=1e-6)
+
+
+def is_whole(answer, plain):
+    """Whether a gradient is applied as it is, all of it."""
+    (gradient, share), (same, _) = answer, plain
+    return bool(np.array_equal(gradient, same.astype(np.float32)) and np.all(share == 1))
 
 
 @pytest.mark.parametrize("name", CORRECTING)
 def test_a_stale_gradient_is_corrected_and_a_fresh_one_is_not(name):
     (actual, plain), stalenesses = replay(INTERLEAVED, Server(name), Reference("none"))
-    for (gradient, rate), (same, _), staleness in zip(actual, plain, stalenesses):
-        unchanged = np.array_equal(gradient, same.astype(np.float32)) and rate == np.float32(RATE)
+    for answer, same, staleness in zip(actual, plain, stalenesses):
         # Inverse staleness divides by one as well.
-        assert unchanged == (staleness == 0 or name == "inverse" and staleness == 1)
+        assert is_whole(answer, same) == (staleness == 0 or name == "inverse" and staleness == 1)
 
 
-def test_inverse_staleness_divides_the_learning_rate():
+def test_inverse_staleness_is_the_share_of_a_gradient():
     method, gradient = Server("inverse").method, tf.ones([LENGTH])
-    rates = [method.correct(gradient, tf.constant(0.6), None, tf.constant(s, tf.int64))[1] for s in (0, 1, 2, 3)]
-    assert [float(rate) for rate in rates] == pytest.approx([0.6, 0.6, 0.3, 0.2])
+    shares = [method.correct(gradient, None, tf.constant(s, tf.int64))[1] for s in (0, 1, 2, 3)]
+    assert [float(share) for share in shares] == pytest.approx([1, 1, 1 / 2, 1 / 3])
+
+
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam"])
+def test_inverse_at_one_staleness_is_the_learning_rate_over_it_with_every_rule(rule):
+    divided, lowered = Server("inverse", rule), Server("none", rule)
+    for gradient in np.random.default_rng(0).normal(size=[10, LENGTH]).astype(np.float32):
+        divided.push(0, 4, gradient, RATE)
+        lowered.push(0, 4, gradient, RATE / 4)
+    np.testing.assert_allclose(divided.weights.numpy(), lowered.weights.numpy(), rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["momentum", "nesterov", "adam"])
+def test_a_stale_gradient_takes_nothing_from_what_earlier_ones_have_left_in_the_momentum(rule):
+    steps = {}
+    for last in ("fresh", "stale", "none"):
+        server = Server("inverse", rule, decay=0)
+        server.push(0, 0, np.ones(LENGTH, np.float32), RATE)
+        before = server.weights.numpy()
+        gradient = np.full(LENGTH, 0 if last == "none" else 1, np.float32)
+        server.push(0, 1000 if last == "stale" else 0, gradient, RATE)
+        steps[last] = before - server.weights.numpy()
+    # Adam's mean square takes the stale gradient in whole: 1 / sqrt(1) in place of 1 / sqrt(0.5).
+    left = steps["none"] * (np.sqrt(0.5) if rule == "adam" else 1)
+    np.testing.assert_allclose(steps["stale"], left, rtol=0.01)
+    assert (steps["stale"] < 0.9 * steps["fresh"]).all()
+
+
+def test_gap_aware_measures_the_gap_in_steps_of_the_highest_rate():
+    server, ones = Server("gap_aware", decay=0), np.ones(LENGTH, np.float32)  # so that each step is the learning rate
+    for rate in [RATE / 2] * 10 + [RATE] * 200 + [RATE / 10] * 10:  # as a schedule rises and falls
+        server.pull(0)
+        server.push(0, 0, ones, rate)
+    server.pull(1)
+    for _ in range(5):
+        server.pull(0)
+        server.push(0, 0, ones, RATE / 10)
+    _, share = server.push(1, 5, ones, RATE / 10)
+    np.testing.assert_allclose(share, 1 / (1 + 5 / 10), rtol=1e-3)
+
+
+def test_a_step_at_a_lower_rate_is_no_smaller_a_reference_to_gap_aware():
+    rates, shares = (RATE, RATE / 100), []
+    for rate in rates:
+        server, ones = Server("gap_aware", decay=0), np.ones(LENGTH, np.float32)
+        server.pull(0)
+        server.push(0, 0, ones, RATE)  # the highest rate
+        for _ in range(200):
+            server.pull(0)
+            server.push(0, 0, ones, rate)
+        server.pull(0)
+        server.weights.assign_add(RATE * ones)  # one step of the highest
+        shares.append(server.push(0, 1, ones, rate)[1])
+    np.testing.assert_allclose(shares, 0.5, rtol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["dc_adaptive", "gap_aware"])
+def test_slots_come_back_as_they_were_on_two_slices(name):
+    made = [make_store(2, training={"staleness_method": name}) for _ in range(2)]
+    run_quadratic(made[0], 5, np.zeros(7, np.float32))
+    made[1].restore(state_of(made[0]))
+    first, second = (state_of(store) for store in made)
+    assert first.keys() == second.keys() and all(np.array_equal(first[key], second[key]) for key in first)
+
+
+@pytest.mark.parametrize("workers", [2, 5])
+def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_there(workers):
+    adaptive = {"staleness_method": "dc_adaptive"}
+    three, others = make_store(2, training=adaptive), make_store(2, training=adaptive, values={"cluster.workers": workers})
+    run_quadratic(three, 5, np.zeros(7, np.float32))
+    three.push(tf.constant(5, tf.int64), pull(three).versions, tf.ones(7), tf.zeros([3]), row(worker=2))
+    others.restore(state_of(three))
+    before, rows = state_of(three)["slot_mean_square"], state_of(others)["slot_mean_square"]
+    assert before[[0, 2]].any(axis=1).all() and rows.shape == (workers, 7)
+    assert np.array_equal(rows[:3], before[:workers]) and not rows[3:].any()
+
+
+def test_every_worker_has_a_mean_square_of_its_own():
+    server = Server("dc_adaptive")
+    server.push(1, 0, np.full(LENGTH, 3, np.float32), RATE)
+    mean_squares = server.method.slots["mean_square"].numpy()
+    assert mean_squares == pytest.approx(np.array([0, (1 - MEAN_DECAY) * 9, 0])[:, None] * np.ones(LENGTH))
 
 
 @pytest.mark.parametrize("name", WITH_BACKUPS)
 def test_a_worker_that_never_pulled_is_not_corrected(name):
     server = Server(name)
     (actual, plain), _ = replay("<0 0> 0> 1> 0> 2>", server, Reference("none"))
-    corrected = [
-        not np.array_equal(gradient, same.astype(np.float32)) for (gradient, _), (same, _) in zip(actual, plain)
-    ]
-    assert corrected == [False, True, False, True, False]
+    whole = [is_whole(*answers) for answers in zip(actual, plain)]
+    assert whole == [True, False, True, False, True]
 
 
 @pytest.mark.parametrize("name", WITH_BACKUPS)
@@ -177,27 +282,26 @@ def test_a_restored_method_goes_on_and_corrects_again_after_the_next_pull(name):
     for slot, value in first.method.slots.items():
         second.method.slots[slot].assign(value)
     reference.backups.clear()
-    (actual, expected), _ = replay("2> <0 <1 0> 1> 2> <2 0> 1> 2>", second, reference, seed=1)
+    (actual, expected), _ = replay("2> <0 <1 0> 1> 2> <2 0> 1> 2>", second, reference, seed=1, first=first.version)
     assert_same(actual, expected)
 
 
 @pytest.mark.parametrize("name", STALENESS_METHODS)
-def test_only_vectors_of_the_slices_length_are_in_the_checkpoint(name):
+def test_only_vectors_of_the_slices_length_and_single_numbers_are_in_the_checkpoint(name):
     method = Server(name).method
-    assert all(slot.shape == [LENGTH] and slot.dtype == tf.float32 for slot in method.slots.values())
+    shapes = ([LENGTH], [WORKERS, LENGTH], [1])
+    assert all(slot.shape in shapes and slot.dtype == tf.float32 for slot in method.slots.values())
     assert method.needs_step == (name == "gap_aware")
 
 
 def test_a_weight_that_never_moves_leaves_gap_aware_finite():
     server = Server("gap_aware")
     server.weights.assign(np.zeros(LENGTH))
-    worker = tf.constant(0, tf.int64)
-    server.pull(worker)
+    server.pull(0)
     for staleness in range(3):
-        gradient = tf.constant([0, 1, 0, 1, 0], tf.float32)
-        corrected, _ = server.push(worker, tf.constant(staleness, tf.int64), gradient)
-    assert corrected.numpy()[[0, 2, 4]].tolist() == [0, 0, 0]
-    assert (corrected.numpy()[[1, 3]] > 0).all() and (corrected.numpy()[[1, 3]] < 0.5).all()
+        gradient, share = server.push(0, staleness, np.array([0, 1, 0, 1, 0], np.float32), RATE)
+    assert (gradient * share)[[0, 2, 4]].tolist() == [0, 0, 0]
+    assert (share[[1, 3]] > 0).all() and (share[[1, 3]] < 0.5).all()
 
 
 def operations_before(tensor):
@@ -225,12 +329,12 @@ VECTOR, NUMBER, WHOLE = ([LENGTH], tf.float32), ([], tf.float32), ([], tf.int64)
 
 
 @pytest.mark.parametrize("name", WITH_BACKUPS)
-def test_gradient_and_learning_rate_wait_for_all_reads_and_writes(name):
-    """Weight decay, which needs the learning rate alone, would change the weights ahead of the read."""
-    graph = graph_of(Server(name).method.correct, VECTOR, NUMBER, WHOLE, WHOLE)
+def test_the_gradient_waits_for_all_reads_and_writes(name):
+    """The update waits for the gradient, and would otherwise change the weights ahead of the read."""
+    method = Server(name).method
+    graph = graph_of(lambda *given: method.correct(*given)[0], VECTOR, WHOLE, WHOLE)
     assert len(stateful_operations(graph)) >= 3
-    for output in graph.outputs:
-        assert stateful_operations(graph) <= operations_before(output)
+    assert stateful_operations(graph) <= operations_before(graph.outputs[0])
 
 
 @pytest.mark.parametrize("name", WITH_BACKUPS)
@@ -242,7 +346,7 @@ def test_who_waits_for_what_a_pull_or_an_update_returns_waits_for_all_its_writes
             return tf.constant(0)
 
     pull = graph_of(lambda worker, given: waits(method.on_pull, worker, given), WHOLE, VECTOR)
-    update = graph_of(lambda before: waits(method.after_update, before), VECTOR)
+    update = graph_of(lambda before, rate: waits(method.after_update, before, rate), VECTOR, NUMBER)
     assert len(stateful_operations(pull)) == 2 and bool(stateful_operations(update)) == method.needs_step
     for graph in (pull, update):
         assert stateful_operations(graph) <= operations_before(graph.outputs[0])
@@ -264,10 +368,7 @@ def test_a_slice_does_with_every_method_what_numpy_does(name):
     settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "training.staleness_method": name}
     settings |= {"delay_compensation.strength": STRENGTH, "delay_compensation.decay": MEAN_DECAY}
     config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})
-    nothing = np.zeros(0, np.float32)
-    store = ParameterStore(
-        ["/device:CPU:0"], START, nothing, np.ones(LENGTH, np.float32), config=config, total_steps=50
-    )
+    store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=50)
     pull, push = (tf.function(part, autograph=False) for part in (lambda w: vars(store.pull(w)), store.push))
     reference, random, pulled, steps = Reference(name), np.random.default_rng(1), {}, 0
     for event in INTERLEAVED.split():
@@ -286,9 +387,9 @@ def test_a_slice_does_with_every_method_what_numpy_does(name):
                 tf.zeros([0]),
                 tf.constant([*row.values()], tf.float64),
             )
-            reference.push(worker, steps - int(version[0]), gradient)
+            reference.push(worker, steps - int(version[0]), gradient, RATE)
             steps += 1
-    assert store.snapshot(0)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
+    assert state_of(store)["weights"] == pytest.approx(reference.weights, rel=1e-4, abs=1e-6)
 
 
 @pytest.mark.parametrize(
@@ -306,13 +407,11 @@ def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
     for method, momentum in (("momentum", 0.9), ("none", corrected_momentum(0.9, 3))):
         settings = {"optimizer.rule": "momentum", "optimizer.momentum": momentum, "optimizer.weight_decay": 0.0}
         config = build_config(overrides=settings | {"model.precision": "float32", "training.staleness_method": method})
-        store = ParameterStore(
-            ["/device:CPU:0"], START, np.zeros(0, np.float32), np.ones(LENGTH, np.float32), config=config, total_steps=5
-        )
+        store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=5)
         for step in range(5):
             row = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"learning_rate": RATE}
             version = store.pull(tf.constant(0, tf.int64)).versions
             values = tf.constant([*row.values()], tf.float64)
             store.push(tf.constant(step, tf.int64), version, tf.ones(LENGTH), tf.zeros([0]), values)
-        weights[method] = store.snapshot(0)["weights"]
+        weights[method] = state_of(store)["weights"]
     assert (weights["momentum"] == weights["none"]).all() and (weights["none"] != START).all()

@@ -1,0 +1,121 @@
+"""A run that has taken so many steps already goes on for a while: what its ledger costs then. For `benchmarks.long_ledger`.
+
+    python -m benchmarks.long_run RUN_DIR STEPS SECONDS close|stop
+
+The steps compute nothing. A short run is made to look as long as is asked: its journals get generated rows, its last
+checkpoint the counts that belong to them. What is measured is real, on a cluster that resumes it: with `close` to the end,
+where the tables are written; with `stop` without them. Prints its figures as JSON in the last line.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.timed_run import TimedView
+from ps_cluster.cluster.launcher import run_local
+from ps_cluster.cluster.policy import Limits
+from ps_cluster.config import load_config
+from ps_cluster.data.packed import load_pointed
+from ps_cluster.reporting.dashboard import Row
+from ps_cluster.run_dir import RunDir, read_rows
+from ps_cluster.training import checkpoints
+from ps_cluster.training.checkpoints import Checkpoint
+from ps_cluster.training.journal import CHUNK_ROWS, Journal, read
+from ps_cluster.training.ledger import COUNTS
+
+BODY = (sys.executable, "-m", "benchmarks.empty_steps", "100")
+SHORT_S = 2.0
+
+
+class ResumedView(TimedView):
+    """A timed view that knows how large a snapshot is, and when training was asked to end; may ask twice, to stop at once."""
+
+    def __init__(self, seconds: float, run_dir: RunDir, *, twice: bool):
+        super().__init__(seconds)
+        self._run_dir = run_dir
+        self._twice = twice
+        self.snapshot_bytes = 0
+        self.asked: float | None = None
+
+    def progress(self, row: Row) -> None:
+        super().progress(row)
+        sizes = [path.stat().st_size for path in self._run_dir.snapshots.glob("step-*.npz")]
+        self.snapshot_bytes = max([self.snapshot_bytes, *sizes])
+        if self._stopped and self.asked is None:
+            self.asked = time.monotonic()
+        elif self.asked is not None and self._twice:
+            os.kill(os.getpid(), signal.SIGINT)
+            self._twice = False
+
+
+def lengthen(run_dir: RunDir, steps: int) -> None:
+    """Makes the finished run in `run_dir` look as if it had taken `steps` steps."""
+    last = checkpoints.load_newest_good([run_dir.checkpoints], print)
+    seen, counts = last.arrays["seen"], last.arrays["counts"]
+    ids = np.arange(max(0, steps - seen.shape[1]), steps)
+    seen[:, ids % seen.shape[1]] = ids + 1
+    for name in ("version", "applied", "accepted"):
+        counts[:, COUNTS.index(name)] = steps
+    done = {"below": steps, "beyond": [], "count": steps}
+    tally = last.meta["progress"]["tally"] | {
+        "examples": steps,
+        "staleness": {"0": steps},
+        "workers": [[0, 1, steps, steps]],
+    }
+    meta = last.meta | {"examples": steps, "progress": {"scheduled": done, "applied": done, "tally": tally, "mixed": 0}}
+    for index in range(len(counts)):
+        pattern = next(read(run_dir.journal(index)))[:1000].copy()
+        journal = Journal(run_dir.journal(index), 0)
+        for rows in _generated(pattern, steps):
+            journal.append(rows)
+        journal.flush()
+        journal.close()
+    checkpoints.save(run_dir.checkpoints, Checkpoint(steps, last.arrays | {"seen": seen}, meta), keep=1)
+
+
+def _generated(pattern: np.ndarray, steps: int) -> Iterator[np.ndarray]:
+    """Rows of the steps from 0, `pattern` again and again."""
+    for first in range(0, steps, CHUNK_ROWS):
+        numbers = np.arange(first, min(first + CHUNK_ROWS, steps))
+        rows = pattern[numbers % len(pattern)]
+        rows["step"], rows["version"], rows["staleness"] = numbers, numbers + 1, 0
+        yield rows
+
+
+def main(root: Path, steps: int, seconds: float, *, close: bool) -> None:
+    run_dir = RunDir.open(root)
+    config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
+    limits = Limits.of(config)
+    short = config.with_values({"training.steps": 10**6})
+    run_local(short, run_dir, dataset, resume=False, view=TimedView(SHORT_S), task_argv=BODY, limits=limits)
+    lengthen(run_dir, steps)
+    run_dir.progress.unlink()
+    view = ResumedView(seconds, run_dir, twice=not close)
+    code = run_local(config, run_dir, dataset, resume=True, view=view, task_argv=BODY, limits=limits)
+    summary, rows = json.loads(run_dir.summary.read_text()), list(read_rows(run_dir.progress))
+    if code != (0 if close else 130) or view.seconds < seconds:
+        raise RuntimeError(f"exit code {code} after {view.seconds:.1f} s of training")
+    peaks: dict[str, int] = {}
+    for process in summary["processes"]:
+        peaks[process["type"]] = max(peaks.get(process["type"], 0), process["peak_pss_bytes"] or 0)
+    training = [row for row in rows if row["phase"] == "training"]
+    print(json.dumps({
+        "steps_per_second": (training[-1]["applied"] - training[0]["applied"]) / view.seconds,
+        "peak_pss_bytes": peaks,
+        "snapshot_bytes": view.snapshot_bytes,
+        "save_seconds": float(np.median([row["save_seconds"] for row in training if row["save_seconds"]])),
+        "close_seconds": time.monotonic() - view.asked if close else None,
+        "holds": summary["proof"] and summary["proof"]["holds"],
+    }))  # fmt: skip
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), int(sys.argv[2]), float(sys.argv[3]), close=sys.argv[4] == "close")

@@ -1,0 +1,83 @@
+"""What the control group of this process allows it: how a container is kept small on a large machine. Only reads.
+
+The kernel's documents: admin-guide/cgroup-v2.rst (cpu.max, memory.max), scheduler/sched-bwc.rst and
+admin-guide/cgroup-v1/memory.rst for version 1. The processors of a cpuset are those of `os.sched_getaffinity`.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+_MEMBERSHIP, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
+
+
+@dataclass(frozen=True)
+class Allowance:
+    """What a process may use of a machine; None where there is no limit."""
+
+    processors: int  # that it may run on
+    cpus: float | None = None  # quota: processor seconds a second
+    memory_bytes: int | None = None
+
+    @property
+    def threads(self) -> int:
+        """How many threads can run at the same time: one on each processor, or fewer where there is a quota."""
+        return self.processors if self.cpus is None else max(1, min(self.processors, math.ceil(self.cpus)))
+
+    @property
+    def quota_decides(self) -> bool:
+        """Whether more processors are seen than can be used."""
+        return self.threads < self.processors
+
+
+def allowance(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> Allowance:
+    """Return what this process is allowed by its control group and all those around it, of version 2 or 1 or both.
+
+    Args:
+      membership: which groups it is in, a line each: `number:controllers:path`.
+      root: where the groups are mounted.
+    """
+    cpus = [limit for folder in _folders("cpu", membership, root) for limit in _cpus(folder)]
+    memory = [limit for folder in _folders("memory", membership, root) for limit in _memory(folder)]
+    return Allowance(len(os.sched_getaffinity(0)), min(cpus, default=None), min(memory, default=None))
+
+
+def _folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
+    """Where the group's limits may stand: its own folder and all above it.
+
+    Inside a container the path may be that on the host, of which nothing is to be seen but the mount itself.
+    """
+    for line in _lines(membership):
+        _, names, path = line.split(":", 2)
+        if names and controller not in names.split(","):
+            continue
+        mounts = (root / names, root / controller) if names else (root, root / "unified")
+        for mount in mounts:
+            own = mount / path.strip().lstrip("/")
+            yield from (folder for folder in (own, *own.parents) if folder.is_relative_to(mount))
+
+
+def _cpus(folder: Path) -> Iterator[float]:
+    """Version 2: `150000 100000` or `max 100000`; version 1 has them in two files, and -1 for none."""
+    for line in _lines(folder / "cpu.max"):
+        quota, period = line.split()
+        yield from [] if quota == "max" else [int(quota) / int(period)]
+    for quota, period in zip(_lines(folder / "cpu.cfs_quota_us"), _lines(folder / "cpu.cfs_period_us")):
+        yield from [int(quota) / int(period)] if int(quota) > 0 else []
+
+
+def _memory(folder: Path) -> Iterator[int]:
+    for line in (*_lines(folder / "memory.max"), *_lines(folder / "memory.limit_in_bytes")):
+        yield from [] if line == "max" or int(line) >= _NO_LIMIT_BYTES else [int(line)]
+
+
+def _lines(file: Path) -> list[str]:
+    try:
+        return file.read_text().splitlines()
+    except OSError:
+        return []

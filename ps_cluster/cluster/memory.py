@@ -1,0 +1,46 @@
+"""Whether a run's processes fit into the memory that there is for them: an estimate, for a warning before the kernel acts."""
+
+from __future__ import annotations
+
+from ps_cluster.cluster.control_group import Allowance
+from ps_cluster.config import RunConfig
+
+_MB = 10**6
+# Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1 each): 1,785 MB
+# airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. Not all tasks are at their highest at the same time.
+SHARED_MB = 100  # the launcher, and the process that tasks are forked from
+SERVING_MB = 160  # the chief, a parameter server, the evaluator
+WORKER_MB = {"tutorial_cnn": 150, "cifar_tf_cnn": 260, "resnet_small": 280, "airbench": 400}
+EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
+HOLDS_ALL_MB = 70  # more in a worker that holds all parameters itself
+
+
+def needed_bytes(config: RunConfig) -> int:
+    """Return about how much memory all processes of a run take together at their highest."""
+    images = config.training.batch_size_per_worker / MEASURED_BATCH
+    worker = EMPTY_WORKER_MB + (WORKER_MB[config.model.name] - EMPTY_WORKER_MB) * images
+    serving = int(config.cluster.evaluator)
+    if config.on_parameter_servers:
+        serving += 1 + config.slices
+    else:
+        worker += HOLDS_ALL_MB
+    return round((SHARED_MB + SERVING_MB * serving + worker * config.training_workers) * _MB)
+
+
+def warning(config: RunConfig, allowed: Allowance, available_bytes: int) -> str | None:
+    """Return a line for the user where the run will take more than there is, else None.
+
+    Args:
+      available_bytes: of the machine, as it is now.
+    """
+    limit = allowed.memory_bytes
+    room, why = available_bytes, "the machine has"
+    if limit is not None and limit < room:
+        room, why = limit, "its control group allows"
+    needed = needed_bytes(config)
+    if needed <= room:
+        return None
+    return (
+        f"memory: the run takes about {needed / 1e9:.1f} GB and {why} {room / 1e9:.1f} GB: the system may end processes "
+        "of it; fewer cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator take less"
+    )

@@ -1,0 +1,154 @@
+"""Tells by its own progress which worker is alive and silent: stuck in the kernel, in a deadlock, under a debugger."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ps_cluster.cluster.policy import Limits
+from ps_cluster.config import RunConfig
+
+Row = Mapping[str, Any]
+
+UNDER_WAY = ("training", "draining")  # phases in which workers have work
+STEPS = 20  # a step that takes so many times its worker's mean is taken for one that never ends
+LEAST_STEPS = 3  # however long they take
+# The leader writes a row every half second. Where it had no time for one, it handed out no steps either.
+LONGEST_ROW_S = 1.0
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A worker process that does nothing, and is to be ended."""
+
+    worker: int
+    pid: int
+    updates: int  # that it had before
+    seconds: float  # without one, while others had some or waited for it
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Worker:
+    """What the rows said of one worker process."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.updates = 0
+        self.quiet_s = 0.0  # since its last update, or its start, as far as training went on
+        self.passed = False  # others have had updates since
+        self._first_updates = 0
+        self._working_s = 0.0  # from its first update to its last one
+
+    def has_moved(self, updates: int) -> bool:
+        return updates > self.updates
+
+    def move(self, updates: int, seconds: float) -> None:
+        """Takes in a row with new updates, `seconds` after the one before."""
+        if self._first_updates:
+            self._working_s += self.quiet_s + seconds
+        else:
+            self._first_updates = updates
+        self.updates, self.quiet_s, self.passed = updates, 0.0, False
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean seconds of an update; None while there was no second row with one."""
+        steps = self.updates - self._first_updates
+        return self._working_s / steps if steps else None
+
+
+class Silence:
+    """Watches the updates of every worker process in the rows of progress.
+
+    Time counts against a worker while training goes on without it. What holds up all does not count: a save, a parameter
+    server, the machine. Where all stand still though updates are due, the worker that stopped first is the one: the
+    others came to the end of what they could do without it. In `sync-ps` it is the one whose gradient is missing; in
+    `bounded` who stands still may be waiting, so there others must go on. Nobody can be told apart in `sync`, in `single`
+    and with backup workers, whose late gradients leave no trace: there the run's limit of a standstill has to do.
+    """
+
+    def __init__(self, config: RunConfig, limits: Limits, clock: Callable[[], float]):
+        self._mode = config.training.mode
+        self._tells = config.on_parameter_servers and not config.training.backup_workers
+        self._limits = limits
+        self._clock = clock
+        self._workers: dict[int, _Worker] = {}
+        self._totals: Counter[int] = Counter()  # updates of all processes that had the index
+        self._ended: Counter[int] = Counter()
+        self._seen_s = clock()
+        self._still_s = 0.0  # since anybody had an update
+        self._stalled_s = 0.0  # the part of it for which training no longer counts as going on, while updates were due
+
+    def forget(self) -> None:
+        """Starts anew: so do all processes."""
+        self._workers.clear()
+        self._still_s = self._stalled_s = 0.0
+
+    def see(self, row: Row, pids: Mapping[int, int]) -> None:
+        """Takes in a row of progress.
+
+        Args:
+          pids: index → pid of the worker processes that there are now.
+        """
+        now_s = self._clock()
+        seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
+        if row["phase"] not in UNDER_WAY:
+            return self.forget()
+        updates = {(worker["index"], worker["pid"]): worker["updates"] for worker in row["workers"]}
+        self._totals = Counter()
+        for (index, _), count in updates.items():
+            self._totals[index] += count
+        self._workers = {index: self._process(index, pid) for index, pid in pids.items()}
+        own = {index: updates.get((index, pid), 0) for index, pid in pids.items()}
+        self._count(own, seconds, due=row["scheduled"] > row["applied"])
+
+    def _process(self, index: int, pid: int) -> _Worker:
+        known = self._workers.get(index)
+        return known if known is not None and known.pid == pid else _Worker(pid)
+
+    def _count(self, updates: Mapping[int, int], seconds: float, *, due: bool) -> None:
+        moving = {index for index, worker in self._workers.items() if worker.has_moved(updates[index])}
+        self._still_s = 0.0 if moving else self._still_s + seconds
+        slowest_s = max((worker.step_s or 0.0 for worker in self._workers.values()), default=0.0)
+        goes_on = self._still_s <= max(LONGEST_ROW_S, 2 * slowest_s)
+        self._stalled_s = self._stalled_s + seconds if due and not goes_on else 0.0
+        for index, worker in self._workers.items():
+            if index in moving:
+                worker.move(updates[index], seconds)
+            else:
+                worker.quiet_s += seconds * goes_on
+                worker.passed |= bool(moving)
+
+    def longest(self) -> Silent | None:
+        """Return the worker that is silent for longest, of those beyond their deadline; its process counts as ended."""
+        overdue = {i: s for i in self._workers if (s := self._silent_s(i)) > self._deadline_s(i)}
+        if not overdue:
+            return None
+        index = max(overdue, key=overdue.get)
+        worker = self._workers.pop(index)
+        self._ended[index] += 1
+        self._still_s = self._stalled_s = 0.0  # its steps have to come to others first
+        return Silent(index, worker.pid, worker.updates, overdue[index])
+
+    def _silent_s(self, index: int) -> float:
+        worker = self._workers[index]
+        held_up = self._is_missed(index) if self._mode == "sync-ps" else worker.passed
+        if not self._tells or not held_up:
+            return 0.0
+        return worker.quiet_s + (self._stalled_s if self._mode != "bounded" else 0.0)
+
+    def _is_missed(self, index: int) -> bool:
+        """Whether others have given a gradient to the open round and this one has not."""
+        return self._totals[index] < max(self._totals.values(), default=0)
+
+    def _deadline_s(self, index: int) -> float:
+        """Twice as long each time that it was ended: a deadline that is wrong is soon long enough."""
+        step_s, limits = self._workers[index].step_s, self._limits
+        if step_s is None:
+            return limits.first_update_s
+        longest_s = max(limits.standstill_s, LEAST_STEPS * step_s)
+        return min(max(limits.silent_s, STEPS * step_s) * 2 ** self._ended[index], longest_s)

@@ -1,0 +1,63 @@
+"""Takes what the parameter servers have written into their ledgers to where it stays: the journals, and the run's progress."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from ps_cluster.run_dir import say
+from ps_cluster.training.journal import Journal, JournalNotWritten
+from ps_cluster.training.parameter_store import Ledgers, ParameterStore
+from ps_cluster.training.run_progress import RunProgress
+
+
+class Bookkeeper:
+    """The only one who reads the ledgers, so that each row is taken once."""
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        progress: RunProgress,
+        journals: Sequence[Journal],
+        *,
+        notify: Callable[[str], None] = say,
+    ):
+        """`journals`: of the slices; none where another process keeps them."""
+        self._store = store
+        self._progress = progress
+        self._journals = journals
+        self._notify = notify
+        self._refused = False
+
+    def look(self) -> None:
+        """Take in what is new. A disk that refuses is reported once, and training goes on."""
+        self._take(self._store.read_ledgers(self._progress.positions))
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a checkpoint; every row that it counts is on the disk then.
+
+        Raises:
+          JournalNotWritten: the disk refuses.
+        """
+        arrays, ledgers = self._store.snapshot(self._progress.positions)
+        self._take(ledgers)
+        for journal in self._journals:
+            journal.flush()
+        return arrays | {"waiting": self._progress.waiting}
+
+    def _take(self, ledgers: Ledgers) -> None:
+        ledgers = self._progress.unsettled(ledgers)
+        self._append(ledgers.rows)
+        self._progress.update(ledgers)
+
+    def _append(self, rows: Sequence[np.ndarray]) -> None:
+        refused = None
+        for journal, own in zip(self._journals, rows):
+            try:
+                journal.append(own)
+            except JournalNotWritten as error:
+                refused = error
+        if refused and not self._refused:
+            self._notify(f"training goes on, but: {refused}")
+        self._refused = refused is not None

@@ -1,0 +1,136 @@
+"""A slice's ledger on disk: its rows in the order in which they were accepted, each with a checksum. No TensorFlow.
+
+Rows never change once they are written, so a file that is only ever appended to is enough: a parameter server and a
+snapshot hold the newest rows and no others. A run that goes on from a snapshot cuts its journals to the rows that the
+snapshot counts.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from zlib import crc32
+
+import numpy as np
+
+from ps_cluster.errors import RunFailed
+from ps_cluster.training.ledger import NO_ROWS, ROW
+
+RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
+"""What stands in the file for a row: the row, and the CRC-32 of its bytes."""
+CHUNK_ROWS = 2**13
+
+
+class JournalDamaged(RunFailed):
+    """A row of the journal is not what was written."""
+
+
+class JournalNotWritten(RunFailed):
+    """The disk is full or refuses."""
+
+
+class Journal:
+    """Appends rows to one file. Rows that the disk refuses are kept and written later.
+
+    Attributes:
+      rows: how many there are, those included that are not on the disk yet.
+    """
+
+    def __init__(self, path: Path, rows: int = 0):
+        """Opens the journal for writing and cuts it to its first `rows`; a file that is not there is made.
+
+        Raises:
+          JournalDamaged: it has fewer rows.
+          JournalNotWritten: the disk refuses.
+        """
+        self._path = path
+        self._unwritten: list[bytes] = []
+        check(path, rows)
+        try:
+            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            os.ftruncate(self._file, rows * RECORD.itemsize)
+        except OSError as error:
+            raise JournalNotWritten(f"'{path}' can't be written: {error.strerror}") from error
+        self.rows = self._written = rows
+
+    def append(self, rows: np.ndarray) -> None:
+        """Take in `rows`, a structured array of ROW, and write what the disk takes.
+
+        Raises:
+          JournalNotWritten: the disk refuses; nothing is lost, the next call tries again.
+        """
+        if len(rows):
+            self._unwritten.append(_records(rows).tobytes())
+            self.rows += len(rows)
+        self._write()
+
+    def flush(self) -> None:
+        """Return when every row is on the disk. Raises JournalNotWritten where it refuses."""
+        self._write()
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            raise JournalNotWritten(f"'{self._path}' can't be written: {error.strerror}") from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write(self) -> None:
+        """All or nothing: what a full disk took of it is written over by the next try."""
+        content = b"".join(self._unwritten)
+        begin = offset = self._written * RECORD.itemsize
+        try:
+            while offset < begin + len(content):
+                offset += os.pwrite(self._file, content[offset - begin :], offset)
+        except OSError as error:
+            self._unwritten = [content]
+            raise JournalNotWritten(f"'{self._path}' can't be written: {error.strerror}") from error
+        self._unwritten.clear()
+        self._written = self.rows
+
+
+def check(path: Path, rows: int) -> None:
+    """Raise JournalDamaged where a journal has fewer rows."""
+    if (present := count_rows(path)) < rows:
+        raise JournalDamaged(f"'{path}' holds {present} rows, but {rows} were written")
+
+
+def count_rows(path: Path) -> int:
+    """Return how many whole rows a journal has; 0 where there is none. The last one may have been cut short."""
+    try:
+        return path.stat().st_size // RECORD.itemsize
+    except FileNotFoundError:
+        return 0
+
+
+def read(path: Path, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
+    """Yield the rows of a journal, up to `chunk_rows` at a time, as structured arrays of ROW; none where there is none.
+
+    Raises:
+      JournalDamaged: a row's checksum is wrong; the rows before it were yielded.
+    """
+    if not path.exists():
+        return
+    done = 0
+    with path.open("rb") as file:
+        while content := file.read(chunk_rows * RECORD.itemsize):
+            records = np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
+            sound = _checksums(records["row"]) == records["crc"]
+            good = len(sound) if sound.all() else int(np.argmin(sound))
+            yield records["row"][:good] if good else NO_ROWS
+            if good < len(sound):
+                raise JournalDamaged(f"row {done + good} of '{path}' is damaged: its checksum is wrong")
+            done += len(records)
+
+
+def _records(rows: np.ndarray) -> np.ndarray:
+    records = np.empty(len(rows), RECORD)
+    records["row"], records["crc"] = rows, _checksums(rows)
+    return records
+
+
+def _checksums(rows: np.ndarray) -> np.ndarray:
+    """uint32 [k]: the CRC-32 of each row's bytes."""
+    content = memoryview(np.ascontiguousarray(rows).tobytes())
+    return np.array([crc32(content[i : i + ROW.itemsize]) for i in range(0, len(content), ROW.itemsize)], np.uint32)

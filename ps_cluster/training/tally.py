@@ -1,0 +1,103 @@
+"""Sums over the ledger's rows, kept so that nobody has to read the rows again. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import Any
+
+import numpy as np
+
+Json = dict[str, Any]
+
+
+class Tally:
+    """What the steps that are applied on every slice add up to; goes into checkpoints as JSON and comes back.
+
+    Attributes:
+      gradients: steps applied. examples: behind them.
+      staleness: how many steps have which staleness.
+    """
+
+    def __init__(self, state: Json | None = None):
+        """`state`: what `state` returned before."""
+        state = state or {"examples": 0, "workers": [], "staleness": {}, "first_updates": []}
+        self.examples: int = state["examples"]
+        self.staleness = Counter({int(value): count for value, count in state["staleness"].items()})
+        self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state["workers"]}
+        # Worker → when its first update was applied [training seconds], and the examples of all until then.
+        self._first_updates: dict[int, tuple[float, int]] = {w: (time, n) for w, time, n in state["first_updates"]}
+
+    @property
+    def gradients(self) -> int:
+        return sum(self.staleness.values())
+
+    @property
+    def state(self) -> Json:
+        return {
+            "examples": self.examples,
+            "workers": [[*key, *counts] for key, counts in sorted(self._workers.items())],
+            "staleness": {str(value): count for value, count in sorted(self.staleness.items())},
+            "first_updates": [[worker, *first] for worker, first in self._first_updates.items()],
+        }
+
+    def add(self, rows: np.ndarray, seconds: np.ndarray) -> None:
+        """Count steps.
+
+        Args:
+          rows: a structured array [k] of ROW. seconds: float64 [k], when each was applied, in training seconds.
+        """
+        examples = rows["examples"].astype(np.int64)
+        self._note_first_updates(rows["worker"].astype(np.int64), seconds, examples)
+        self.examples += int(examples.sum())
+        values, counts = np.unique(rows["staleness"].astype(np.int64), return_counts=True)
+        self.staleness.update(dict(zip(values.tolist(), counts.tolist())))
+        keys, which = np.unique(np.stack([rows["worker"], rows["pid"]], axis=1), axis=0, return_inverse=True)
+        for number, (index, pid) in enumerate(keys.astype(np.int64).tolist()):
+            mine = which.reshape(-1) == number
+            before = self._workers.get((index, pid), [0, 0])
+            self._workers[index, pid] = [before[0] + int(mine.sum()), before[1] + int(examples[mine].sum())]
+
+    def _note_first_updates(self, workers: np.ndarray, seconds: np.ndarray, examples: np.ndarray) -> None:
+        for worker in set(np.unique(workers).tolist()) - self._first_updates.keys():
+            first = float(seconds[workers == worker].min())
+            self._first_updates[worker] = first, self.examples + int(examples[seconds <= first].sum())
+
+    def workers(self) -> list[dict[str, int]]:
+        """Return what each worker process did: index, pid, updates, examples. One that was restarted has several rows."""
+        names = ("index", "pid", "updates", "examples")
+        return [dict(zip(names, (*key, *counts))) for key, counts in sorted(self._workers.items())]
+
+    def staleness_summary(self) -> Json:
+        """Return mean, percentiles, maximum and histogram; all None or empty where no step is counted."""
+        if not self.staleness:
+            return {"mean": None, "p50": None, "p95": None, "max": None, "histogram": {}}
+        values = np.array(sorted(self.staleness))
+        counts = np.array([self.staleness[value] for value in values.tolist()])
+        up_to = counts.cumsum()
+
+        def percentile(percent: float) -> int:
+            """The lower of two neighbours, as numpy's method "lower"."""
+            return int(values[np.searchsorted(up_to, int(percent / 100 * (up_to[-1] - 1)), side="right")])
+
+        return {
+            "mean": float((values * counts).sum() / up_to[-1]),
+            "p50": percentile(50),
+            "p95": percentile(95),
+            "max": int(values[-1]),
+            "histogram": {str(value): int(count) for value, count in zip(values, counts)},
+        }
+
+    def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
+        """Return examples a second from when every worker had its first update to the last update.
+
+        Until then TensorFlow still builds some worker's graph. None where no update came after that moment.
+
+        Args:
+          last_update: in training seconds; None where there was none.
+          backup_workers: how many workers may be late.
+        """
+        firsts = sorted(self._first_updates.values())
+        if last_update is None or not firsts:
+            return None
+        began, before = firsts[max(0, len(firsts) - 1 - backup_workers)]
+        return (self.examples - before) / (last_update - began) if last_update > began else None

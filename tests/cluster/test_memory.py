@@ -1,0 +1,46 @@
+import pytest
+
+from ps_cluster.cluster.control_group import Allowance
+from ps_cluster.cluster.memory import needed_bytes, warning
+from ps_cluster.config import build_config
+
+GB = 10**9
+
+
+def config(**values):
+    return build_config(None, {"data.dataset": "synthetic"} | values)
+
+
+@pytest.mark.parametrize(
+    ("network", "measured"), [("airbench", 1785), ("cifar_tf_cnn", 1330), ("resnet_small", 1224), ("tutorial_cnn", 800)]
+)
+def test_the_estimate_is_near_what_runs_have_taken(network, measured):
+    needed = needed_bytes(config(**{"model.name": network}))
+    assert 0.95 * measured < needed / 10**6 < 1.3 * measured
+
+
+def test_more_workers_and_larger_batches_need_more_and_no_evaluator_less():
+    usual = needed_bytes(config())
+    assert needed_bytes(config(**{"cluster.workers": 8})) == usual + 5 * 0.4 * GB
+    assert needed_bytes(config(**{"training.batch_size_per_worker": 512})) > usual + 2 * GB
+    assert needed_bytes(config(**{"cluster.evaluator": False})) < usual - GB // 10
+    single, sync = (needed_bytes(config(**{"training.mode": mode})) for mode in ("single", "sync"))
+    assert single < sync < usual
+
+
+def test_a_run_that_fits_is_not_talked_about():
+    assert warning(config(), Allowance(64, None, 4 * GB), 8 * GB) is None
+    assert warning(config(), Allowance(64), 4 * GB) is None
+
+
+@pytest.mark.parametrize(
+    ("limit", "available", "why"),
+    [
+        (GB, 64 * GB, "its control group allows 1.0 GB"),
+        (None, GB, "the machine has 1.0 GB"),
+        (8 * GB, GB, "the machine has 1.0 GB"),
+    ],
+)
+def test_one_that_does_not_is_told_in_a_line_with_what_takes_less(limit, available, why):
+    line = warning(config(), Allowance(64, None, limit), available)
+    assert why in line and "cluster.workers" in line and "--no-evaluator" in line and "\n" not in line

@@ -1,0 +1,222 @@
+"""The watch over a cluster that follows a table of events, on a clock that moves only when somebody waits."""
+
+import itertools
+import json
+import signal
+from collections import Counter
+
+import pytest
+
+from ps_cluster.clock import AwakeClock
+from ps_cluster.cluster.policy import Limits, on_death
+from ps_cluster.cluster.stop_requests import StopRequests
+from ps_cluster.cluster.supervisor import TaskExit
+from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.cluster.watch import Watch
+from ps_cluster.config import build_config
+from ps_cluster.run_dir import RunDir, append_row
+
+CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
+
+
+class Machine:
+    """Time, and a cluster in it: its leader writes rows, its workers have ten updates a second each.
+
+    `silent` have none, `stopped` are frozen, `unkillable` survive SIGKILL; `at` says what happens when. Training ends
+    after `ends_after` updates.
+    """
+
+    def __init__(self, run_dir, config, *, at=(), ends_after=10_000):
+        self.now = 0.0
+        self.at = sorted(dict(at).items())
+        self.silent, self.stopped, self.unkillable, self.signals = set(), set(), set(), []
+        self.given_up, self.pids, self.restarts, self.started_at = frozenset(), {}, Counter(), []
+        self._config, self._run_dir, self._ends_after = config, run_dir, ends_after
+        self._numbers, self._exits, self._updates = itertools.count(100), [], Counter()
+        self._next_row = 0.0
+
+    def sleep(self, seconds):
+        self.now += seconds
+        while self.at and self.at[0][0] <= self.now:
+            self.at.pop(0)[1](self)
+        if self.now >= self._next_row and CHIEF in self.pids and CHIEF not in self.stopped:
+            self._next_row = self.now + 0.5
+            self._row()
+
+    def _row(self):
+        for task in self.pids:
+            if task.type == "worker" and task not in self.silent | self.stopped:
+                self._updates[task.index, self.pids[task]] += 5
+        workers = [{"index": i, "pid": pid, "updates": count} for (i, pid), count in self._updates.items()]
+        applied = self._updates.total()
+        append_row(
+            self._run_dir.progress,
+            {"phase": "training", "applied": applied, "scheduled": applied + 9, "workers": workers},
+        )
+        if applied >= self._ends_after:
+            self._run_dir.training_result.write_text(json.dumps({"completed": True}))
+            self.end(CHIEF, 0)
+
+    def end(self, task, code):
+        self._exits.append(TaskExit(task, self.pids.pop(task), code, self._run_dir.launcher_log, "", 0.0, False))
+
+    def start(self):
+        self.restart_training(resume=False)
+
+    def restart_training(self, *, resume):
+        self.started_at.append(self.now)
+        mode, workers = self._config.training.mode, self._config.cluster.workers
+        ports = itertools.count(4000)
+        self.topology = ClusterTopology.local(
+            mode, workers, 1, evaluator=False, given_up=self.given_up, pick_port=lambda: next(ports)
+        )
+        self.pids = {task: next(self._numbers) for task in self.topology.tasks}
+
+    def restart(self, task):
+        self.restarts[task] += 1
+        self.silent.discard(task)
+        self.stopped.discard(task)
+        self.pids[task] = next(self._numbers)
+
+    def give_up(self, worker):
+        self.given_up |= {worker.index}
+
+    def tasks(self, types):
+        return [task for task in self.topology.tasks if task.type in types]
+
+    def frozen(self):
+        return sorted(self.stopped & self.pids.keys())
+
+    def poll(self):
+        exits, self._exits = self._exits, []
+        return exits
+
+    def signal(self, task, number):
+        self.signals.append((round(self.now, 1), task, signal.Signals(number).name))
+        if number == signal.SIGKILL and task in self.pids and task not in self.unkillable:
+            self.end(task, -number)
+
+    def stop(self, types, grace_s):
+        self.pids = {task: pid for task, pid in self.pids.items() if task.type not in types}
+
+    def stop_all(self, grace_s):
+        self.pids = {}
+
+    def states(self):
+        return [{"type": task.type, "index": task.index, "state": "running"} for task in self.pids]
+
+
+class View:
+    def __init__(self):
+        self.notices = []
+        self.notice = self.notices.append
+        self.tasks = self.progress = self.evaluation = lambda _: None
+
+
+@pytest.fixture
+def watch(tmp_path):
+    """watch(at={seconds: event}, …) → how it ended; the machine and the notices are watch.machine, watch.notices."""
+
+    def call(*, mode="async", ends_after=10_000, **events):
+        config = build_config(None, {"training.mode": mode, "data.dataset": "synthetic"})
+        run_dir = RunDir.create(tmp_path / "run")
+        machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
+        clock, limits = AwakeClock(lambda: machine.now), Limits.of(config)
+        call.watch = Watch(
+            config, machine, run_dir, view, StopRequests(), limits, on_death(mode), clock=clock, sleep=machine.sleep
+        )
+        call.machine, call.notices = machine, view.notices
+        return call.watch.until_the_end()
+
+    return call
+
+
+def fall_silent(machine):
+    machine.silent.add(STUCK)
+
+
+def fall_silent_for_good(machine):
+    fall_silent(machine)
+    machine.unkillable.add(STUCK)
+
+
+def test_a_silent_worker_leaves_its_stacks_is_killed_and_started_again(watch):
+    assert watch(at={20: fall_silent}).outcome == "completed"
+    (stacks, kill) = watch.machine.signals
+    assert stacks[1:] == (STUCK, "SIGUSR1") and kill[1:] == (STUCK, "SIGKILL") and stacks[0] < kill[0] < 32
+    assert watch.machine.restarts == {STUCK: 1} and len(watch.machine.started_at) == 1
+    assert watch.notices[0].startswith("worker-1 (pid 103) is silent: no update for 10 s, after ")
+    (silent,) = watch.watch.silences
+    assert (silent.worker, silent.pid) == (1, 103)
+
+
+@pytest.mark.parametrize("dies_at", [30.0, 30.5, 31.0, "SIGUSR1"])
+def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(watch, dies_at):
+    def dies(machine):
+        if STUCK in machine.pids and STUCK in machine.silent:
+            machine.end(STUCK, -signal.SIGSEGV)
+
+    def dies_of_sigusr1(machine):
+        kill = machine.signal
+        machine.signal = lambda task, number: (kill(task, number), dies(machine))
+
+    events = {0.2: dies_of_sigusr1} if dies_at == "SIGUSR1" else {dies_at: dies}
+    assert watch(at={20: fall_silent} | events).outcome == "completed"
+    assert watch.machine.restarts == {STUCK: 1} and watch.machine.given_up == frozenset()
+
+
+def test_a_worker_that_sigkill_does_not_end_is_left_out_and_the_others_start_on_other_ports(watch):
+    assert watch(at={20: fall_silent_for_good}).outcome == "completed"
+    assert watch.machine.given_up == {1} and len(watch.machine.started_at) == 2
+    assert watch.machine.started_at[1] < 20 + 10 + 10 + 3
+    assert [worker.index for worker in watch.machine.tasks(("worker",))] == [0, 2]
+    assert "worker-1 (pid 103) is still there 10 s after SIGKILL; training goes on without worker-1" in watch.notices[1]
+
+
+def test_rounds_end_where_a_worker_can_not_be_ended(watch):
+    def one_gradient_is_missing(machine):
+        machine.unkillable.add(STUCK)
+        machine.silent |= {task for task in machine.pids if task.type == "worker"}
+        machine._updates[0, 102] += 1
+
+    ending = watch(mode="sync-ps", at={20: one_gradient_is_missing})
+    assert (ending.outcome, ending.exit_code) == ("failed", 1) and "still there 10 s after SIGKILL" in ending.message
+
+
+def test_a_leader_that_sigkill_does_not_end_ends_the_run(watch):
+    def chief_hangs(machine):
+        machine.stopped.add(CHIEF)
+        machine.unkillable.add(CHIEF)
+
+    ending = watch(at={20: chief_hangs})
+    assert (ending.outcome, ending.exit_code) == ("failed", 1) and "chief-0 (pid 100) is still there" in ending.message
+    assert watch.machine.now < 60
+
+
+def test_a_worker_that_is_silent_every_time_is_given_up_in_the_end_and_no_other(watch):
+    def never_works(machine):
+        restart = machine.restart
+        machine.restart = lambda task: (restart(task), machine.silent.add(task))
+        fall_silent(machine)
+
+    assert watch(at={20: never_works}, ends_after=20_000).outcome == "completed"
+    assert watch.machine.given_up == {1} and watch.machine.restarts == {STUCK: 5}
+    assert "(given up after 5 restarts); training goes on without worker-1" in watch.notices[-1]
+
+
+@pytest.mark.parametrize("frozen_s", [90, 8 * 3600])
+def test_a_machine_that_stood_still_costs_no_process_its_life(watch, frozen_s):
+    """The launcher is thawed first, and for a moment all others still look stopped."""
+
+    def freeze_all(machine):
+        machine.stopped |= machine.pids.keys()
+        machine.now += frozen_s
+        machine.at.append((machine.now + 1.5, lambda machine: machine.stopped.clear()))
+
+    assert watch(at={20: freeze_all, 20.5 + frozen_s: freeze_all}).outcome == "completed"
+    assert watch.machine.signals == [] and watch.notices == []
+
+
+def test_one_that_stays_stopped_is_ended(watch):
+    assert watch(at={20: lambda machine: machine.stopped.add(STUCK)}).outcome == "completed"
+    assert "worker-1 has been frozen for 5 s: ending it" in watch.notices[0] and watch.machine.restarts == {STUCK: 1}

@@ -1,0 +1,35 @@
+"""A proof that can fail: real clusters with one mistake in them end with exit code 1 and a summary that tells it."""
+
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.mutated_task import STEPS
+from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import LIMIT_S, PROJECT, summary_of
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.mark.parametrize(
+    ("mistake", "told", "counts"),
+    [
+        ("applies_twice", f"version {2 * STEPS}, rows of {STEPS} updates", {"duplicated": STEPS, "lost": 0}),
+        ("changes_the_weights_twice", f"changed {2 * STEPS} times, the version is {STEPS}", {"duplicated": STEPS}),
+        ("applies_without_a_row", f"{STEPS} updates were handed out, {STEPS - 1} were applied", {"lost": 1}),
+        ("writes_a_row_without_applying", f"version {STEPS - 1}, rows of {STEPS} updates", {"lost": 0}),
+        ("forgets_a_step", f"{STEPS} updates were handed out, {STEPS - 1} were applied", {"lost": 1}),
+    ],
+)
+def test_a_mistake_in_the_engine_fails_the_run_and_is_told(tmp_path, mistake, told, counts):
+    run_dir = tmp_path / "run"
+    command = [sys.executable, "-m", "tests.helpers.mutated_task", mistake, str(run_dir)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=LIMIT_S)
+    assert_none_left(run_dir)
+    assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-3000:]
+    assert "Error: the ledger is not exact: " in done.stderr
+    summary = summary_of(run_dir)
+    assert summary["outcome"] == "failed" and not summary["proof"]["holds"]
+    assert any(told in problem for problem in summary["proof"]["problems"]), summary["proof"]["problems"]
+    assert {name: summary["updates"][name] for name in counts} == counts

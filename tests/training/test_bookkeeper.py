@@ -1,0 +1,107 @@
+"""Rows go from the parameter servers to the journals and into the run's progress, each once."""
+
+import numpy as np
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.training import journal
+from ps_cluster.training.bookkeeper import Bookkeeper
+from ps_cluster.training.journal import Journal, JournalNotWritten
+from ps_cluster.training.ledger import COUNTS, NO_ROWS
+from ps_cluster.training.parameter_store import Ledgers
+from ps_cluster.training.run_progress import RunProgress
+from tests.helpers.ledgers import rows_of
+
+
+class FakeStore:
+    """Two slices; `accept` writes a row on each."""
+
+    def __init__(self):
+        self.rows = [NO_ROWS, NO_ROWS]
+
+    def accept(self, *steps):
+        self.rows = [np.concatenate([rows, rows_of(steps, examples=10)]) for rows in self.rows]
+
+    def read_ledgers(self, firsts):
+        counts = np.zeros([2, len(COUNTS)], np.int64)
+        counts[:, COUNTS.index("accepted")] = [len(rows) for rows in self.rows]
+        return Ledgers([rows[first:] for rows, first in zip(self.rows, firsts)], counts)
+
+    def snapshot(self, firsts):
+        ledgers = self.read_ledgers(firsts)
+        return {"counts": ledgers.counts}, ledgers
+
+
+class FakeJournal:
+    """Of a disk that refuses while `full`."""
+
+    def __init__(self):
+        self.full, self.rows = False, []
+
+    def append(self, rows):
+        self.rows += rows["step"].tolist()
+        self.flush()
+
+    def flush(self):
+        if self.full:
+            raise JournalNotWritten("no room")
+
+
+def make(journals):
+    store, said = FakeStore(), []
+    progress = RunProgress(build_config(overrides={"training.steps": 9, "cluster.parameter_servers": 2}), 100)
+    return Bookkeeper(store, progress, journals, notify=said.append), store, progress, said
+
+
+def test_every_row_is_in_its_journal_once_and_counted_once(tmp_path):
+    paths = [tmp_path / f"slice-{index}.bin" for index in range(2)]
+    books, store, progress, said = make([Journal(path) for path in paths])
+    store.accept(0, 2)
+    books.look()
+    books.look()
+    store.accept(1)
+    arrays = books.snapshot()
+    assert [np.concatenate(list(journal.read(path)))["step"].tolist() for path in paths] == [[0, 2, 1]] * 2
+    assert (progress.applied, progress.examples, said) == (3, 30, [])
+    assert arrays["counts"][:, COUNTS.index("accepted")].tolist() == [3, 3] and arrays["waiting"].shape[0] == 0
+
+
+def test_a_snapshot_holds_the_rows_that_some_slice_still_lacks():
+    books, store, progress, _ = make([FakeJournal(), FakeJournal()])
+    store.accept(0)
+    store.rows[1] = np.concatenate([store.rows[1], rows_of([5])])
+    waiting = books.snapshot()["waiting"]
+    assert waiting[:, :2].tolist() == [[1, 5]] and progress.applied == 1
+
+
+def test_a_disk_that_refuses_is_told_once_and_the_other_journals_are_written():
+    journals = [FakeJournal(), FakeJournal()]
+    books, store, progress, said = make(journals)
+    journals[0].full = True
+    for step in range(3):
+        store.accept(step)
+        books.look()
+    assert said == ["training goes on, but: no room"]
+    assert progress.applied == 3 and journals[1].rows == [0, 1, 2]
+    journals[0].full = False
+    books.look()
+    journals[0].full = True
+    books.look()
+    assert len(said) == 2, "it was well in between"
+
+
+def test_while_rows_are_not_on_the_disk_there_is_no_snapshot():
+    journals = [FakeJournal(), FakeJournal()]
+    books, store, _, _ = make(journals)
+    journals[1].full = True
+    store.accept(0)
+    with pytest.raises(JournalNotWritten):
+        books.snapshot()
+
+
+def test_a_process_that_keeps_no_journals_counts_all_the_same():
+    books, store, progress, _ = make([])
+    store.accept(0, 1)
+    books.look()
+    books.snapshot()
+    assert progress.applied == 2
