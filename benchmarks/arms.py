@@ -39,7 +39,7 @@ class Arm:
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
-        """`config` as the arm's project knows it: its own value stands for one that is None, and defaults it has not are left out.
+        """`config` as the arm's project knows it: defaults of this project that it has not are left out, and a None is its own.
 
         Raises:
           UserError: its project has no such setting, and it is not the default here.
@@ -47,13 +47,11 @@ class Arm:
         given = config.model_dump(mode="json")
         if self.project == PROJECT:
             return given
-        here, there = (read_yaml(folder / "default.yaml") for folder in (CONFIG_FOLDER, self.project / "configs"))
-        found: dict[str, Any] = {section: {} for section in there}
+        here, found = (read_yaml(folder / "default.yaml") for folder in (CONFIG_FOLDER, self.project / "configs"))
         for section, values in given.items():
             for key, value in values.items():
-                own = there.get(section, {})
-                if key in own:
-                    found[section][key] = own[key] if value is None else value
+                if key in found.get(section, {}):
+                    found[section][key] = found[section][key] if value is None else value
                 elif value != here[section][key]:
                     raise UserError(f"{section}.{key}: got {value!r}: '{self.project}' has no such setting")
         return found

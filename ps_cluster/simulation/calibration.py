@@ -66,7 +66,7 @@ def _read(file: Path, read: Callable[[Path], Any], root: Path) -> Any:
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
     """The costs of a run of mode async.
 
-    What one run can't tell is taken from `base`: the costs by parameter, by dispatch, of looking, and of starting up.
+    What one run can't tell is taken from `base`: the costs by parameter, by dispatch, and of starting up.
     Raises:
       UserError: a run of another mode, one that began more than once, or too short.
     """

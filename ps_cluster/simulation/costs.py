@@ -53,13 +53,11 @@ class Costs(BaseModel):
         ge=0, lt=1
     )  # that the chief takes all the time: it looks, and writes progress
 
-    # What a gradient takes in a round of sync-ps beside its looks and what it takes in mode async.
+    # What a gradient takes in a round of sync-ps beside what it takes in mode async.
     round_push_seconds: (
         Seconds  # of the parameter server's processor: it is added up, and the last one closes the round
     )
     round_worker_cpu_seconds: Seconds
-    look_every_seconds: float = Field(gt=0)  # how often a waiting worker asks whether the next round is open
-    look_cpu_seconds: Seconds  # of the worker and the parameter server together, for each look
     startup_cpu_seconds: Seconds  # of each process before its first step; only for calibrating by CPU seconds
 
     def pull_seconds(self, servers: int) -> float:

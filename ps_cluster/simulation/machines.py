@@ -23,6 +23,8 @@ class SeparateMachines(Training):
         super().__init__(costs, cluster)
         servers, network = cluster.servers, cluster.network
         self._latency = network.latency_seconds
+        # In rounds a push is answered with the next parameters: the worker hears nothing and asks for nothing between.
+        self._answer_latency = 0.0 if self.in_rounds else self._latency
         self._slice_seconds = network.seconds(costs.wire_bytes / servers)
         self._all_seconds = network.seconds(costs.wire_bytes)
         # Of a worker's link: what is still to come, itself included, when the i-th slice begins to arrive.
@@ -34,14 +36,13 @@ class SeparateMachines(Training):
         self._pulls = gammas(self.random, costs.pull_seconds(servers), costs.server_cv, servers)
         self._pushes = gammas(self.random, costs.push_seconds(servers), costs.server_cv, servers)
         self._computations = gammas(self.random, costs.compute_seconds, costs.compute_cv)
-        self._waiting: list[int] = []
 
     def ask_chief(self, then: Callable[[], None]) -> None:
         self._chief_free = max(self._chief_free, self.events.now) + self.costs.chief_seconds
         self.events.at(self._chief_free, then)
 
     def pull(self, worker: int) -> None:
-        self.events.after(self.costs.pull_delay_seconds + self._latency, self._serve_pull, worker)
+        self.events.after(self.costs.pull_delay_seconds + self._answer_latency, self._serve_pull, worker)
 
     def _serve_pull(self, worker: int) -> None:
         self.read(worker, slice(None))
@@ -67,20 +68,4 @@ class SeparateMachines(Training):
         taken = float(np.max(self._serve(next(self._pushes))))
         self.take(worker, slice(None))
         self.ended(worker, taken)
-        self.events.at(taken + self._latency, self.go_on, worker)
-
-    def admit(self, worker: int) -> None:
-        self.events.after(self.costs.pull_delay_seconds + 2 * self._latency, self._look, worker)
-
-    def _look(self, worker: int) -> None:
-        if self.may_take_part(worker):
-            self.dispatch(worker)
-        else:
-            self._waiting.append(worker)
-
-    def round_closed(self) -> None:
-        """Those who wait find out at their next look."""
-        closed = float(np.max(self._processors_free))
-        for worker, late in zip(self._waiting, self.random.random(len(self._waiting)), strict=True):
-            self.events.at(closed + late * self.costs.look_every_seconds + self._latency, self.dispatch, worker)
-        self._waiting.clear()
+        self.events.at(taken + self._answer_latency, self.go_on, worker)

@@ -8,7 +8,7 @@ from functools import partial
 from ps_cluster.cluster.pinning import own_cores
 from ps_cluster.simulation.costs import Cluster, Costs
 from ps_cluster.simulation.draws import gammas
-from ps_cluster.simulation.events import Cores, Process, least_busy
+from ps_cluster.simulation.events import Cores, Process
 from ps_cluster.simulation.training import Training
 
 CHIEF_LOOKS_EVERY_S = 0.25  # POLL_S in ps_cluster/training/async_trainer.py
@@ -94,19 +94,6 @@ class OneMachine(Training):
     def _taken_by_all(self, worker: int) -> None:
         self.ended(worker, self.events.now)
         self.go_on(worker)
-
-    def admit(self, worker: int) -> None:
-        self.events.after(self.costs.pull_delay_seconds, self._look, worker)
-
-    def _look(self, worker: int) -> None:
-        """Takes processor time again and again while the worker has to wait."""
-        least_busy(self._all).run(self.costs.look_cpu_seconds, partial(self._looked, worker))
-
-    def _looked(self, worker: int) -> None:
-        if self.may_take_part(worker):
-            self.dispatch(worker)
-        else:
-            self.events.after(self.costs.look_every_seconds, self._look, worker)
 
 
 def _cores_of(worker: int, cluster: Cluster) -> tuple[int, ...]:

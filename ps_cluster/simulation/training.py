@@ -71,6 +71,7 @@ class Training(ABC):
         self._contributions = 0
         self._computing = 0.0
         self._ends: list[tuple[float, int]] = []
+        self._waiting: list[int] = []  # workers, for the next round
 
     def run(self, steps: int | None = None) -> Trained:
         """Trains until so many steps have ended; without `steps` as many as a steady mean needs."""
@@ -111,10 +112,6 @@ class Training(ABC):
     def pull(self, worker: int) -> None:
         """`read` on every parameter server, compute, wait `slow`, and push."""
 
-    @abstractmethod
-    def admit(self, worker: int) -> None:
-        """Asks whether the worker may take part in a round, and dispatches it once `may_take_part`."""
-
     def read(self, worker: int, server: int | slice) -> None:
         """A pull is served: the version of each slice that the worker gets."""
         self._pulled[worker, server] = self._versions[server]
@@ -139,10 +136,9 @@ class Training(ABC):
         if self._contributions == self.cluster.gradients_per_update:
             self._contributions = 0
             self._versions += 1
-            self.round_closed()
-
-    def round_closed(self) -> None:
-        """The next round is open."""
+            for waiting in self._waiting:
+                self.dispatch(waiting)
+            self._waiting.clear()
 
     def ended(self, worker: int, seconds: float) -> None:
         """All slices have the worker's push, the last one at `seconds`."""
@@ -150,12 +146,8 @@ class Training(ABC):
         self._stalest[worker] = 0
 
     def go_on(self, worker: int) -> None:
-        """The worker knows that its push was taken."""
-        if self.in_rounds:
-            self.admit(worker)
+        """The worker's push was taken; in rounds it waits for the next one if it has given its gradient to this one."""
+        if self.in_rounds and self._versions[0] == self._pulled[worker, 0]:
+            self._waiting.append(worker)
         else:
             self.dispatch(worker)
-
-    def may_take_part(self, worker: int) -> bool:
-        """Whether the worker has not yet given its gradient to the round that is open."""
-        return self._versions[0] > self._pulled[worker, 0]

@@ -168,3 +168,14 @@ def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it()
     *_, single, cluster = (line.split() for line in console.export_text().splitlines())
     assert single == ["cifar_tf_cnn", "bfloat16", "single", "100", "(50–200)", "0.90", "(0.50–1.00)"]
     assert cluster == ["cifar_tf_cnn", "bfloat16", "cluster", "90", "(50–100)"]
+
+
+def test_the_code_of_another_checkout_is_given_the_settings_that_it_knows(tmp_path):
+    (tmp_path / "configs").mkdir()
+    (tmp_path / "configs" / "default.yaml").write_text("training: {mode: async, max_staleness: 3, gone: 1}")
+    arm = arms.Arm("timed_run", "benchmarks.timed_run", project=tmp_path)
+    assert arm.settings(build_config()) == {"training": {"mode": "async", "max_staleness": 3, "gone": 1}}
+    rounds = build_config(overrides={"training.mode": "sync-ps"})
+    assert arm.settings(rounds)["training"]["mode"] == "sync-ps"
+    with pytest.raises(UserError, match="training.max_clock_lag: got 1: .* has no such setting"):
+        arm.settings(build_config(overrides={"training.max_clock_lag": 1}))

@@ -162,14 +162,13 @@ def test_a_round_takes_as_long_as_the_slowest_worker(costs, cluster, cores):
     workers = 8
     slowest = sum(1 / k for k in range(1, workers + 1))  # the expected largest of exponential times of mean 1
     trained = simulate(exponential, cluster(workers, cores=cores, mode="sync-ps"), steps=6000)
-    look = 0.01  # the mean until a worker sees that the round is over
-    assert workers * seconds_per_step(trained) == pytest.approx(slowest + look, rel=0.04)
+    assert workers * seconds_per_step(trained) == pytest.approx(slowest, rel=0.04)
     assert set(trained.staleness) == {0}
 
 
 @pytest.mark.parametrize("cores", [None, 1])
-def test_what_rounds_take_beside_looks_is_in_each_gradient(costs, cluster, cores):
-    in_rounds = costs(round_push_seconds=0.1, round_worker_cpu_seconds=0.2, look_every_seconds=1e-6)
+def test_what_rounds_take_beside_async_is_in_each_gradient(costs, cluster, cores):
+    in_rounds = costs(round_push_seconds=0.1, round_worker_cpu_seconds=0.2)
     trained = simulate(in_rounds, cluster(1, cores=cores, mode="sync-ps"), steps=400)
     of_the_worker = 0.2 if cores else 0.0  # on a machine of its own it is beside everything else
     assert seconds_per_step(trained) == pytest.approx(1 + 0.1 + of_the_worker, rel=1e-3)
