@@ -140,9 +140,9 @@ def _proof(proof: Json) -> Text:
     """Whether the four counts of each slice agree, or the first thing that does not."""
     if not proof["holds"]:
         return Text(f"FAILS: {proof['problems'][0]}", "bold red")
-    rows = ", ".join(f"{part['rows']:,}" for part in proof["slices"])
-    where = "slice" if len(proof["slices"]) == 1 else "slices"
-    return Text(f"holds: {where} of {rows} rows; versions, changes and acceptances agree, no step twice", "default")
+    rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])
+    agree = f"{rows} rows agree with versions, weights changed and gradients accepted"
+    return Text(f"holds: {agree}; no step twice", "default")
 
 
 def _gradients(gradients: Json) -> str:
