@@ -1,4 +1,4 @@
-"""Whether a run's processes fit into the memory that there is for them: an estimate, for a warning before the kernel acts."""
+"""Estimate whether a run's processes fit into the memory that there is for them, to warn before the kernel acts."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ class Silent:
 
 
 class _Worker:
-    """What the rows said of one worker process."""
+    """One worker process, as the rows of progress tell of it."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -142,7 +142,7 @@ class Silence:
         return worker.quiet_s + (self._stalled_s if self._mode != "bounded" else 0.0)
 
     def _is_missed(self, index: int) -> bool:
-        """Whether others have given a gradient to the open round and this one has not."""
+        """Return whether others have given a gradient to the open round and this one has not."""
         return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:

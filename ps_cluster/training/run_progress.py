@@ -1,4 +1,4 @@
-"""How far a run is: what the chief has handed out, what the parameter servers say was applied, and what that adds up to."""
+"""The progress of a run: what the chief has handed out, what was applied, and what that adds up to."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Json = dict[str, Any]
 
 
 class RunProgress:
-    """What was scheduled and what became of it, as of the last look. What is done takes no memory.
+    """Keeps what was scheduled and what became of it, as of the last look. Updates that are done take no memory.
 
     Attributes:
       clock: counts the seconds of training.
@@ -70,7 +70,7 @@ class RunProgress:
 
     @property
     def state(self) -> Json:
-        """What goes into a checkpoint's meta."""
+        """Return what goes into a checkpoint's meta."""
         return {
             "scheduled": step_set.to_json(self.scheduled_updates),
             "applied": step_set.to_json(self._applied_steps),
@@ -201,7 +201,7 @@ class RunProgress:
         return int(self.counts[:, COUNTS.index(count)].max())
 
     def result(self) -> Json:
-        """What training.json says of the finished training, beside its proof."""
+        """Return what training.json says of the finished training, beside its proof."""
         times, applied = self.clock.times, self.applied
         backups = self._config.training.backup_workers
         return {
