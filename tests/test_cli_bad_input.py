@@ -112,6 +112,8 @@ CASES = [
     ("run --straggler 3:5x", ["cluster.straggler", "workers 0 to 2"]),
     ("run --mode single --straggler 2:5x", ["cluster.straggler", "single"]),
     ("run --max-staleness -1", ["--max-staleness", "-1"]),
+    ("run --max-clock-lag -1", ["--max-clock-lag", "-1"]),
+    ("run --mode bounded --set training.max_clock_lag=few", ["training.max_clock_lag", "'few'"]),
     ("run --mode bounded --ps 2", ["cluster.parameter_servers", "2", "bounded"]),
     ("run --mode sync-ps --ps 2", ["cluster.parameter_servers", "2", "sync-ps"]),
     ("run --backup-workers 1", ["training.backup_workers", "1", "sync-ps"]),

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.training import checkpoints
+from tests.helpers.clocks import unseen
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import SMALL, finish, start, start_run, summary_of, tasks, wait_for_training
 
@@ -124,6 +125,34 @@ def test_the_bound_holds_with_a_straggler_that_would_break_it(tmp_path):
     assert bounded["straggler"] == "2:5x" and bounded["workers"][2]["updates"] < bounded["workers"][0]["updates"]
 
 
+def test_clocks_lag_no_more_than_the_bound_with_a_straggler_that_would_leave_them_behind(tmp_path):
+    run_dir = tmp_path / "run"
+    options = ("--straggler", "2:+0.1s", "--steps", 61, "--no-evaluator")
+    summary = run(run_dir, "--mode", "bounded", "--max-clock-lag", 1, *options, *TWO_AT_ONCE)
+    assert summary["updates"]["applied"] == 61 and summary["updates"]["lost"] == 0
+    rows = update_columns(run_dir)
+    assert not unseen(rows, 1) and unseen(rows, 0), "the quick ones are one step ahead, and never two"
+    assert summary["staleness"]["max"] > 1, "versions are not what is bounded"
+    assert all(float(row["pushed_time"]) < float(row["entered_time"]) for row in ledger_rows(run_dir)), "none holds a place"
+    last = np.sort([float(row["applied_time"]) for row in ledger_rows(run_dir)])
+    assert np.diff(last).max() < 5, "at the end nobody waits for a worker that has no step left"
+
+
+def test_a_clock_lag_of_zero_is_bulk_synchronous(tmp_path):
+    run_dir = tmp_path / "run"
+    run(run_dir, "--mode", "bounded", "--max-clock-lag", 0, "--steps", 60, "--no-evaluator")
+    rows = update_columns(run_dir)
+    assert not unseen(rows, 0)
+    in_rounds = rows["worker"][np.argsort(rows["version"])].reshape(20, 3)
+    assert (np.sort(in_rounds) == [0, 1, 2]).all(), "every three updates are one of each worker"
+
+
+def update_columns(run_dir):
+    """The columns of the ledger that say who was how stale, as vectors."""
+    names = ("worker", "version", "staleness")
+    return {name: np.array([int(row[name]) for row in ledger_rows(run_dir)]) for name in names}
+
+
 def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
     slow = ("--straggler", "2:+0.3s", "--steps", 40, "--no-evaluator")
     summary = run(tmp_path / "run", "--mode", "sync-ps", "--backup-workers", 1, *slow)
@@ -140,8 +169,8 @@ def test_three_workers_are_as_stale_as_ten_would_be(tmp_path):
 
 @pytest.mark.parametrize(
     "options",
-    [("sync",), ("sync-ps",), ("bounded",), ("single",), ("elastic", *ELASTIC)],
-    ids=lambda options: options[0],
+    [("sync",), ("sync-ps",), ("bounded",), ("bounded", "--max-clock-lag", 0), ("single",), ("elastic", *ELASTIC)],
+    ids=lambda options: "".join(str(option) for option in options[:3]),
 )
 def test_ctrl_c_drains_and_a_resumed_run_completes(tmp_path, options):
     run_dir = tmp_path / "run"
@@ -192,6 +221,24 @@ def test_a_killed_worker_of_synchronous_rounds_comes_back_and_no_round_is_short(
     summary = summary_of(run_dir)
     assert summary["gradients"]["applied"] == 600 and summary["updates"]["applied"] == 200
     assert [worker["updates"] for worker in summary["workers"]] == [200, 200, 200]
+
+
+def test_a_worker_killed_while_it_waits_leaves_nothing_held(tmp_path):
+    """Its graph stays on the parameter server beside that of the process that comes after it."""
+    run_dir = tmp_path / "run"
+    slow = ("--straggler", "2:+0.5s", "--steps", 30, "--no-evaluator")  # the others wait nearly all the time
+    process = start_run(run_dir, "--mode", "sync-ps", *slow, *MOMENTUM)
+    for updates in (3, 10):
+        wait_for_training(run_dir, updates=updates)
+        os.kill(tasks(run_dir)["worker", 0]["pid"], signal.SIGKILL)
+    finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert summary["gradients"] == {"scheduled": 90, "applied": 90, "dropped": 0, "per_update": 3}
+    assert summary["updates"]["applied"] == 30 and summary["updates"]["duplicated"] == 0
+    assert [worker["restarts"] for worker in summary["workers"]] == [2, 0, 0]
+    took = [(int(row["step"]), int(row["version"])) for row in ledger_rows(run_dir)]
+    assert took == [(step, step // 3 + 1) for step in range(90)]
 
 
 def test_compare_trains_what_is_missing_and_writes_the_report(tmp_path):

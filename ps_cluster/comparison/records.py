@@ -215,11 +215,12 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: np.ndarra
 
 
 def arm_label(config: RunConfig) -> str:
-    """How the workers' updates come together, e.g. "async", "bounded s=3", "sync-ps b=1", "async k=30 inverse"."""
+    """How the workers' updates come together, e.g. "async", "bounded s=3", "bounded lag=1", "sync-ps b=1", "async k=30 inverse"."""
     training = config.training
     words = [training.mode]
     if training.mode == "bounded":
-        words.append(f"s={training.max_staleness}")
+        names = ("s", "lag")
+        words.extend(f"{name}={bound}" for name, bound in zip(names, config.bounds) if bound is not None)
     if training.backup_workers:
         words.append(f"b={training.backup_workers}")
     if training.mode == "elastic":

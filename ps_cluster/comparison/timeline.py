@@ -31,8 +31,8 @@ def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
 def _kind(group: Group) -> tuple:
     """What decides who waits for whom: not the optimizer, nor what is done about staleness."""
     training = group.first.config.training
-    bound = training.max_staleness if training.mode == "bounded" else None
-    return training.mode, bound, training.backup_workers
+    bounds = group.first.config.bounds if training.mode == "bounded" else None
+    return training.mode, bounds, training.backup_workers
 
 
 def _timeline(groups: Sequence[Group]) -> Figure:

@@ -143,7 +143,9 @@ def _staleness_sentences(groups: Sequence[Group]) -> Iterator[str]:
 def _expectation(group: Group, highest: int) -> str:
     config = group.first.config
     if config.training.mode == "bounded":
-        bound = config.training.max_staleness
+        bound, _ = config.bounds
+        if bound is None:
+            return ""
         return f"; the bound of {bound} was {'never exceeded' if highest <= bound else 'EXCEEDED'}"
     if config.training.mode != "async":
         return ""

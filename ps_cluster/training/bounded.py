@@ -64,9 +64,9 @@ class BoundedSlice(WaitingSlice):
         ]
 
     def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
-        worker, *turn = self._sent(worker, *turn)
+        worker, *turn = request = self._sent(worker, *turn)
         with tf.device(self._device):
-            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*turn))))]
+            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*turn)), request))]
 
     def _may_begin(self, worker: tf.Tensor, turn: Turn) -> tf.Tensor:
         """APPLIED, with the worker under way, or WAIT."""
@@ -119,7 +119,8 @@ class BoundedSlice(WaitingSlice):
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
     def _take(self, push: Push) -> tf.Tensor:
-        return self._changed.wait_while(WAIT, lambda: self._enter(push))
+        arrived = [push.step, push.version, push.gradient, push.delta, push.row]
+        return self._changed.wait_while(WAIT, lambda: self._enter(push), arrived)
 
     def _receive(self, push: Push) -> tf.Tensor:
         now = self._version.read_value()

@@ -80,9 +80,8 @@ class RoundSlice(WaitingSlice):
             return tf.where(given, tf.constant(_NOT_YET, tf.int64), now)
 
         with tf.device(self._device):
-            asked = now_after(*needed)
-            with tf.control_dependencies([asked]):
-                admitted = now_after(self._changed.wait_while(_NOT_YET, attempt, tf.int64))
+            asked = now_after(*needed, worker, end)
+            admitted = now_after(self._changed.wait_while(_NOT_YET, attempt, [asked], tf.int64))
             return tf.stack([asked, admitted])
 
     def _receive(self, push: Push) -> tf.Tensor:

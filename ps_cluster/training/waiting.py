@@ -59,8 +59,12 @@ class Condition:
             self._turn = tf.Variable(0)
             self.waiting = tf.Variable(0)
 
-    def wait_while(self, value: int, attempt: Callable[[], tf.Tensor], dtype: tf.DType = tf.int32) -> tf.Tensor:
+    def wait_while(
+        self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence = (), dtype: tf.DType = tf.int32
+    ) -> tf.Tensor:
         """Make the attempt, `dtype` [], in the critical section, and again after each notification while it comes to `value`.
+
+        `needed` is what the attempt takes from outside: the section is entered when all of it has arrived.
 
         Nothing bounds it here: somebody has to call `notify_all` now and then, as the chief does with each look.
         """
@@ -73,7 +77,8 @@ class Condition:
             with tf.control_dependencies([self._taken(turn)]):
                 return self._section.execute(counted)
 
-        start = tf.constant(value, dtype), tf.constant(_NOWHERE)
+        # Else the section in the body would be entered before what the body captures is there, and be held until it comes.
+        start = after(needed, tf.constant(value, dtype)), tf.constant(_NOWHERE)
         return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), body, start, parallel_iterations=1)[0]
 
     def _taken(self, turn: tf.Tensor) -> tf.Tensor:

@@ -107,6 +107,8 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
     [
         ({}, "async"),
         ({"training.mode": "bounded"}, "bounded s=3"),
+        ({"training.mode": "bounded", "training.max_clock_lag": 0}, "bounded lag=0"),
+        ({"training.mode": "bounded", "training.max_clock_lag": 1, "training.max_staleness": 4}, "bounded s=4 lag=1"),
         ({"training.mode": "sync-ps", "training.backup_workers": 1}, "sync-ps b=1"),
         ({"training.simulate_workers": 30, "training.staleness_method": "inverse"}, "async k=30 inverse"),
         ({"training.mode": "elastic", "optimizer.rule": "sgd"}, "elastic k=4"),

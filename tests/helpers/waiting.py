@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.slice import DROPPED, NO_END, Turn
-from ps_cluster.training.waiting import sleep
+from ps_cluster.training.waiting import after, sleep
 from tests.helpers.stores import row
 
 
@@ -65,8 +65,8 @@ def bounded_step(store, seconds):
         pulled = store.pull(worker, first.admit(worker, Turn(step, step + 1)))
         with tf.control_dependencies([pulled.weights]):
             slept = sleep(wait)
-        with tf.control_dependencies([slept]):
-            return store.push(step, pulled.versions, tf.identity(pulled.weights), pulled.statistics, info)[0]
+        gradient = after([slept], pulled.weights)
+        return store.push(step, pulled.versions, gradient, pulled.statistics, info)[0]
 
     run.get_concrete_function(identity(0), row(worker=0), tf.constant(0.0, tf.float64))  # or the first one traces alone
 

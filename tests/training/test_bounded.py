@@ -5,6 +5,7 @@ import pytest
 
 from ps_cluster.training.bounded import LEASE_S, BoundedSlice
 from ps_cluster.training.slice import APPLIED, DROPPED
+from tests.helpers.processes import wait_until
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import admit, bounded_step, identity, run_workers, ticking
 
@@ -33,6 +34,21 @@ def test_an_update_may_be_as_stale_as_the_bound(bound):
     assert outcome.numpy().tolist() == [APPLIED]
     [rows], _ = ledger_of(store)
     assert rows["staleness"].tolist() == [0] * bound + [bound]
+
+
+def test_a_gradient_that_is_still_being_computed_keeps_nobody_from_the_parameters():
+    store = make_store(kind=BoundedSlice, training={"mode": "bounded", "max_staleness": 4}, rule="sgd")
+    step = bounded_step(store, lambda worker: 1.0 if worker == 0 else 0.0)
+
+    def work(worker):
+        if worker == 0:
+            return step(0, 0)
+        wait_until(lambda: store.slices[0]._under_way[0].numpy() == 0)  # worker 0 has pulled
+        return [step(number, 1) for number in (1, 2, 3)]
+
+    run_workers(work, workers=2)
+    [rows], _ = ledger_of(store)
+    assert rows["staleness"].tolist() == [3, 0, 0, 0]
 
 
 def test_a_bound_of_zero_is_the_sequential_mathematics():
