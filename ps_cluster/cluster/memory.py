@@ -41,6 +41,6 @@ def warning(config: RunConfig, allowed: Allowance, available_bytes: int) -> str 
     if needed <= room:
         return None
     return (
-        f"memory: the run takes about {needed / 1e9:.1f} GB and {why} {room / 1e9:.1f} GB: the system will end processes "
+        f"memory: the run takes about {needed / 1e9:.1f} GB and {why} {room / 1e9:.1f} GB: the system may end processes "
         "of it; fewer cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator take less"
     )

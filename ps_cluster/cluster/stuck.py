@@ -30,9 +30,10 @@ class Stuck:
         self._ended_at: dict[tuple[Task, int], float] = {}
 
     def end(self, task: Task) -> None:
-        """Kills a process. What is left of it is one of `unkillable` after a while."""
-        self._ended_at.setdefault((task, self._cluster.pids[task]), self._clock())
-        self._cluster.signal(task, signal.SIGKILL)
+        """Kills a process, if it is still there. What outlives that is one of `unkillable` after a while."""
+        if (pid := self._cluster.pids.get(task)) is not None:
+            self._ended_at.setdefault((task, pid), self._clock())
+            self._cluster.signal(task, signal.SIGKILL)
 
     def write_stacks(self, *tasks: Task) -> None:
         """Has these processes write their Python stacks into their logs."""

@@ -217,6 +217,8 @@ class Watch:
         if self._stage not in ("training", "draining") or (silent := self._silence.longest()) is None:
             return
         task = Task(WORKER, silent.worker)
+        if self._cluster.pids.get(task) != silent.pid:
+            return  # it ended since the last row
         self.silences.append(silent)
         self._stuck.write_stacks(task)
         self._notice(

@@ -150,6 +150,21 @@ def test_a_silent_worker_leaves_its_stacks_is_killed_and_started_again(watch):
     assert (silent.worker, silent.pid) == (1, 103)
 
 
+@pytest.mark.parametrize("dies_at", [30.0, 30.5, 31.0, "SIGUSR1"])
+def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(watch, dies_at):
+    def dies(machine):
+        if STUCK in machine.pids and STUCK in machine.silent:
+            machine.end(STUCK, -signal.SIGSEGV)
+
+    def dies_of_sigusr1(machine):
+        kill = machine.signal
+        machine.signal = lambda task, number: (kill(task, number), dies(machine))
+
+    events = {0.2: dies_of_sigusr1} if dies_at == "SIGUSR1" else {dies_at: dies}
+    assert watch(at={20: fall_silent} | events).outcome == "completed"
+    assert watch.machine.restarts == {STUCK: 1} and watch.machine.given_up == frozenset()
+
+
 def test_a_worker_that_sigkill_does_not_end_is_left_out_and_the_others_start_on_other_ports(watch):
     assert watch(at={20: fall_silent_for_good}).outcome == "completed"
     assert watch.machine.given_up == {1} and len(watch.machine.started_at) == 2
