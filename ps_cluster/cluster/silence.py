@@ -83,14 +83,14 @@ class Silence:
 
     Time counts against a worker while it has work and others have updates. It has work while a dispatch is open of
     which it has done a part, or while as many are open as there are workers. Towards the end and in a drain there are
-    fewer, and who has none is idle. What holds up all does not count: a save, a parameter server, the machine. It shows by
-    the first update after it, which comes later than is usual for its worker.
+    fewer, and who has none is idle. What holds up all does not count: a save, a parameter server, the machine. It shows
+    by the first update after it, which comes later than is usual for its worker.
 
-    Where all stand still though updates are due, the worker that stopped first is the one, if it clearly did: the others
-    came to the end of what they could do without it. In `sync-ps` it is the one whose gradient is missing; in `bounded`
-    who stands still may be waiting, so there others must go on. Nobody can be told apart in `sync`, in `single` and
-    with backup workers, whose late gradients leave no trace. There, and where a last dispatch is held before its first
-    update, the run's limit of a standstill has to do.
+    Where all stand still though updates are due, the worker that stopped first is the one, if it clearly did: the
+    others came to the end of what they could do without it. In `sync-ps` it is the one whose gradient is missing; in
+    `bounded` who stands still may be waiting, so there others must go on. Nobody can be told apart in `sync`, in
+    `single` and with backup workers, whose late gradients leave no trace. There, and where a last dispatch is held
+    before its first update, the run's limit of a standstill has to do.
     """
 
     def __init__(self, config: RunConfig, limits: Limits, clock: Callable[[], float]):
