@@ -14,6 +14,7 @@ from ps_cluster.errors import RunFailed
 from ps_cluster.run_dir import LIFE
 from ps_cluster.training import step_set, training_clock
 from ps_cluster.training.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, rows_of
+from ps_cluster.training.open_dispatches import OpenDispatches
 from ps_cluster.training.parameter_store import Ledgers
 from ps_cluster.training.step_set import StepSet
 from ps_cluster.training.tally import Tally
@@ -48,6 +49,7 @@ class RunProgress:
         self._steps_per_update = config.steps_per_update
         self._joiner = Joiner(config.slices)
         self._applied_steps = StepSet()
+        self._dispatches = OpenDispatches()
         self._tally = Tally()
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # of what no row has covered
         self._points: deque[tuple[float, int, int]] = deque()
@@ -90,8 +92,10 @@ class RunProgress:
         return self._applied_steps.first_missing + self._config.ledger_window
 
     def scheduled(self, updates: np.ndarray) -> None:
-        """`updates` (int64 [k]) were handed out; an update of its own for each step, but in rounds."""
+        """`updates` (int64 [k]) were handed out at once; an update of its own for each step, but in rounds."""
         self.scheduled_updates.add(updates)
+        if self._steps_per_update == 1:  # a round is everybody's
+            self._dispatches.add(updates)
 
     def update(self, ledgers: Ledgers) -> None:
         """Take in what a look returned, once `unsettled`.
@@ -114,6 +118,7 @@ class RunProgress:
 
     def _take(self, rows: np.ndarray) -> None:
         self._applied_steps.add(rows["step"].astype(np.int64))
+        self._dispatches.take(rows)
         seconds = self.clock.seconds_at(rows["applied_time"])
         self.clock.note_updates(seconds)
         self._tally.add(rows, seconds)
@@ -195,6 +200,7 @@ class RunProgress:
             "staleness_mean": mean("staleness"),
             "dropped": self._most("dropped"),
             "workers": self._tally.workers(),
+            "dispatches": self._dispatches.pids(),
         }
 
     def _most(self, count: str) -> int:
