@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.cluster.control_group import allowance
-from ps_cluster.config import RunConfig
+from ps_cluster.config import CONFIG_FOLDER, RunConfig, read_yaml
 from ps_cluster.errors import UserError
 from ps_cluster.training.straggler_config import parse_stragglers
+
+
+PROJECT = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -28,11 +31,32 @@ class Arm:
     can_be_slow: bool = False  # whether its workers obey cluster.straggler
     torch: bool = False  # whether it needs a Python with PyTorch
     python: str = sys.executable
+    project: Path = PROJECT  # whose code it is, e.g. another commit's
 
     def config(self, case: RunConfig) -> RunConfig:
         """`case` as this arm trains it: the same images, however many of them an update takes."""
         changed = case.with_values(self.values)
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
+
+    def settings(self, config: RunConfig) -> dict[str, Any]:
+        """Return `config` as the arm's project knows it: its own values for those that are None, no defaults it has not.
+
+        Raises:
+          UserError: its project has no such setting, and it is not the default here.
+        """
+        given = config.model_dump(mode="json")
+        if self.project == PROJECT:
+            return given
+        here, there = (read_yaml(folder / "default.yaml") for folder in (CONFIG_FOLDER, self.project / "configs"))
+        found: dict[str, Any] = {section: {} for section in there}
+        for section, values in given.items():
+            for key, value in values.items():
+                own = there.get(section, {})
+                if key in own:
+                    found[section][key] = own[key] if value is None else value
+                elif value != here[section][key]:
+                    raise UserError(f"{section}.{key}: got {value!r}: '{self.project}' has no such setting")
+        return found
 
 
 SINGLE = Arm("single", "benchmarks.single")

@@ -23,7 +23,8 @@ from rich.table import Table
 
 from benchmarks.arms import CLUSTER
 from benchmarks.in_turns import open_data
-from benchmarks.throughput import PROJECT, case, measure_once, scratch, spread
+from benchmarks.arms import PROJECT
+from benchmarks.throughput import case, measure_once, scratch, spread
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand
 from ps_cluster.errors import RunFailed

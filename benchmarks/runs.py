@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import Arm
+from benchmarks.arms import PROJECT, Arm
 from benchmarks.throughput import run_arm
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -15,10 +16,12 @@ MOST_STEPS_PER_S = 5_000  # a run must not be done before its time is over
 CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 
 
-def timed(config: RunConfig, packed: PackedDataset, seconds: float, *body: str) -> dict[str, Any]:
-    """What `benchmarks.timed_run` tells of `seconds` of training; `body` as there. RunFailed where it fails."""
+def timed(
+    config: RunConfig, packed: PackedDataset, seconds: float, *body: str, project: Path = PROJECT
+) -> dict[str, Any]:
+    """What `benchmarks.timed_run` of a project tells of `seconds` of training; `body` as there. RunFailed where it fails."""
     steps = round(MOST_STEPS_PER_S * (seconds + 10))
-    arm = Arm("timed_run", "benchmarks.timed_run", (str(seconds), *body))
+    arm = Arm("timed_run", "benchmarks.timed_run", (str(seconds), *body), project=project)
     return run_arm(arm, config.with_values({"training.steps": steps}), packed)
 
 

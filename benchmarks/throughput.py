@@ -29,7 +29,6 @@ from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.run_dir import RunDir, write_json
 
-PROJECT = Path(__file__).resolve().parents[1]
 ARM_TIMEOUT_S = 600
 BATCH_SIZE = 128
 # The update rule of every arm, whatever the network is trained with otherwise: what is compared is the way there.
@@ -181,7 +180,8 @@ def run_arm(arm: Arm, config: RunConfig, packed: PackedDataset) -> dict[str, Any
     """The last line of one run of `arm` in a run directory of its own; raises RunFailed when it fails."""
     with scratch() as folder:
         run_dir = RunDir.create(folder / "run")
-        run_dir.config.write_text(config.model_dump_json())  # which is YAML, and read without a YAML library too
+        # JSON is YAML, and read without a YAML library too.
+        run_dir.config.write_text(json.dumps(arm.settings(config)))
         write_pointer(run_dir.dataset, packed)
         command = [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments]
         return json.loads(_output_of(arm, command, folder).splitlines()[-1])
@@ -193,7 +193,7 @@ def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
     with stdout.open("wb") as out, stderr.open("wb") as error:
         process = subprocess.Popen(
             command,
-            cwd=PROJECT,
+            cwd=arm.project,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,

@@ -87,7 +87,7 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
         "throughput.run_arm(arm, build_config(), PackedDataset('none', 'synthetic', Path('.'), 1, 1, ()))\n"
     )
     told = tmp_path / "there"
-    path = os.pathsep.join([str(tmp_path), str(throughput.PROJECT)])
+    path = os.pathsep.join([str(tmp_path), str(arms.PROJECT)])
     bench = subprocess.Popen(
         [sys.executable, "-c", code, told], env=os.environ | {"PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     )
@@ -112,7 +112,7 @@ def scripted_arm(tmp_path, monkeypatch):
 
     def run(code):
         (tmp_path / "scripted.py").write_text(code)
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(throughput.PROJECT)]))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(arms.PROJECT)]))
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         packed = PackedDataset("none", "synthetic", tmp_path, 1, 1, ())
         return throughput.run_arm(arms.Arm("scripted", "scripted"), CASE, packed)

@@ -1,0 +1,73 @@
+"""What it costs to wait for others: images/s and processor time of the modes in which workers do, beside all-reduce.
+
+    python -m benchmarks.waiting --rounds 3 --models tutorial_cnn,cifar_tf_cnn --data-dir DATA
+    python -m benchmarks.waiting --rounds 3 --data-dir DATA --before OTHER_CHECKOUT
+
+With --before the same runs are measured in turns with the code of another checkout, where it has their settings.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import click
+from rich.console import Console
+
+from benchmarks.arms import PROJECT
+from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
+from benchmarks.runs import timed
+from benchmarks.throughput import case
+from ps_cluster.command_line import CommaList, OneLineCommand
+
+SLOW = {"cluster.straggler": "2:5x"}
+WAYS = {
+    "sync": {"training.mode": "sync"},
+    "sync-ps": {"training.mode": "sync-ps"},
+    "sync-ps, 2:5x": {"training.mode": "sync-ps"} | SLOW,
+    "bounded s=2": {"training.mode": "bounded", "training.max_staleness": 2},
+    "bounded s=2, 2:5x": {"training.mode": "bounded", "training.max_staleness": 2} | SLOW,
+    "bounded lag=0": {"training.mode": "bounded", "training.max_clock_lag": 0},
+    "bounded lag=2, 2:5x": {"training.mode": "bounded", "training.max_clock_lag": 2} | SLOW,
+}
+NOT_BEFORE = ("sync", "bounded lag=0", "bounded lag=2, 2:5x")  # the same as now, or not there
+COLUMNS = (
+    over_rounds("images/s", "examples_per_second", ",.0f"),
+    medians("waits/pulls/pushes\n[% of a worker]", ["shares.waits", "shares.pulls", "shares.pushes"], ".1f", 100),
+    CPU,
+)
+
+
+@click.command(cls=OneLineCommand)
+@options
+@click.option("--models", type=CommaList(), default="tutorial_cnn", help="Networks.")
+@click.option("--precision", type=click.Choice(["bfloat16", "float32"]), default="bfloat16")
+@click.option("--ways", type=CommaList(click.Choice(list(WAYS))), default=",".join(["sync", "sync-ps", "bounded s=2"]))
+@click.option("--before", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Another checkout.")
+def main(
+    rounds: int,
+    seconds: float,
+    dataset: str,
+    data_dir: Path | None,
+    output: Path | None,
+    models: tuple[str, ...],
+    precision: str,
+    ways: tuple[str, ...],
+    before: Path | None,
+) -> None:
+    """Measure what waiting costs; a step is the gradient of one worker, so a round is as many as there are workers."""
+    packed = open_data(dataset, data_dir)
+    cases = []
+    for model in models:
+        for way in ways:
+            config = case(model, precision, packed).with_values(WAYS[way])
+            for code, project in (("before", before), ("now", PROJECT)):
+                if project and (code == "now" or way not in NOT_BEFORE):
+                    about = {"network": model, "way": way, "code": code}
+                    cases.append(Case(about, partial(timed, config, packed, seconds, project=project)))
+    rows = measure(cases, rounds, output)
+    print_table(f"3 workers, 1 ps where there is one, {precision}, n = {rounds}", rows, COLUMNS, Console())
+
+
+if __name__ == "__main__":
+    main()
