@@ -21,9 +21,8 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arms import CLUSTER
+from benchmarks.arms import CLUSTER, PROJECT
 from benchmarks.in_turns import open_data
-from benchmarks.arms import PROJECT
 from benchmarks.throughput import case, measure_once, scratch, spread
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand

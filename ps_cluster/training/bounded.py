@@ -119,7 +119,7 @@ class BoundedSlice(WaitingSlice):
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
     def _take(self, push: Push) -> tf.Tensor:
-        arrived = [push.step, push.version, push.gradient, push.fresh, push.row]
+        arrived = [part for part in vars(push).values() if part is not None]
         return self._changed.wait_while(WAIT, lambda: self._enter(push), arrived)
 
     def _receive(self, push: Push) -> tf.Tensor:

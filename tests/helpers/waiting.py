@@ -1,12 +1,11 @@
 """Workers as threads of this process, that wait for each other in the graphs of a parameter store."""
 
 import threading
-from contextlib import contextmanager
 
 import tensorflow as tf
 
 from ps_cluster.training.ledger import WORKER_COLUMNS
-from ps_cluster.training.slice import DROPPED, NO_END, Turn
+from ps_cluster.training.slice import DROPPED, Turn
 from ps_cluster.training.waiting import after, sleep
 from tests.helpers.stores import row
 
@@ -24,22 +23,6 @@ def run_workers(work, workers=3):
     for thread in threads:
         thread.join(60)
     assert not any(thread.is_alive() for thread in threads), "a worker waits for ever"
-
-
-@contextmanager
-def ticking(store, seconds, last_step=NO_END):
-    """Ticks again and again while its body runs: this is the chief."""
-    ended = threading.Event()
-
-    def tick():
-        while not ended.wait(0.02):
-            store.tick(seconds, last_step=last_step)
-
-    thread = threading.Thread(target=tick, daemon=True)
-    thread.start()
-    yield
-    ended.set()
-    thread.join(60)
 
 
 def identity(number):

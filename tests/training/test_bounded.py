@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from ps_cluster.training.bounded import LEASE_S, BoundedSlice
-from ps_cluster.training.slice import APPLIED, DROPPED
+from ps_cluster.training.slice import APPLIED, DROPPED, NO_END
 from tests.helpers.processes import wait_until
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
-from tests.helpers.waiting import admit, bounded_step, identity, run_workers, ticking
+from tests.helpers.waiting import admit, bounded_step, identity, run_workers
 
 START = np.linspace(-1, 1, LENGTH)
 
@@ -80,8 +80,8 @@ def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_d
     admit(store, 0, step=0)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)
-    with ticking(store, seconds=LEASE_S):
-        run_workers(lambda worker: [step(3 * number + worker + 1, worker + 1) for number in range(4)], workers=2)
+    store.tick(LEASE_S, last_step=NO_END)
+    run_workers(lambda worker: [step(3 * number + worker + 1, worker + 1) for number in range(4)], workers=2)
     outcome = store.push(identity(0), old.versions, old.weights, old.statistics, row(worker=0))
     assert outcome.numpy().tolist() == [DROPPED]
     _, [counts] = ledger_of(store)
