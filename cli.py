@@ -28,6 +28,7 @@ from ps_cluster.config import MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace
 from ps_cluster.reporting.progress import make_view
+from ps_cluster.reporting.terminal import make_console
 from ps_cluster.run_dir import RunDir
 from ps_cluster.simulation import start as simulation_start
 from ps_cluster.simulation.costs import known_costs
@@ -69,7 +70,7 @@ def run(
         code = start.start_run(config, root, view=make_view(), began=began)
     if profile and code == 0:
         trace.write_trace(RunDir(root.resolve()))
-        trace.print_shares(RunDir(root.resolve()), Console())
+        trace.print_shares(RunDir(root.resolve()), make_console())
     return code
 
 

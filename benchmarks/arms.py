@@ -39,7 +39,7 @@ class Arm:
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
-        """`config` as the arm's project knows it: defaults of this project that it has not are left out, and a None is its own.
+        """Return `config` as the arm's project knows it: its own values for those that are None, no defaults it has not.
 
         Raises:
           UserError: its project has no such setting, and it is not the default here.

@@ -1,4 +1,4 @@
-"""What the ledger of a long run costs: memory of each process, size and time of a snapshot, time to write the tables.
+"""Measure what the ledger of a long run costs: memory of each process, size and time of a snapshot, time to write the tables.
 
     python -m benchmarks.long_ledger --data-dir DATA
     python -m benchmarks.long_ledger --steps 10000,1000000,30000000 --ps 1,4 --close-up-to 30000000

@@ -12,6 +12,7 @@ import click
 
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig, build_config, parse_assignment
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.reporting.terminal import print_error
 
 CONFIG_OPTIONS = {
     "--workers": ("cluster.workers", f"Worker processes; on one machine at most {MOST_WORKERS}."),
@@ -70,17 +71,17 @@ class _OneLine:
             code = BAD_INPUT
         except (click.ClickException, UserError) as error:
             message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            click.echo(f"Error: {' '.join(message.split())}", err=True)
+            print_error(" ".join(message.split()))
             code = BAD_INPUT
         except RunFailed as error:
-            click.echo(f"Error: {' '.join(str(error).split())}", err=True)
+            print_error(" ".join(str(error).split()))
             code = FAILED
         except OSError as error:  # a full disk, a directory that went away
             where = f": '{error.filename}'" if error.filename else ""
-            click.echo(f"Error: {error.strerror or error}{where}", err=True)
+            print_error(f"{error.strerror or error}{where}")
             code = FAILED
         except (click.Abort, KeyboardInterrupt):
-            click.echo("Error: interrupted", err=True)
+            print_error("interrupted")
             code = INTERRUPTED
         sys.exit(code)
 

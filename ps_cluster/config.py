@@ -260,7 +260,7 @@ class RunConfig(_Section):
 
     @property
     def ledger_window(self) -> int:
-        """How many steps may be open, or accepted and not yet read by the chief, at a time: a power of 2.
+        """Return how many steps may be open, or accepted and not yet read by the chief, at a time: a power of 2.
 
         Enough for all that a worker may be handed before a slow one has ended what it has.
         """

@@ -1,4 +1,4 @@
-"""What the control group of this process allows it: how a container is kept small on a large machine. Only reads.
+"""Read what the control group of this process allows it: how a container is kept small on a large machine.
 
 The kernel's documents: admin-guide/cgroup-v2.rst (cpu.max, memory.max), scheduler/sched-bwc.rst and
 admin-guide/cgroup-v1/memory.rst for version 1. The processors of a cpuset are those of `os.sched_getaffinity`.
@@ -18,7 +18,7 @@ _NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
 
 @dataclass(frozen=True)
 class Allowance:
-    """What a process may use of a machine; None where there is no limit."""
+    """The share of a machine that a process may use; None where there is no limit."""
 
     processors: int  # that it may run on
     cpus: float | None = None  # quota: processor seconds a second
@@ -26,12 +26,12 @@ class Allowance:
 
     @property
     def threads(self) -> int:
-        """How many threads can run at the same time: one on each processor, or fewer where there is a quota."""
+        """Return how many threads can run at the same time: one on each processor, or fewer where there is a quota."""
         return self.processors if self.cpus is None else max(1, min(self.processors, math.ceil(self.cpus)))
 
     @property
     def quota_decides(self) -> bool:
-        """Whether more processors are seen than can be used."""
+        """Return whether more processors are seen than can be used."""
         return self.threads < self.processors
 
 

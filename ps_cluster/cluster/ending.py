@@ -1,4 +1,4 @@
-"""How a run ended."""
+"""The end of a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps_cluster.run_dir import RunDir
 
 @dataclass(frozen=True)
 class Ending:
-    """How a run ended; `message` says what went wrong, on one line."""
+    """The end of a run; `message` says what went wrong, on one line."""
 
     outcome: str  # "completed" | "stopped" | "failed"
     exit_code: int = 0

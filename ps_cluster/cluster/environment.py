@@ -40,7 +40,7 @@ def for_tensorflow(given: Mapping[str, str], allowed: Allowance | None = None) -
 
 
 def _threads(allowed: Allowance) -> dict[str, str]:
-    """How many threads TensorFlow has where a quota allows less than the processors it counts.
+    """Return how many threads TensorFlow has where a quota allows less than the processors it counts.
 
     A quota is used up in a moment by a thread for each of many processors, and then all of them wait for the next period.
     """

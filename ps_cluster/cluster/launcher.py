@@ -6,7 +6,6 @@ the second one or because training had not begun · 1 failed · 2 (UserError) ba
 
 from __future__ import annotations
 
-import contextlib
 import fcntl
 import os
 import sys
@@ -15,7 +14,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import psutil
-from rich.console import Console
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster import environment, machine, memory
@@ -33,6 +31,7 @@ from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.reporting import summary
 from ps_cluster.reporting.progress import ProgressView
+from ps_cluster.reporting.terminal import make_console, print_error
 from ps_cluster.run_dir import RunDir, write_whole
 from ps_cluster.training import checkpoints
 
@@ -106,7 +105,7 @@ def run_local(
         except OSError as error:
             _exit_code(ending, left)  # says what went wrong first
             raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
-    summary.print_closing_table(written, run_dir, Console())
+    summary.print_closing_table(written, run_dir, make_console())
     return _exit_code(ending, left) or _exit_code_of_proof(written["proof"], run_dir)
 
 
@@ -137,16 +136,15 @@ def _sole_launcher(run_dir: RunDir) -> Iterator[None]:
 def _exit_code(ending: Ending, left: list[str]) -> int:
     if ending.user_error:
         raise UserError(ending.message)
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        if left:
-            print(f"Error: could not be ended: {', '.join(left)}", file=sys.stderr)
-        if ending.message:
-            print(f"Error: {ending.message}", file=sys.stderr)
+    if left:
+        print_error(f"could not be ended: {', '.join(left)}")
+    if ending.message:
+        print_error(ending.message)
     return ending.exit_code
 
 
 def _exit_code_of_proof(proof: dict | None, run_dir: RunDir) -> int:
     if proof is None or proof["holds"]:
         return 0
-    print(f"Error: the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})", file=sys.stderr)
+    print_error(f"the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})")
     return 1

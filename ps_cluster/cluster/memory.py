@@ -1,4 +1,4 @@
-"""Whether a run's processes fit into the memory that there is for them: an estimate, for a warning before the kernel acts."""
+"""Estimate whether a run's processes fit into the memory that there is for them, to warn before the kernel acts."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ from ps_cluster.cluster.control_group import Allowance
 from ps_cluster.config import RunConfig
 
 _MB = 10**6
-# Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1 each): 1,785 MB
-# airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. Not all tasks are at their highest at the same time.
+# Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1 each):
+# 1,785 MB airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. Not all tasks are at their highest at
+# the same time.
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
 SERVING_MB = 160  # the chief, a parameter server, the evaluator
 WORKER_MB = {"tutorial_cnn": 150, "cifar_tf_cnn": 260, "resnet_small": 280, "airbench": 400}

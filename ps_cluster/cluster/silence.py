@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ Row = Mapping[str, Any]
 UNDER_WAY = ("training", "draining")  # phases in which workers have work
 STEPS = 20  # a step that takes so many times its worker's mean is taken for one that never ends
 LEAST_STEPS = 3  # however long they take
+PAUSE_STEPS = 2  # so long there may be nothing between two updates of a worker
 # The leader writes a row every half second. Where it had no time for one, it handed out no steps either.
 LONGEST_ROW_S = 1.0
 
@@ -33,26 +34,42 @@ class Silent:
 
 
 class _Worker:
-    """What the rows said of one worker process."""
+    """One worker process, as the rows of progress tell of it."""
 
     def __init__(self, pid: int):
         self.pid = pid
         self.updates = 0
-        self.quiet_s = 0.0  # since its last update, or its start, as far as training went on
-        self.passed = False  # others have had updates since
+        self.passed_s = 0.0  # in which others had updates and it had none, since its last one or its start
+        self._still_s = 0.0  # in which it had work, since anybody had an update
         self._first_updates = 0
-        self._working_s = 0.0  # from its first update to its last one
+        self._since_s = 0.0  # since its last update, without what held up all
+        self._working_s = 0.0  # from its first update to its last one, likewise
 
     def has_moved(self, updates: int) -> bool:
         return updates > self.updates
 
-    def move(self, updates: int, seconds: float) -> None:
-        """Takes in a row with new updates, `seconds` after the one before."""
+    def move(self, updates: int) -> None:
+        """Takes in new updates."""
         if self._first_updates:
-            self._working_s += self.quiet_s + seconds
+            self._working_s += self._since_s
         else:
             self._first_updates = updates
-        self.updates, self.quiet_s, self.passed = updates, 0.0, False
+        self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
+
+    def stand(self, seconds: float) -> None:
+        """Takes in that it had work for so long, and no update."""
+        self._still_s += seconds
+
+    def see_others(self, seconds: float, *, as_usual: bool) -> None:
+        """Takes in that somebody had an update again, so long after the one before, which is usual or was a stall."""
+        self._since_s += seconds
+        self.passed_s += self._still_s * as_usual
+        self._still_s = 0.0
+
+    @property
+    def stopped_first(self) -> bool:
+        """Whether others had updates for longer than there are between two of its own, seen from row to row."""
+        return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property
     def step_s(self) -> float | None:
@@ -64,11 +81,16 @@ class _Worker:
 class Silence:
     """Watches the updates of every worker process in the rows of progress.
 
-    Time counts against a worker while training goes on without it. What holds up all does not count: a save, a parameter
-    server, the machine. Where all stand still though updates are due, the worker that stopped first is the one: the
+    Time counts against a worker while it has work and others have updates. It has work while a dispatch is open of
+    which it has done a part, or while as many are open as there are workers. Towards the end and in a drain there are
+    fewer, and who has none is idle. What holds up all does not count: a save, a parameter server, the machine. It shows
+    by the first update after it, which comes later than is usual for its worker.
+
+    Where all stand still though updates are due, the worker that stopped first is the one, if it clearly did: the
     others came to the end of what they could do without it. In `sync-ps` it is the one whose gradient is missing; in
-    `bounded` who stands still may be waiting, so there others must go on. Nobody can be told apart in `sync`, in `single`
-    and with backup workers, whose late gradients leave no trace: there the run's limit of a standstill has to do.
+    `bounded` who stands still may be waiting, so there others must go on. Nobody can be told apart in `sync`, in
+    `single` and with backup workers, whose late gradients leave no trace. There, and where a last dispatch is held
+    before its first update, the run's limit of a standstill has to do.
     """
 
     def __init__(self, config: RunConfig, limits: Limits, clock: Callable[[], float]):
@@ -80,13 +102,12 @@ class Silence:
         self._totals: Counter[int] = Counter()  # updates of all processes that had the index
         self._ended: Counter[int] = Counter()
         self._seen_s = clock()
-        self._still_s = 0.0  # since anybody had an update
-        self._stalled_s = 0.0  # the part of it for which training no longer counts as going on, while updates were due
+        self._still_s = 0.0  # since anybody had an update, while some were due
 
     def forget(self) -> None:
         """Starts anew: so do all processes."""
         self._workers.clear()
-        self._still_s = self._stalled_s = 0.0
+        self._still_s = 0.0
 
     def see(self, row: Row, pids: Mapping[int, int]) -> None:
         """Takes in a row of progress.
@@ -104,24 +125,31 @@ class Silence:
             self._totals[index] += count
         self._workers = {index: self._process(index, pid) for index, pid in pids.items()}
         own = {index: updates.get((index, pid), 0) for index, pid in pids.items()}
-        self._count(own, seconds, due=row["scheduled"] > row["applied"])
+        self._count(own, seconds, self._with_work(row["dispatches"]), due=row["scheduled"] > row["applied"])
 
     def _process(self, index: int, pid: int) -> _Worker:
         known = self._workers.get(index)
         return known if known is not None and known.pid == pid else _Worker(pid)
 
-    def _count(self, updates: Mapping[int, int], seconds: float, *, due: bool) -> None:
-        moving = {index for index, worker in self._workers.items() if worker.has_moved(updates[index])}
-        self._still_s = 0.0 if moving else self._still_s + seconds
-        slowest_s = max((worker.step_s or 0.0 for worker in self._workers.values()), default=0.0)
-        goes_on = self._still_s <= max(LONGEST_ROW_S, 2 * slowest_s)
-        self._stalled_s = self._stalled_s + seconds if due and not goes_on else 0.0
-        for index, worker in self._workers.items():
-            if index in moving:
-                worker.move(updates[index], seconds)
-            else:
-                worker.quiet_s += seconds * goes_on
-                worker.passed |= bool(moving)
+    def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
+        """The workers that have a dispatch for sure. `dispatches`: of the open ones, the pid of who is at it."""
+        if self._mode == "sync-ps" or len(dispatches) >= len(self._workers):
+            return set(self._workers)
+        return {index for index, worker in self._workers.items() if worker.pid in dispatches}
+
+    def _count(self, updates: Mapping[int, int], seconds: float, with_work: set[int], *, due: bool) -> None:
+        self._still_s = (self._still_s + seconds) * due
+        moving = {index: worker for index, worker in self._workers.items() if worker.has_moved(updates[index])}
+        for index in with_work - moving.keys():
+            self._workers[index].stand(seconds)
+        if not moving:
+            return
+        longest_s = max(LONGEST_ROW_S, PAUSE_STEPS * max(worker.step_s or 0.0 for worker in moving.values()))
+        for worker in self._workers.values():
+            worker.see_others(min(self._still_s, longest_s), as_usual=self._still_s <= longest_s)
+        for index, worker in moving.items():
+            worker.move(updates[index])
+        self._still_s = 0.0
 
     def longest(self) -> Silent | None:
         """Return the worker that is silent for longest, of those beyond their deadline; its process counts as ended."""
@@ -131,18 +159,19 @@ class Silence:
         index = max(overdue, key=overdue.get)
         worker = self._workers.pop(index)
         self._ended[index] += 1
-        self._still_s = self._stalled_s = 0.0  # its steps have to come to others first
+        self._still_s = 0.0  # its steps have to come to others first
         return Silent(index, worker.pid, worker.updates, overdue[index])
 
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]
-        held_up = self._is_missed(index) if self._mode == "sync-ps" else worker.passed
-        if not self._tells or not held_up:
+        in_rounds = self._mode == "sync-ps"
+        if not self._tells or (in_rounds and not self._is_missed(index)):
             return 0.0
-        return worker.quiet_s + (self._stalled_s if self._mode != "bounded" else 0.0)
+        stopped_first = in_rounds or (worker.stopped_first and self._mode != "bounded")
+        return worker.passed_s + self._still_s * stopped_first
 
     def _is_missed(self, index: int) -> bool:
-        """Whether others have given a gradient to the open round and this one has not."""
+        """Return whether others have given a gradient to the open round and this one has not."""
         return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:

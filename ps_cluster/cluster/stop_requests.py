@@ -6,7 +6,6 @@ import signal
 from types import FrameType
 
 
-
 def stop_signals() -> tuple[int, ...]:
     """Return the signals that ask a run to stop. SIGHUP comes when the terminal is closed; `nohup` has it ignored."""
     hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)

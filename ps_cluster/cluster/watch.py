@@ -11,7 +11,7 @@ from ps_cluster.cluster.ending import Ending, training_outcome
 from ps_cluster.cluster.local_cluster import LocalCluster
 from ps_cluster.cluster.policy import Limits, OnDeaths
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
-from ps_cluster.cluster.silence import Silence, Silent
+from ps_cluster.cluster.silence import UNDER_WAY, Silence, Silent
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.stuck import Stuck
 from ps_cluster.cluster.supervisor import TaskExit
@@ -22,6 +22,8 @@ from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run_dir import RowTail, RunDir
 from ps_cluster.training import checkpoints
 
+# Phases of a leader that has begun. Where nothing was left to train it only writes what follows from it.
+_BEGUN = (*UNDER_WAY, "writing", "ended")
 _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
@@ -124,7 +126,7 @@ class Watch:
     def _read_rows(self) -> None:
         for row in self._progress.new_rows():
             self._view.progress(row)
-            if self._stage == "starting" and row["phase"] == "training":
+            if self._stage == "starting" and row["phase"] in _BEGUN:
                 self._trained = True
                 self._enter("training")
                 if self._draining:

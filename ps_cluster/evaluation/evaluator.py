@@ -102,8 +102,8 @@ class _Evaluator:
         life, since = None, clock()
         self._say_what_is_awaited(patience_s)
         while True:
-            if self._scorer is None:
-                self._locate()
+            if self._scorer is None and self._is_elsewhere():
+                scored = self._records.steps()
             # Asked before looking for checkpoints: whatever was written before the end is then seen.
             ended = checkpoints.ended(self._place.checkpoints)
             step = self._newest()
@@ -121,12 +121,13 @@ class _Evaluator:
                 raise self._out_of_patience(patience_s)
             time.sleep(min(POLL_S, patience_s))
 
-    def _locate(self) -> None:
-        """What the directory is shows only once it is there."""
+    def _is_elsewhere(self) -> bool:
+        """Looks again what the directory is, which shows only once it is there; whether that is another place now."""
         place = Place.of(self._directory)
-        if place != self._place:
-            self._place = place
-            self._records = Records(place.run_dir, self._notify)
+        if place == self._place:
+            return False
+        self._place, self._records = place, Records(place.run_dir, self._notify)
+        return True
 
     def _say_what_is_awaited(self, patience_s: float) -> None:
         place = self._place.checkpoints

@@ -126,7 +126,7 @@ def _ledger(updates: Json) -> Text:
 
 
 def _in_vain(summary: Json) -> str:
-    """What faults took of the training time; nothing where there was none."""
+    """Say what faults took of the training time; nothing where there was none."""
     rolled_back, interrupted = summary["rolled_back_seconds"], summary["interrupted_seconds"]
     if not rolled_back and not interrupted:
         return ""
@@ -137,12 +137,12 @@ def _in_vain(summary: Json) -> str:
 
 
 def _proof(proof: Json) -> Text:
-    """Whether the four counts of each slice agree, or the first thing that does not."""
+    """Say that the four counts of each slice agree, or the first thing that does not."""
     if not proof["holds"]:
         return Text(f"FAILS: {proof['problems'][0]}", "bold red")
-    rows = ", ".join(f"{part['rows']:,}" for part in proof["slices"])
-    where = "slice" if len(proof["slices"]) == 1 else "slices"
-    return Text(f"holds: {where} of {rows} rows; versions, changes and acceptances agree, no step twice", "default")
+    rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])
+    agree = f"{rows} rows agree with versions, weights changed and gradients accepted"
+    return Text(f"holds: {agree}; no step twice", "default")
 
 
 def _gradients(gradients: Json) -> str:

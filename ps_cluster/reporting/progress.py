@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import time
 from collections.abc import Callable
@@ -17,17 +16,17 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import Row, RunState
+from ps_cluster.reporting.terminal import Output
 from ps_cluster.run_dir import RunDir
 
 LINE_EVERY_S = 5.0
 REDRAWS_PER_SECOND = 3
 _MEASURES = ("loss", "accuracy", "staleness_mean", "learning_rate")
-_ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
 
 
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
     """A live view where `stream` (standard output) is a terminal that can move its cursor, else plain lines."""
-    output = _Output(stream or sys.stdout)
+    output = Output(stream or sys.stdout)
     console = Console(file=output, highlight=False)
     live = output.isatty() and console.is_terminal and not console.is_dumb_terminal
     return LiveView(console, clock) if live else PlainView(output, clock)
@@ -155,47 +154,3 @@ class LiveView(ProgressView):
 def _banner() -> list[str]:
     edge = "!" * 60
     return [edge, *(f"!!  {sentence.rstrip('.')}." for sentence in dashboard.SYNTHETIC.split(". ")), edge]
-
-
-class _Output:
-    """A text stream that goes silent when its reader leaves, and makes do with what its encoding has."""
-
-    def __init__(self, stream: TextIO):
-        self._stream = stream
-        self._gone = False
-        self.encoding = getattr(stream, "encoding", None) or "utf-8"
-
-    def write(self, text: str) -> int:
-        try:
-            text.encode(self.encoding)
-        except UnicodeEncodeError:
-            text = text.translate(_ASCII).encode(self.encoding, "replace").decode(self.encoding)
-        self._try(lambda: self._stream.write(text))
-        return len(text)
-
-    def flush(self) -> None:
-        self._try(self._stream.flush)
-
-    def isatty(self) -> bool:
-        return not self._gone and self._stream.isatty()
-
-    def fileno(self) -> int:
-        return self._stream.fileno()
-
-    def _try(self, action: Callable[[], Any]) -> None:
-        if self._gone:
-            return
-        try:
-            action()
-        except (OSError, ValueError):  # a broken pipe, a terminal that was closed, a closed file
-            self._gone = True
-            self._discard_the_rest()
-
-    def _discard_the_rest(self) -> None:
-        """What is buffered would raise again when the interpreter flushes standard output at its end."""
-        try:
-            nowhere = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(nowhere, self._stream.fileno())
-            os.close(nowhere)
-        except (OSError, ValueError):
-            pass

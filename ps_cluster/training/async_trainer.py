@@ -118,7 +118,7 @@ class _Chief:
         self._finish_steps_under_way()
 
     def _look(self, phase: str) -> bool:
-        """Whether no dispatch was under way before a look at the ledger; raises what went wrong on a worker."""
+        """Look at the ledger; return whether no dispatch was under way before. Raises what went wrong on a worker."""
         idle = self._dispatcher.done()
         last_step = self._handed_out if self._ends else NO_END
         self._store.tick(POLL_S, last_step=last_step)

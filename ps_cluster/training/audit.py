@@ -24,7 +24,7 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many step ids an update has, and how many of their gradients it averages; 1 and 1 but for rounds."""
+    """The step ids of an update, and how many of their gradients it averages; 1 and 1 but for rounds."""
 
     steps_per_update: int
     gradients_per_update: int

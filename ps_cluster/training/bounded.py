@@ -152,7 +152,7 @@ class BoundedSlice(WaitingSlice):
             return after([self._changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Whether the others, oldest first, could all push within the bound once `version` is reached."""
+        """Return whether the others, oldest first, could all push within the bound once `version` is reached."""
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way

@@ -204,7 +204,7 @@ def _write_zip(file: io.BufferedIOBase, checkpoint: Checkpoint) -> None:
 
 
 def _refusal(error: BaseException | None) -> OSError | None:
-    """What the system said, of which zipfile may have made that the file is no zip."""
+    """Return what the system said, of which zipfile may have made that the file is no zip."""
     while error is not None and not isinstance(error, OSError):
         error = error.__context__
     return error

@@ -18,7 +18,7 @@ from ps_cluster.errors import RunFailed
 from ps_cluster.training.ledger import NO_ROWS, ROW
 
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
-"""What stands in the file for a row: the row, and the CRC-32 of its bytes."""
+"""A row in the file: the row, and the CRC-32 of its bytes."""
 CHUNK_ROWS = 2**13
 
 

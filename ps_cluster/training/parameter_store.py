@@ -20,7 +20,7 @@ _NO_ROWS = np.iinfo(np.int64).max  # the number of a row that will never be
 
 @dataclass(frozen=True)
 class Ledgers:
-    """What was read out of the ledgers on the parameter servers."""
+    """The news out of the ledgers on the parameter servers."""
 
     rows: list[np.ndarray]  # of each slice: a structured array [k] of ROW, in the order of acceptance
     counts: np.ndarray  # int64 [ps, len(COUNTS)]
@@ -59,7 +59,7 @@ class ParameterStore:
         self._statistic_lengths = [len(part.statistics) for part in parts]
 
     def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> Pulled:
-        """What `worker` (int64 []) is given, once everything `needed` is done."""
+        """Return what `worker` (int64 []) is given, once everything `needed` is done."""
         weights, statistics, versions = zip(*(part.pull(worker, needed) for part in self.slices))
         return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), tf.concat(versions, 0))
 

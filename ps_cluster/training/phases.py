@@ -1,4 +1,4 @@
-"""Where the time of each step went, out of the ledger's rows. No TensorFlow."""
+"""Tell from the ledger's rows where the time of each step went. No TensorFlow."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far a run is: what the chief has handed out, what the parameter servers say was applied, and what that adds up to."""
+"""The progress of a run: what the chief has handed out, what was applied, and what that adds up to."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from ps_cluster.errors import RunFailed
 from ps_cluster.run_dir import LIFE
 from ps_cluster.training import step_set, training_clock
 from ps_cluster.training.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, rows_of
+from ps_cluster.training.open_dispatches import OpenDispatches
 from ps_cluster.training.parameter_store import Ledgers
 from ps_cluster.training.step_set import StepSet
 from ps_cluster.training.tally import Tally
@@ -25,7 +26,7 @@ Json = dict[str, Any]
 
 
 class RunProgress:
-    """What was scheduled and what became of it, as of the last look. What is done takes no memory.
+    """Keeps what was scheduled and what became of it, as of the last look. Updates that are done take no memory.
 
     Attributes:
       clock: counts the seconds of training.
@@ -48,6 +49,7 @@ class RunProgress:
         self._steps_per_update = config.steps_per_update
         self._joiner = Joiner(config.slices)
         self._applied_steps = StepSet()
+        self._dispatches = OpenDispatches()
         self._tally = Tally()
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # of what no row has covered
         self._points: deque[tuple[float, int, int]] = deque()
@@ -70,7 +72,7 @@ class RunProgress:
 
     @property
     def state(self) -> Json:
-        """What goes into a checkpoint's meta."""
+        """Return what goes into a checkpoint's meta."""
         return {
             "scheduled": step_set.to_json(self.scheduled_updates),
             "applied": step_set.to_json(self._applied_steps),
@@ -90,8 +92,10 @@ class RunProgress:
         return self._applied_steps.first_missing + self._config.ledger_window
 
     def scheduled(self, updates: np.ndarray) -> None:
-        """`updates` (int64 [k]) were handed out; an update of its own for each step, but in rounds."""
+        """`updates` (int64 [k]) were handed out at once; an update of its own for each step, but in rounds."""
         self.scheduled_updates.add(updates)
+        if self._steps_per_update == 1:  # a round is everybody's
+            self._dispatches.add(updates)
 
     def update(self, ledgers: Ledgers) -> None:
         """Take in what a look returned, once `unsettled`.
@@ -114,6 +118,7 @@ class RunProgress:
 
     def _take(self, rows: np.ndarray) -> None:
         self._applied_steps.add(rows["step"].astype(np.int64))
+        self._dispatches.take(rows)
         seconds = self.clock.seconds_at(rows["applied_time"])
         self.clock.note_updates(seconds)
         self._tally.add(rows, seconds)
@@ -195,13 +200,14 @@ class RunProgress:
             "staleness_mean": mean("staleness"),
             "dropped": self._most("dropped"),
             "workers": self._tally.workers(),
+            "dispatches": self._dispatches.pids(),
         }
 
     def _most(self, count: str) -> int:
         return int(self.counts[:, COUNTS.index(count)].max())
 
     def result(self) -> Json:
-        """What training.json says of the finished training, beside its proof."""
+        """Return what training.json says of the finished training, beside its proof."""
         times, applied = self.clock.times, self.applied
         backups = self._config.training.backup_workers
         return {

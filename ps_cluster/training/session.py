@@ -127,7 +127,7 @@ class Session:
         checkpoints.mark_ended(self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome)
 
     def _result(self, total: int | None) -> dict:
-        """What training.json says; updates.csv and applies.csv are written on the way. `total`: as for `audit`."""
+        """Return what training.json says, and write updates.csv and applies.csv on the way. `total`: as for `audit`."""
         config, journals = self._config, [self._run_dir.journal(index) for index in range(self._config.slices)]
         rounds = Rounds(config.steps_per_update, config.gradients_per_update)
         result = self.progress.result()

@@ -42,7 +42,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Start:
-    """What a store or a slice of it begins with; vectors in float32.
+    """The beginning of a store or of a slice of it; vectors in float32.
 
     weights: [n]. factors: [n], learning-rate factors. statistics: [m]. keep: [m], the share of the statistics s that a
     step keeps: s becomes keep s + fresh.
@@ -119,9 +119,9 @@ class Slice:
         self._local = not device.startswith("/job:ps")  # of this process: nothing to send, so nothing to pack
 
     def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
-        """What has to come before `worker` (int64 []) may pull: when it was admitted, float64 [], unix s of the ps.
+        """Return what has to come before `worker` (int64 []) may pull: when it was admitted, float64 [], unix s of the ps.
 
-        Nothing where nobody waits for anybody.
+        Return nothing where no worker has to wait.
         """
         return []
 

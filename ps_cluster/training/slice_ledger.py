@@ -27,7 +27,7 @@ class SliceLedger:
 
     @property
     def state(self) -> dict[str, tf.Variable]:
-        """What belongs in a snapshot beside `accepted`; the rows are in the chief's journal."""
+        """Return what belongs in a snapshot beside `accepted`; the rows are in the chief's journal."""
         return {"seen": self._seen}
 
     def fitted(self, seen: np.ndarray) -> np.ndarray:

@@ -32,7 +32,7 @@ def write_updates(
       on_rows: called now and then with the number of rows read since it was called last.
     Raises:
       JournalDamaged: a row's checksum is wrong.
-      OSError: the disk refuses. In both cases there is no file, or the one of before.
+      OSError: the disk refuses. In both cases the file stays as it was.
     """
     with _csv(path, ROW) as file:
         for rows, read in _in_step_order(journals, rounds, window):

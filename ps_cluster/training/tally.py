@@ -11,7 +11,7 @@ Json = dict[str, Any]
 
 
 class Tally:
-    """What the steps that are applied on every slice add up to; goes into checkpoints as JSON and comes back.
+    """Sums over the steps that are applied on every slice; goes into checkpoints as JSON and comes back.
 
     Attributes:
       gradients: steps applied. examples: behind them.

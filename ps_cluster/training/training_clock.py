@@ -71,7 +71,7 @@ class Times:
 
 @dataclass(frozen=True)
 class _Setting:
-    """How far the machine's clock was from where it would be had nobody set it, and when, by that clock."""
+    """The distance of the machine's clock from where it would be had nobody set it, and when it was so, by that clock."""
 
     shift: float
     since: float  # the last look before it was noticed

@@ -2,6 +2,7 @@
 
 import errno
 import fcntl
+import io
 import json
 import os
 import signal
@@ -135,6 +136,31 @@ def test_a_ledger_that_is_not_exact_fails_a_run_that_completed(launch):
         f"(all: {launch.run_dir.summary})"
     ]
     assert launch.summary["outcome"] == "failed" and not launch.summary["proof"]["holds"]
+
+
+class ClosedTerminal:
+    encoding = "utf-8"
+
+    def write(self, text):
+        raise OSError(errno.EIO, "Input/output error")
+
+    def flush(self):
+        self.write("")
+
+    def isatty(self):
+        return True
+
+    def fileno(self):
+        raise io.UnsupportedOperation  # so that the test keeps its own
+
+
+@pytest.mark.parametrize(
+    ("chief", "code"), [("completes", 0), ("completes_with_a_mistake", 1), ("ends_without_result", 1)]
+)
+def test_a_terminal_that_is_closed_changes_no_exit_code(launch, monkeypatch, chief, code):
+    monkeypatch.setattr(sys, "stdout", ClosedTerminal())
+    monkeypatch.setattr(sys, "stderr", ClosedTerminal())
+    assert launch(chief=chief) == code
 
 
 def test_a_long_ledger_that_is_being_written_is_no_standstill(launch):

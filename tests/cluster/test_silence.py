@@ -1,5 +1,8 @@
 """Rows of progress as a table of what each worker did, and who is found silent when."""
 
+import math
+from collections import Counter
+
 import pytest
 
 from ps_cluster.cluster.policy import Limits
@@ -10,28 +13,64 @@ ROW_S = 0.5
 
 
 class Training:
-    """A leader that writes a row every half second, of workers that have `rates` updates a second."""
+    """A leader that writes a row every half second, of workers that have `rates` updates a second while they have work.
 
-    def __init__(self, mode="async", workers=3, **settings):
+    It hands out dispatches of `size` steps, and keeps one waiting for every worker until `total` steps are handed out.
+    """
+
+    def __init__(self, mode="async", workers=3, size=4, total=math.inf, **settings):
         values = {"training.mode": mode, "cluster.workers": workers, "data.dataset": "synthetic"} | settings
         values |= {"optimizer.rule": "sgd"} if mode == "elastic" else {}
         self.config = build_config(None, values)
         self.now = 0.0
         self.silence = Silence(self.config, Limits.of(self.config), lambda: self.now)
         self.pids = {index: 100 + index for index in range(workers)}
-        self.updates = dict.fromkeys(self.pids.values(), 0.0)
         self.rates = dict.fromkeys(self.pids, 10.0)
-        self.gone = []
+        self.updates = Counter()  # by pid
+        self.in_hand = Counter()  # by pid: steps that are left of its dispatch
+        self.at = {}  # pid → the pid that had the newest update of its dispatch
+        self.size, self.total = size, total
+        self._handed_out, self._left_over, self._part = 0, [], Counter()
 
-    def row(self, seconds=ROW_S, due=True, phase="training"):
+    def _take(self, pid):
+        """A dispatch that somebody has left, or a new one."""
+        if self._left_over:
+            self.in_hand[pid], self.at[pid] = self._left_over.pop()
+            return
+        self.in_hand[pid], self.at[pid] = min(self.size, self.total - self._handed_out), None
+        self._handed_out += self.in_hand[pid]
+
+    def _work(self, pid, steps):
+        """`steps`: how many it has time for."""
+        self._part[pid] += steps
+        while self.in_hand[pid] and self._part[pid] >= 1 - 1e-6:
+            self._part[pid] -= 1
+            self.updates[pid] += 1
+            self.in_hand[pid] -= 1
+            self.at[pid] = pid
+            if not self.in_hand[pid]:
+                self._take(pid)
+        self._part[pid] *= self.in_hand[pid] > 0
+
+    def row(self, seconds=ROW_S, phase="training"):
         self.now += seconds
         for index, pid in self.pids.items():
-            self.updates[pid] = self.updates.get(pid, 0.0) + self.rates[index] * seconds
-        owners = {pid: pid % 100 for pid in self.updates}
-        counts = {pid: int(count + 1e-6) for pid, count in self.updates.items()}
-        rows = [{"index": owners[pid], "pid": pid, "updates": count} for pid, count in counts.items() if count]
-        applied = sum(counts.values())
-        return {"phase": phase, "applied": applied, "scheduled": applied + 10 * due, "workers": rows}
+            if not self.in_hand[pid]:
+                self._take(pid)
+            self._work(pid, self.rates[index] * seconds)
+        waiting = [None] * len(self.pids) if self._handed_out < self.total else []
+        at = [self.at[pid] for pid in self.in_hand if self.in_hand[pid]]
+        applied = self.updates.total()
+        return {
+            "phase": phase,
+            "applied": applied,
+            "scheduled": applied + self.in_hand.total() + self.size * len(waiting),
+            "workers": [{"index": pid % 100, "pid": pid, "updates": count} for pid, count in self.updates.items()],
+            "dispatches": at + [pid for _, pid in self._left_over] + waiting,
+        }
+
+    def hand_out_no_more(self):
+        self.total = self._handed_out
 
     def train(self, seconds, **options):
         """Returns the workers that were found silent, each with the time at which it was."""
@@ -43,8 +82,18 @@ class Training:
         return [(worker, at) for worker, at, _ in found]
 
     def restart(self, worker, rate=10.0):
+        pid = self.pids[worker]
+        if left := self.in_hand.pop(pid, 0):
+            self._left_over.append((left, self.at[pid]))
         self.pids[worker] += 100
         self.rates[worker] = rate
+
+    def stall(self, seconds, **options):
+        """As `train`, but nobody has an update; afterwards all go on as before."""
+        rates, self.rates = self.rates, dict.fromkeys(self.rates, 0)
+        found = self.train(seconds, **options)
+        self.rates = rates
+        return found
 
 
 @pytest.mark.parametrize("mode", ["async", "bounded", "elastic"])
@@ -84,6 +133,70 @@ def test_nobody_is_silent_while_all_are_slow_or_one_is():
     assert training.train(3600) == []
 
 
+@pytest.mark.parametrize("phase", ["training", "draining"])
+@pytest.mark.parametrize("mode", ["async", "bounded", "elastic"])
+def test_who_waits_idle_while_others_work_through_their_last_dispatch_is_not_silent(mode, phase):
+    training = Training(mode, size=64, total=3 * 64 + 64)
+    training.rates = {0: 2.0, 1: 2.0, 2: 2.5}  # the last one takes the last dispatch
+    assert training.train(27) == [] and training.updates[102] > 64
+    assert training.train(60, phase=phase) == [] and training.updates.total() == training.total
+
+
+def test_who_waits_idle_for_a_much_slower_one_is_not_silent():
+    training = Training()
+    training.rates[1] = 0.2
+    training.train(31)
+    training.hand_out_no_more()  # it has some steps left, of five seconds each
+    assert training.train(60) == [] and training.updates.total() == training.total
+
+
+def test_who_has_no_work_until_there_is_room_in_the_ledger_is_not_silent():
+    training = Training(size=64)
+    training.rates[1] = 0.5
+    training.train(30)
+    training.hand_out_no_more()
+    assert training.train(60) == []
+    training.total = math.inf
+    assert training.train(30) == []
+
+
+@pytest.mark.parametrize("phase", ["training", "draining"])
+def test_who_is_held_within_its_last_dispatch_is_found_while_another_goes_on_and_a_third_one_is_idle(phase):
+    training = Training(size=64, total=3 * 64)
+    training.rates = {0: 10.0, 1: 2.0, 2: 2.0}
+    training.train(15)
+    training.rates[2] = 0
+    ((worker, at),) = training.train(16, phase=phase)
+    assert worker == 2 and 25 <= at <= 26
+
+
+def test_who_is_held_when_the_others_have_nearly_done_their_last_steps_is_found():
+    training = Training(size=64, total=3 * 64)
+    training.train(4)
+    training.rates[2] = 0
+    ((worker, at),) = training.train(30)
+    assert worker == 2 and 14 <= at <= 15.5
+    assert training.updates[100] == training.updates[101] == 64
+
+
+def test_a_last_dispatch_without_an_update_might_be_anybodys():
+    training = Training(size=64, total=4 * 64)
+    training.rates[2] = 12.8
+    training.train(5)
+    assert training.at[102] is None, "it has just taken the last one"
+    training.rates[2] = 0
+    assert training.train(300) == []
+
+
+def test_a_dispatch_that_a_dead_worker_has_left_is_taken_for_nobodys_who_lives():
+    training = Training(size=64, total=3 * 64)
+    training.rates = {0: 10.0, 1: 10.0, 2: 2.0}
+    training.train(6)
+    training.restart(2, rate=0.5)
+    training.rates[0] = training.rates[1] = 0.5
+    assert training.train(90) == []
+
+
 def test_a_step_that_takes_minutes_has_time_for_it():
     training = Training(**{"cluster.straggler": "1:+100s"})
     training.rates[1] = 1 / 105
@@ -94,10 +207,17 @@ def test_a_step_that_takes_minutes_has_time_for_it():
 def test_what_holds_up_all_counts_against_nobody(mode):
     training = Training(mode)
     training.train(20)
-    rates, training.rates = training.rates, dict.fromkeys(training.rates, 0)
-    assert training.train(55) == []
-    training.rates = rates
-    assert training.train(20) == []
+    assert training.stall(55) == [] and training.train(20) == []
+
+
+@pytest.mark.parametrize("rates", [(0.95, 1.0, 1.05), (0.95, 0.1, 1.05), (0.05, 0.02, 0.05), (10, 0.1, 10)])
+@pytest.mark.parametrize("mode", ["async", "bounded", "elastic"])
+@pytest.mark.parametrize("trained_s", [39.5, 40, 40.5, 41])
+def test_nor_where_its_steps_are_longer_than_a_row_and_the_workers_out_of_phase(mode, rates, trained_s):
+    training = Training(mode)
+    training.rates = dict(enumerate(rates))
+    training.train(200 + trained_s)
+    assert training.stall(59) == [] and training.train(20) == []
 
 
 def test_a_leader_that_writes_no_rows_for_a_while_accuses_nobody():
@@ -126,18 +246,15 @@ def test_when_all_have_come_to_the_end_the_one_that_stopped_first_is_found():
     training.train(20)
     training.rates[2] = 0
     training.train(3)
-    training.rates = dict.fromkeys(training.rates, 0)
-    ((worker, at),) = training.train(9)
+    ((worker, at),) = training.stall(9)
     assert worker == 2 and 30 <= at <= 31
 
 
 def test_when_nothing_is_due_nobody_is_silent():
     training = Training()
     training.train(20)
-    training.rates[2] = 0
-    training.train(3)
-    training.rates = dict.fromkeys(training.rates, 0)
-    assert training.train(300, due=False) == []
+    training.hand_out_no_more()
+    assert training.train(300) == [] and training.updates.total() == training.total
 
 
 def test_of_two_silent_ones_both_are_found_one_after_the_other():

@@ -34,6 +34,7 @@ class Machine:
         self._config, self._run_dir, self._ends_after = config, run_dir, ends_after
         self._numbers, self._exits, self._updates = itertools.count(100), [], Counter()
         self._next_row = 0.0
+        self.dispatches = [None] * 9
 
     def sleep(self, seconds):
         self.now += seconds
@@ -51,11 +52,21 @@ class Machine:
         applied = self._updates.total()
         append_row(
             self._run_dir.progress,
-            {"phase": "training", "applied": applied, "scheduled": applied + 9, "workers": workers},
+            {"phase": "training", "applied": applied, "scheduled": applied + 9, "workers": workers}
+            | {"dispatches": self.dispatches},
         )
         if applied >= self._ends_after:
-            self._run_dir.training_result.write_text(json.dumps({"completed": True}))
-            self.end(CHIEF, 0)
+            self.complete()
+
+    def only_write(self):
+        """The leader has nothing left to train, and writes the ledger's tables."""
+        self._row = lambda: append_row(
+            self._run_dir.progress, {"phase": "writing", "applied": 9, "written": int(1000 * self.now)}
+        )
+
+    def complete(self):
+        self._run_dir.training_result.write_text(json.dumps({"completed": True}))
+        self.end(CHIEF, 0)
 
     def end(self, task, code):
         self._exits.append(TaskExit(task, self.pids.pop(task), code, self._run_dir.launcher_log, "", 0.0, False))
@@ -121,9 +132,9 @@ def watch(tmp_path):
         config = build_config(None, {"training.mode": mode, "data.dataset": "synthetic"})
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
-        clock, limits = AwakeClock(lambda: machine.now), Limits.of(config)
+        clock, limits, call.requests = AwakeClock(lambda: machine.now), Limits.of(config), StopRequests()
         call.watch = Watch(
-            config, machine, run_dir, view, StopRequests(), limits, on_death(mode), clock=clock, sleep=machine.sleep
+            config, machine, run_dir, view, call.requests, limits, on_death(mode), clock=clock, sleep=machine.sleep
         )
         call.machine, call.notices = machine, view.notices
         return call.watch.until_the_end()
@@ -220,3 +231,29 @@ def test_a_machine_that_stood_still_costs_no_process_its_life(watch, frozen_s):
 def test_one_that_stays_stopped_is_ended(watch):
     assert watch(at={20: lambda machine: machine.stopped.add(STUCK)}).outcome == "completed"
     assert "worker-1 has been frozen for 5 s: ending it" in watch.notices[0] and watch.machine.restarts == {STUCK: 1}
+
+
+def test_a_leader_with_nothing_left_to_train_has_all_the_time_to_write_that_it_takes(watch):
+    assert watch(at={0: Machine.only_write, 900: Machine.complete}).outcome == "completed"
+    assert watch.machine.now > 900 and watch.notices == []
+
+
+def test_one_ctrl_c_lets_a_leader_write_that_had_nothing_left_to_train(watch):
+    def ctrl_c(_):
+        watch.requests.count += 1
+
+    assert watch(at={0: Machine.only_write, 100: ctrl_c, 400: Machine.complete}).outcome == "completed"
+    assert [(task, name) for _, task, name in watch.machine.signals] == [(CHIEF, "SIGTERM")]
+
+
+def test_a_last_dispatch_that_nobody_begins_ends_in_a_standstill_and_no_worker_is_accused(watch):
+    """Two are idle; who it is that holds it, nobody knows."""
+
+    def stop(machine):
+        machine.dispatches = [None]
+        machine.silent |= {task for task in machine.pids if task.type == "worker"}
+        machine.at.append((machine.now + 70, lambda machine: machine.silent.clear()))
+
+    assert watch(at={20: stop}).outcome == "completed"
+    assert watch.watch.silences == [] and len(watch.machine.started_at) == 2
+    assert watch.notices[0].startswith("training stands still: no update for 60 s")

@@ -139,6 +139,23 @@ def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run
     assert [row["step"] for row in read_rows(run_dir.evaluation)] == [10, 20]
 
 
+@pytest.mark.parametrize("name", ["", "checkpoints"])
+def test_what_is_scored_is_known_of_a_run_that_comes_while_it_is_awaited(run_dir, network, tmp_path, name):
+    save(run_dir, 10, always(1, network))
+    evaluate(run_dir.root, once=True, notify=print)
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=10, outcome="completed")
+    lines, place = [], tmp_path / "place"
+
+    def notify(line):
+        lines.append(line)
+        if line.startswith("waiting for a checkpoint"):
+            run_dir.root.rename(place)
+
+    assert evaluate(place / name, notify=notify) == []
+    assert len(lines) == 2 and "scored already" in lines[1]
+    assert [row["step"] for row in read_rows(RunDir(place).evaluation)] == [10]
+
+
 def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
     run_dir.best.mkdir()
     for name in (".model.99.keras", ".checkpoint.npz.99.tmp"):

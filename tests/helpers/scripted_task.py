@@ -234,7 +234,7 @@ class Run:
             "total": 3,
             "examples": applied,
         }
-        row |= {"examples_per_second": 1.0, "train_seconds": 1.0, "epoch": 0.0, "workers": []}
+        row |= {"examples_per_second": 1.0, "train_seconds": 1.0, "epoch": 0.0, "workers": [], "dispatches": []}
         row |= dict.fromkeys(("loss", "accuracy", "learning_rate", "staleness_mean"))
         with (self.root / "metrics/progress.jsonl").open("a") as file:
             file.write(json.dumps(row) + "\n")

@@ -222,7 +222,7 @@ def test_a_proof_that_does_not_hold_fails_a_run_that_completed(run_dir):
 
 def test_closing_table_shows_the_proof_and_what_faults_took_where_they_took_any(run_dir):
     text = closing_table(write(run_dir), run_dir)
-    assert "holds: slice of 391 rows" in text and "goodput" not in text
+    assert "holds: 391 rows agree with" in text and "goodput" not in text
     took = {"goodput": 0.75, "rolled_back_seconds": 1.5, "interrupted_seconds": 2.5}
     write_json(run_dir.training_result, RESULT | took)
     text = " ".join(closing_table(write(run_dir), run_dir).split())

@@ -111,6 +111,23 @@ def test_a_row_has_nothing_where_a_mean_is_no_number():
     assert progress.row("training")["diverged"] is False
 
 
+def test_a_row_names_who_is_at_each_open_dispatch():
+    progress = make_progress(steps=9)
+    for first in (0, 3, 6):
+        progress.scheduled(np.arange(first, first + 3))
+    assert progress.row("training")["dispatches"] == [None, None, None]
+    look(progress, applied((0, 1, 0, 0, 7, 1.0), (3, 2, 0, 1, 8, 1.0), (1, 3, 0, 0, 7, 1.0)))
+    assert progress.row("training")["dispatches"] == [7, 8, None]
+    look(progress, applied((2, 4, 0, 0, 7, 2.0), (4, 5, 0, 2, 9, 2.0)))
+    assert progress.row("training")["dispatches"] == [9, None], "done, taken over from one that died, not begun"
+
+
+def test_a_dispatch_of_rounds_is_nobodys():
+    progress = make_progress(mode="sync-ps")
+    progress.scheduled(np.arange(2))
+    assert progress.row("training")["dispatches"] == []
+
+
 def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(machine, monkeypatch):
     progress = make_progress(machine=machine)
     progress.clock.start()

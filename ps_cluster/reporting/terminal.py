@@ -1,0 +1,66 @@
+"""Output for a person who may cease to look: a run ends with the same exit code when its terminal is closed."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any, TextIO
+
+from rich.console import Console
+
+_ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
+
+
+def make_console() -> Console:
+    """Return a console on standard output that never fails because nobody looks."""
+    return Console(file=Output(sys.stdout))
+
+
+def print_error(message: str) -> None:
+    """Write `Error: message` to standard error, if it is still there."""
+    print(f"Error: {message}", file=Output(sys.stderr), flush=True)
+
+
+class Output:
+    """A text stream that goes silent when its reader leaves, and makes do with what its encoding has."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self._gone = False
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            text = text.translate(_ASCII).encode(self.encoding, "replace").decode(self.encoding)
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def isatty(self) -> bool:
+        return not self._gone and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        if self._gone:
+            return
+        try:
+            action()
+        except (OSError, ValueError):  # a broken pipe, a terminal that was closed, a closed file
+            self._gone = True
+            self._discard_the_rest()
+
+    def _discard_the_rest(self) -> None:
+        """What is buffered would raise again when the interpreter flushes standard output at its end."""
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+        except (OSError, ValueError):
+            pass
