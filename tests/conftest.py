@@ -1,4 +1,9 @@
+import signal
+
 import pytest
+
+# Where the tests run under nohup all that they start would ignore it; those that test it set it themselves.
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 
 @pytest.fixture(scope="session", autouse=True)
