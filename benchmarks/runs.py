@@ -19,7 +19,10 @@ CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 def timed(
     config: RunConfig, packed: PackedDataset, seconds: float, *body: str, project: Path = PROJECT
 ) -> dict[str, Any]:
-    """What `benchmarks.timed_run` of a project tells of `seconds` of training; `body` as there. RunFailed where it fails."""
+    """Return what `benchmarks.timed_run` of a project tells of `seconds` of training; `body` as there.
+
+    Raises RunFailed where it fails.
+    """
     steps = round(MOST_STEPS_PER_S * (seconds + 10))
     arm = Arm("timed_run", "benchmarks.timed_run", (str(seconds), *body), project=project)
     return run_arm(arm, config.with_values({"training.steps": steps}), packed)

@@ -1,4 +1,4 @@
-"""What it costs to wait for others: images/s and processor time of the modes in which workers do, beside all-reduce.
+"""Measure what it costs to wait for others: images/s and processor time of the modes in which workers do, beside all-reduce.
 
     python -m benchmarks.waiting --rounds 3 --models tutorial_cnn,cifar_tf_cnn --data-dir DATA
     python -m benchmarks.waiting --rounds 3 --data-dir DATA --before OTHER_CHECKOUT

@@ -48,7 +48,7 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> Allowance:
 
 
 def _folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
-    """Where the group's limits may stand: its own folder and all above it.
+    """Return the folders in which the group's limits may stand: its own and all above it.
 
     Inside a container the path may be that on the host, of which nothing is to be seen but the mount itself.
     """

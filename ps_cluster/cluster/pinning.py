@@ -1,7 +1,7 @@
 """Which cores of this machine each worker keeps to.
 
 A worker that moves between cores leaves its caches behind, and every worker that runs beside it there takes some of them.
-Where nobody waits for anybody, workers need not be equally fast, so each may stay where it is. Under a quota (a container
+In modes without waiting, workers need not be equally fast, so each may stay where it is. Under a quota (a container
 with `--cpus`) that allows less than the processors it sees, only the system knows which of them are free: nobody is pinned.
 """
 

@@ -68,7 +68,7 @@ class _Worker:
 
     @property
     def stopped_first(self) -> bool:
-        """Whether others had updates for longer than there are between two of its own, seen from row to row."""
+        """Return whether others had updates for longer than lies between two of its own, seen from row to row."""
         return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property

@@ -35,5 +35,5 @@ class StopRequests:
 
     @property
     def exit_code(self) -> int:
-        """What shells report for a process that was ended by this signal: 130 for Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
+        """Return what shells report for a process that was ended by this signal: 130 for Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
         return 128 + self.last_signal

@@ -22,7 +22,7 @@ from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run_dir import RowTail, RunDir
 from ps_cluster.training import checkpoints
 
-# Phases of a leader that has begun. Where nothing was left to train it only writes what follows from it.
+# Phases of a leader that has begun. A leader with nothing left to train goes straight to writing.
 _BEGUN = (*UNDER_WAY, "writing", "ended")
 _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 

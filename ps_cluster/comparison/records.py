@@ -215,7 +215,7 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: np.ndarra
 
 
 def arm_label(config: RunConfig) -> str:
-    """How the workers' updates come together, e.g. "async", "bounded s=3", "bounded lag=1", "sync-ps b=1", "async k=30 inverse"."""
+    """Name how the workers' updates come together, e.g. "async", "bounded lag=1", "sync-ps b=1", "async k=30 inverse"."""
     training = config.training
     words = [training.mode]
     if training.mode == "bounded":

@@ -57,7 +57,7 @@ class Output:
             self._discard_the_rest()
 
     def _discard_the_rest(self) -> None:
-        """What is buffered would raise again when the interpreter flushes standard output at its end."""
+        """Drop what is buffered: it would raise again when the interpreter flushes standard output at its end."""
         try:
             nowhere = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nowhere, self._stream.fileno())

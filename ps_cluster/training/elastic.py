@@ -6,7 +6,7 @@ asyncsgd/optim-eamsgd.lua), and its moving rate is beta / workers (mlaunch.lua).
 centre c, the moving rate a and the period k:
 
   x ← x_i;  x_i ← x_i - a (x - c);  c ← c + a (x - c)         an exchange
-  x_i ← x_i - (learning rate) g(x)                             a step, whose gradient is taken at the x of before the exchange
+  x_i ← x_i - (learning rate) g(x)                             a step, with the gradient at x, the weights before the exchange
   k - 1 times: x_i ← x_i - (learning rate) g(x_i)              the other steps of the period
 
 The first exchange changes nothing, because all begin with the weights of the centre. So a step id is the k steps and the
@@ -31,8 +31,8 @@ from ps_cluster.training.waiting import after
 
 
 class ElasticSlice(Slice):
-    """Holds the centre (the weights that are scored) and, for every worker, its own weights and those of before its last
-    exchange.
+    """Holds the centre (the weights that are scored) and two vectors for every worker: its own weights x_i, and the x that
+    they were before its last exchange.
 
     A worker is given both, float32 [2, n]: x_i and x. A push brings how far its steps have moved x_i.
     """
@@ -94,7 +94,7 @@ class LocalSteps:
 
         Args:
           step: int64 [], the period.
-          weights: [2, n], those of the worker, and those of before the exchange, where the first gradient is taken.
+          weights: [2, n], x_i of the worker, and its x before the exchange, where the first gradient is taken.
           statistics: float32 [m].
         Returns:
           As `TrainStep`, with the way moved in place of the gradient; `fresh` is what all steps add to keep^local_steps

@@ -106,6 +106,6 @@ class Condition:
 
 
 def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:
-    """What is in the queue already was for a graph that ended before it took its element."""
+    """Fill the queue up to `count` elements. What is in it was for a graph that ended before it took its element."""
     missing = tf.maximum(count - queue.size(), 0)
     return after([queue.enqueue_many(tf.zeros([missing], tf.bool))], count)
