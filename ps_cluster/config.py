@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from ps_cluster.data.augmentation_config import Augmentation
 from ps_cluster.errors import UserError
+from ps_cluster.files.validation import first_error
 from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.straggler_config import parse_stragglers
 
@@ -375,19 +376,4 @@ def _validated(tree: Layer, origin: str) -> RunConfig:
     try:
         return RunConfig.model_validate(tree)
     except ValidationError as error:
-        raise UserError(first_error(error, origin)) from error
-
-
-def first_error(error: ValidationError, origin: str) -> str:
-    """What is wrong with the input, on one line that names the field and the value."""
-    first = error.errors()[0]
-    field = ".".join(str(part) for part in first["loc"])
-    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
-    if first["type"] == "extra_forbidden":
-        return f"{origin}: unknown key '{field}'; configs/default.yaml lists all that there are{more}"
-    if first["type"] == "missing":
-        return f"{origin}: '{field}' is missing{more}"
-    reason = first["msg"].removeprefix("Value error, ")
-    if not field:  # settings that don't fit together, each named in the reason
-        return f"{origin}: {reason}"
-    return f"{origin}: {field}: got {first['input']!r}: {reason}{more}"
+        raise UserError(first_error(error, origin, "configs/default.yaml")) from error

@@ -11,8 +11,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import MODES, RunConfig, build_config, first_error, read_yaml
+from ps_cluster.config import MODES, RunConfig, build_config, read_yaml
 from ps_cluster.errors import UserError
+from ps_cluster.files.validation import first_error
 from ps_cluster.training.straggler_config import parse_stragglers
 
 BATCHES = ("same_per_update", "same_per_worker")

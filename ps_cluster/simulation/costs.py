@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import CONFIG_FOLDER, first_error, read_yaml
+from ps_cluster.config import CONFIG_FOLDER, read_yaml
 from ps_cluster.errors import UserError
+from ps_cluster.files.validation import first_error
 from ps_cluster.run_dir import write_whole
 from ps_cluster.training.straggler_config import Stragglers
 

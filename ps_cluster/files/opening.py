@@ -1,0 +1,26 @@
+"""Open files that somebody else may have written."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from ps_cluster.files.malformed import Malformed
+
+
+def read_bytes(path: Path, most_bytes: int) -> bytes:
+    """Return the content of a regular file of at most `most_bytes` bytes. A pipe or device is refused, not waited for.
+
+    Raises:
+      OSError: the system refused.
+      Malformed: no regular file, or more bytes.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise Malformed("is no regular file")
+        content = file.read(most_bytes + 1)
+    if len(content) > most_bytes:
+        raise Malformed(f"has more than {most_bytes:,} bytes")
+    return content

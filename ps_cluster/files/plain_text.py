@@ -1,0 +1,24 @@
+"""Make text from anywhere safe to print as one line."""
+
+from __future__ import annotations
+
+import unicodedata
+
+MOST_CHARACTERS = 1900
+
+
+def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return `text` on one line of at most `most` characters, without control characters or terminal escapes.
+
+    Escapes, controls and the marks that turn the direction of writing become `?`; what is too long loses its middle.
+    """
+    clean = "".join(" " if character.isspace() else _printable(character) for character in text)
+    line = " ".join(clean.split())
+    if len(line) <= most:
+        return line
+    half = (most - 5) // 2
+    return f"{line[:half]} ... {line[-half:]}"
+
+
+def _printable(character: str) -> str:
+    return "?" if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn") else character

@@ -1,0 +1,31 @@
+"""Tell in one line what a model found wrong with its input."""
+
+from __future__ import annotations
+
+import reprlib
+
+from pydantic import ValidationError
+
+from ps_cluster.files.plain_text import one_line
+
+_short = reprlib.Repr(maxlevel=2, maxdict=4, maxlist=4, maxtuple=4, maxstring=80, maxlong=40, maxother=80)
+
+
+def first_error(error: ValidationError, origin: str, known: str = "") -> str:
+    """Return the first problem, on one line that names the field and the value.
+
+    Args:
+      origin: where the input is from.
+      known: the file that lists all keys, or "".
+    """
+    first = error.errors()[0]
+    field = ".".join(str(part) for part in first["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        return f"{origin}: unknown key '{field}'{f'; {known} lists all that there are' if known else ''}{more}"
+    if first["type"] == "missing":
+        return f"{origin}: '{field}' is missing{more}"
+    reason = first["msg"].removeprefix("Value error, ")
+    if not field:  # settings that don't fit together, each named in the reason
+        return f"{origin}: {reason}"
+    return f"{origin}: {field}: got {one_line(_short.repr(first['input']), 300)}: {reason}{more}"
