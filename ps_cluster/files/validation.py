@@ -8,7 +8,8 @@ from pydantic import ValidationError
 
 from ps_cluster.files.plain_text import one_line
 
-_short = reprlib.Repr(maxlevel=2, maxdict=4, maxlist=4, maxtuple=4, maxstring=80, maxlong=40, maxother=80)
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxstring, _short.maxother = 2, 80, 80
 
 
 def first_error(error: ValidationError, origin: str, known: str = "") -> str:
