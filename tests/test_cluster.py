@@ -115,7 +115,7 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
     assert (final_weights(tmp_path / "whole") == final_weights(tmp_path / "again")).all()
 
     parts, mark = tmp_path / "parts", tmp_path / "applied"
-    held = {"PS_CLUSTER_TEST_PAUSE": f"applied:50:{tmp_path}"}
+    held = {"PS_CLUSTER_TEST_PAUSE": f"applied:50@{tmp_path}"}
     process = start("run", *SMALL, "--run-dir", parts, *options, env=held)
     wait_until(mark.exists, within_s=90)
     process.send_signal(signal.SIGINT)

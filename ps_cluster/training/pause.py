@@ -1,4 +1,4 @@
-"""A place in a step where a test can hold a worker, to kill it just there. Does nothing unless the environment says so."""
+"""Places in a step where a test can hold a worker, to kill it just there. Does nothing unless the environment says so."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import os
 
 import tensorflow as tf
 
-# "<point>:<step id>:<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed, applied.
+# "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed, applied.
 VARIABLE = "PS_CLUSTER_TEST_PAUSE"
 
 
 class Pause:
-    """The first worker that comes to the given point of the given step leaves a file there and goes no further."""
+    """The first worker that comes to a given point of a given step leaves a file there and goes no further."""
 
     def __init__(self, setting: str | None):
-        point, step, folder = setting.split(":", 2) if setting else (None, "-1", "")
-        self._point, self._step, self._folder = point, int(step), folder
+        places, _, self._folder = (setting or "").partition("@")
+        self._steps = {point: int(step) for point, _, step in (place.partition(":") for place in places.split(",") if place)}
 
     @classmethod
     def from_environment(cls) -> Pause:
@@ -23,7 +23,7 @@ class Pause:
 
     def __call__(self, point: str, step: tf.Tensor, identity: tf.Tensor) -> list[tf.Operation]:
         """What has to come before the rest of the step. The file `folder/point` holds the worker's index and pid."""
-        if point != self._point:
+        if point not in self._steps:
             return []
         marker = os.path.join(self._folder, point)
 
@@ -37,4 +37,4 @@ class Pause:
             with tf.control_dependencies([tf.io.write_file(marker, content)]):
                 return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), lambda count: count + 1, [0])[0]
 
-        return [tf.cond(tf.equal(step, self._step) & missing(marker, step), hold, lambda: 0).op]
+        return [tf.cond(tf.equal(step, self._steps[point]) & missing(marker, step), hold, lambda: 0).op]
