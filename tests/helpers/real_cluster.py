@@ -2,15 +2,20 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
-from tests.helpers.processes import wait_until
+from tests.helpers.processes import assert_none_left, wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
 SMALL = ("--dataset", "synthetic", "--model", "tutorial_cnn", "--batch-size", "32", "--precision", "float32")
 LIMIT_S = 180
+# Adam divides by the gradient's size and so enlarges its rounding; that of plain momentum stays small for a few updates.
+MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rate=0.02")
+TWO_AT_ONCE = ("--set", "cluster.steps_per_dispatch=2")
+ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05")
 
 
 def start(*arguments, env=None):
@@ -35,6 +40,13 @@ def finish(process, expected=0):
     return output
 
 
+def run(run_dir, *options):
+    """A small training from start to end; returns its summary."""
+    finish(start_run(run_dir, *options))
+    assert_none_left(run_dir)
+    return summary_of(run_dir)
+
+
 def rows(run_dir):
     """The complete rows of metrics/progress.jsonl so far."""
     path = run_dir / "metrics" / "progress.jsonl"
@@ -55,3 +67,32 @@ def tasks(run_dir):
 
 def summary_of(run_dir):
     return json.loads((run_dir / "summary.json").read_text())
+
+
+def stop(process):
+    """Ends the training early; returns the standard output."""
+    process.send_signal(signal.SIGINT)
+    return finish(process)
+
+
+def wait_for_snapshots(run_dir):
+    """Until there are two, so that one may be damaged."""
+    wait_until(lambda: len(list((run_dir / "snapshots").glob("step-*.npz"))) == 2, within_s=90)
+
+
+def wait_until_it_trains_without(run_dir, pids):
+    """Until these processes have successors and training goes on."""
+    wait_until(lambda: not pids & {task["pid"] for task in tasks(run_dir).values()}, within_s=60)
+    seen = len(rows(run_dir))
+
+    def trains():
+        new = [row["applied"] for row in rows(run_dir)[seen:] if row["phase"] == "training"]
+        return new and new[-1] > new[0]
+
+    wait_until(trains, within_s=60)
+
+
+def worked_since(run_dir, index, old_pids):
+    """Updates of processes of this worker that are none of those."""
+    workers = rows(run_dir)[-1]["workers"]
+    return sum(w["updates"] for w in workers if w["index"] == index and w["pid"] not in old_pids)

@@ -1,0 +1,86 @@
+"""Workers that are killed: every update is applied exactly once all the same."""
+
+import os
+import signal
+import time
+
+import pytest
+
+from tests.helpers.finished_runs import assert_ledger_is_exact, restarts
+from tests.helpers.processes import assert_none_left, wait_until
+from tests.helpers.real_cluster import finish, rows, start_run, stop, summary_of, tasks, wait_for_training, worked_since
+
+pytestmark = pytest.mark.cluster
+
+
+def test_workers_killed_at_each_point_of_a_step_are_not_applied_twice(tmp_path):
+    run_dir, marks = tmp_path / "run", tmp_path / "marks"
+    marks.mkdir()
+    held = {"PS_CLUSTER_TEST_PAUSE": f"before_pull:200,computed:500,applied:800@{marks}"}
+    process = start_run(run_dir, "--steps", 1500, "--no-evaluator", "--set", "cluster.steps_per_dispatch=1", env=held)
+    killed = {0: 0, 1: 0, 2: 0}
+    for point in ("before_pull", "computed", "applied"):
+        wait_until((marks / point).exists, within_s=90)
+        index, pid = map(int, (marks / point).read_text().split())
+        os.kill(pid, signal.SIGKILL)
+        killed[index] += 1
+    finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 1500)
+    assert summary["updates"]["replays_refused"] == 1, "only the step that was applied comes back and is refused"
+    assert restarts(summary) == killed and summary["updates"]["rolled_back"] == 0
+
+
+def test_killed_workers_take_part_again_while_the_others_go_on(tmp_path):
+    run_dir = tmp_path / "run"
+    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator")
+    wait_for_training(run_dir, updates=300)
+    pid = tasks(run_dir)["worker", 1]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    killed = time.time()
+    wait_until(lambda: worked_since(run_dir, 1, {pid}) > 0, within_s=30)
+    between = [row for row in rows(run_dir) if killed + 0.5 < row["time"]]
+    assert between[-1]["applied"] > between[0]["applied"], "training did not stop"
+
+    pids = {index: tasks(run_dir)["worker", index]["pid"] for index in (0, 1)}  # two at once, and one again
+    for pid in pids.values():
+        os.kill(pid, signal.SIGKILL)
+    wait_until(lambda: tasks(run_dir)["worker", 0]["pid"] != pids[0], within_s=10)
+    os.kill(tasks(run_dir)["worker", 0]["pid"], signal.SIGKILL)  # while TensorFlow still waits for it
+    known = {0: {pids[0], tasks(run_dir)["worker", 0]["pid"]}, 1: {pid, pids[1]}}
+    wait_until(lambda: all(worked_since(run_dir, index, known[index]) for index in known), within_s=60)
+    stop(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary)
+    assert summary["updates"]["rolled_back"] == 0 and restarts(summary) == {0: 2, 1: 2, 2: 0}
+
+
+def test_training_goes_on_without_the_worker_that_dies_every_time(tmp_path):
+    run_dir = tmp_path / "run"
+    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator")
+    wait_for_training(run_dir, updates=100)
+    killed = set()
+
+    def killed_until_it_is_gone():
+        worker = tasks(run_dir).get(("worker", 1), {})
+        if worker.get("address") and worker["pid"] not in killed:
+            os.kill(worker["pid"], signal.SIGKILL)
+            killed.add(worker["pid"])
+        return not worker.get("address")
+
+    wait_until(killed_until_it_is_gone, within_s=60)
+    began, before = rows(run_dir)[-1]["applied"], {w["pid"] for w in rows(run_dir)[-1]["workers"]}
+    wait_until(
+        lambda: rows(run_dir)[-1]["phase"] == "training" and rows(run_dir)[-1]["applied"] > began + 100, within_s=60
+    )
+    assert {w["index"] for w in rows(run_dir)[-1]["workers"] if w["pid"] not in before} == {0, 2}
+    os.kill(tasks(run_dir)["worker", 2]["pid"], signal.SIGKILL)  # another one is taken back all the same
+    old = {tasks(run_dir)["worker", 2]["pid"]} | {w["pid"] for w in rows(run_dir)[-1]["workers"]}
+    wait_until(lambda: worked_since(run_dir, 2, old), within_s=60)
+    output = stop(process)
+    assert_none_left(run_dir)
+    assert "goes on without worker-1" in output and len(killed) == 6
+    updates = summary_of(run_dir)["updates"]
+    assert updates["scheduled"] == updates["applied"] and updates["duplicated"] == updates["lost"] == 0

@@ -1,0 +1,98 @@
+"""Modes in which workers make rounds: equal mathematics, and no round is short."""
+
+import os
+import signal
+
+import numpy as np
+import pytest
+
+from tests.helpers.finished_runs import last_arrays, ledger_rows, slowness
+from tests.helpers.processes import assert_none_left, wait_until
+from tests.helpers.real_cluster import MOMENTUM, finish, run, start_run, summary_of, tasks, wait_for_training
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def synchronous(tmp_path_factory):
+    """The same 3 updates by all-reduce and on the parameter server, worker 2 five times slower."""
+    root = tmp_path_factory.mktemp("synchronous")
+    modes = ("sync", "sync-ps")
+    options = ("--steps", 3, "--seed", 3, "--straggler", "2:5x", *MOMENTUM)
+    return root, {mode: run(root / mode, "--mode", mode, *options) for mode in modes}
+
+
+def test_all_reduce_and_parameter_server_come_to_the_same_weights(synchronous):
+    root, summaries = synchronous
+    for summary in summaries.values():
+        assert summary["updates"]["applied"] == 3 and summary["staleness"]["max"] == 0
+        assert summary["gradients"] == {"scheduled": 9, "applied": 9, "dropped": 0, "per_update": 3}
+    one, other = last_arrays(root / "sync"), last_arrays(root / "sync-ps")
+    for name in ("weights", "slot_momentum"):  # but for the order in which three gradients are added
+        assert np.abs(one[name] - other[name]).max() < 1e-3 * np.abs(one[name]).max()
+
+
+def test_synchronous_workers_are_three_processes_that_took_the_same_batches(synchronous):
+    root, summaries = synchronous
+    took = [[(row["step"], row["version"], row["worker"]) for row in ledger_rows(root / mode)] for mode in summaries]
+    assert took[0] == took[1] == [(str(step), str(step // 3 + 1), str(step % 3)) for step in range(9)]
+    for mode, summary in summaries.items():
+        pids = {task["pid"] for (kind, _), task in tasks(root / mode).items() if kind == "worker"}
+        assert {worker["pid"] for worker in summary["workers"]} == pids and len(pids) == 3
+        assert [worker["updates"] for worker in summary["workers"]] == [3, 3, 3]
+        assert summary["evaluation"]["step"] == 3
+        assert slowness(root / mode) == pytest.approx({0: 1, 1: 1, 2: 5}, abs=0.3)
+
+
+def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
+    slow = ("--straggler", "2:+0.3s", "--steps", 40, "--no-evaluator")
+    summary = run(tmp_path / "run", "--mode", "sync-ps", "--backup-workers", 1, *slow)
+    gradients = summary["gradients"]
+    assert (gradients["applied"], gradients["per_update"]) == (80, 2) and gradients["dropped"] > 0
+    assert summary["updates"]["applied"] == 40 and summary["workers"][2]["updates"] < 10
+
+
+def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_snapshot(tmp_path):
+    run_dir = tmp_path / "run"
+    snapshots = ("--set", "checkpoints.snapshot_every_seconds=0.5")
+    process = start_run(
+        run_dir, "--mode", "sync", "--steps", 200, "--no-evaluator", "--straggler", "0:+0.02s", *snapshots
+    )
+    wait_until(lambda: list((run_dir / "snapshots").glob("step-*.npz")), within_s=90)
+    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
+    finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 200
+    assert summary["updates"]["duplicated"] == summary["updates"]["lost"] == 0
+    assert [worker["restarts"] for worker in summary["workers"]] == [1, 1, 1]
+
+
+def test_a_killed_worker_of_synchronous_rounds_comes_back_and_no_round_is_short(tmp_path):
+    run_dir = tmp_path / "run"
+    process = start_run(run_dir, "--mode", "sync-ps", "--steps", 200, "--no-evaluator", "--straggler", "0:+0.02s")
+    wait_for_training(run_dir, updates=10)
+    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
+    finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert summary["gradients"]["applied"] == 600 and summary["updates"]["applied"] == 200
+    assert [worker["updates"] for worker in summary["workers"]] == [200, 200, 200]
+
+
+def test_a_worker_killed_while_it_waits_leaves_nothing_held(tmp_path):
+    """Its graph stays on the parameter server beside that of the process that comes after it."""
+    run_dir = tmp_path / "run"
+    slow = ("--straggler", "2:+0.5s", "--steps", 30, "--no-evaluator")  # the others wait nearly all the time
+    process = start_run(run_dir, "--mode", "sync-ps", *slow, *MOMENTUM)
+    for updates in (3, 10):
+        wait_for_training(run_dir, updates=updates)
+        os.kill(tasks(run_dir)["worker", 0]["pid"], signal.SIGKILL)
+    finish(process)
+    assert_none_left(run_dir)
+    summary = summary_of(run_dir)
+    assert summary["gradients"] == {"scheduled": 90, "applied": 90, "dropped": 0, "per_update": 3}
+    assert summary["updates"]["applied"] == 30 and summary["updates"]["duplicated"] == 0
+    assert [worker["restarts"] for worker in summary["workers"]] == [2, 0, 0]
+    took = [(int(row["step"]), int(row["version"])) for row in ledger_rows(run_dir)]
+    assert took == [(step, step // 3 + 1) for step in range(90)]

@@ -1,0 +1,52 @@
+"""Read a run that has ended: its summary, its ledger, its weights."""
+
+import csv
+
+import numpy as np
+
+from ps_cluster.training import checkpoints
+
+
+def last_arrays(run_dir):
+    folder = run_dir / "checkpoints"
+    return checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays
+
+
+def ledger_rows(run_dir):
+    return list(csv.DictReader((run_dir / "metrics" / "updates.csv").open()))
+
+
+def update_columns(run_dir):
+    """The columns of the ledger that say who was how stale, as vectors."""
+    names = ("worker", "version", "staleness")
+    return {name: np.array([int(row[name]) for row in ledger_rows(run_dir)]) for name in names}
+
+
+def wait_s(row):
+    """How long the worker was slow on purpose."""
+    return float(row["pushed_time"]) - float(row["computed_time"])
+
+
+def slowness(run_dir):
+    """By worker: the median of the time from pull to push over that of the computation alone."""
+    ratios = {}
+    for row in ledger_rows(run_dir):
+        pulled, computed, pushed = (float(row[f"{name}_time"]) for name in ("pulled", "computed", "pushed"))
+        ratios.setdefault(int(row["worker"]), []).append((pushed - pulled) / (computed - pulled))
+    return {worker: round(float(np.median(found)), 1) for worker, found in sorted(ratios.items())}
+
+
+def restarts(summary):
+    return {worker["index"]: worker["restarts"] for worker in summary["workers"]}
+
+
+def assert_ledger_is_exact(summary, total=None, gradients=1):
+    """Of a run of `total` updates; without a number, of one that was stopped."""
+    updates = summary["updates"]
+    assert summary["outcome"] == ("stopped" if total is None else "completed")
+    total = total or updates["applied"]
+    assert (updates["scheduled"], updates["applied"]) == (total, total)
+    assert (updates["duplicated"], updates["lost"]) == (0, 0)
+    rows = total * gradients
+    assert summary["proof"]["holds"] and all(part["rows"] == rows for part in summary["proof"]["slices"])
+    assert sum(worker["updates"] for worker in summary["workers"]) == rows
