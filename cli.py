@@ -8,27 +8,29 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from benchmarks import arms, throughput
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.cluster import environment, start
 from ps_cluster.cluster.usage import age_seconds
 from ps_cluster.command_line import (
+    OUTPUT_FILE,
+    OUTPUT_FOLDER,
     CommaList,
     Number,
     OneLineErrors,
+    Whole,
     config_layers,
     config_options,
     layered_config,
     overrides,
 )
 from ps_cluster.comparison import plan, runner
-from ps_cluster.config import MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS
+from ps_cluster.config import LONGEST_SECONDS, MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace
 from ps_cluster.reporting.progress import make_view
-from ps_cluster.reporting.terminal import make_console
+from ps_cluster.reporting.terminal import make_console, print_error, print_line
 from ps_cluster.run_dir import RunDir
 from ps_cluster.simulation import start as simulation_start
 from ps_cluster.simulation.costs import known_costs
@@ -77,7 +79,7 @@ def run(
 @cli.command()
 @click.option("--checkpoint-dir", type=_FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
 @click.option("--once", is_flag=True, help="Score the newest checkpoint and return.")
-@click.option("--wait-seconds", type=Number(0), help="Longest wait without a sign of life; default: 600.")
+@click.option("--wait-seconds", type=Number(0, LONGEST_SECONDS), help="Longest wait without a sign of life; default: 600.")
 @click.option("--data-dir", type=_FOLDER, help="Where CIFAR-10 is; default: the data set that the run used.")
 def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
@@ -87,11 +89,11 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
     from ps_cluster.evaluation.evaluator import PATIENCE_S, evaluate
 
     patience_s = PATIENCE_S if wait_seconds is None else wait_seconds
-    evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=click.echo)
+    evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)
 
 
 @cli.command()
-@click.option("--run-dir", type=_FOLDER, required=True, help="Shared by the chief and the evaluator.")
+@click.option("--run-dir", type=OUTPUT_FOLDER, required=True, help="Shared by the chief and the evaluator.")
 @click.option("--resume", is_flag=True, help="The chief goes on from the newest checkpoint in the run directory.")
 @config_options(
     "--mode", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision", "--seed"
@@ -100,18 +102,18 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Be one task of the cluster that TF_CONFIG describes; give every task the same options (docs/operations.md)."""
     config = layered_config(file, assignments, options)
-    start.run_one_task(config, run_dir, os.environ.get("TF_CONFIG"), resume=resume, notify=click.echo)
+    start.run_one_task(config, run_dir, os.environ.get("TF_CONFIG"), resume=resume, notify=print_line)
 
 
 @cli.command()
 @click.argument("runs", nargs=-1, type=_FOLDER, metavar="[RUN_DIR]...")
 @click.option("--modes", type=_LIST, help="Comma between them; default: all but elastic.")
-@click.option("--seeds", type=click.IntRange(1, 100), help="How many: 0, 1, 2, …; default 3.")
+@click.option("--seeds", type=Whole(1, 100), help="How many: 0, 1, 2, …; default 3.")
 @click.option("--straggler", "stragglers", type=_LIST, help="Comma between settings, e.g. none,2:5x; default none.")
 @click.option("--batches", type=_LIST, help="same_per_update, same_per_worker; default both.")
 @click.option("--target-accuracy", type=Number(0, 1, min_open=True), help="For the time and images to it.")
 @click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
-@click.option("--output", type=_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")
+@click.option("--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")
 @click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
 @config_options(
     "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
@@ -149,12 +151,12 @@ def compare(
         target_accuracy = comparison.target_accuracy
         roots, code = runner.train_all(comparison, output)
     if code:
-        click.echo(f"Error: stopped before all runs were trained; the same command goes on: {output}", err=True)
+        print_error(f"stopped before all runs were trained; the same command goes on: {output}")
         return code
     from ps_cluster.comparison import report  # matplotlib takes half a second to import
 
     written = report.write_report(roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force)
-    report.print_report(written, Console())
+    report.print_report(written, make_console())
     return 0
 
 
@@ -163,26 +165,26 @@ def compare(
 def data(**options: Any) -> None:
     """Fetch and pack a data set, and say where it is."""
     wanted = layered_config(None, (), options).data
-    dataset = start.resolve_data(wanted.dataset, wanted.data_dir, notify=click.echo)
+    dataset = start.resolve_data(wanted.dataset, wanted.data_dir, notify=print_line)
     images = f"{dataset.train_examples} + {dataset.test_examples} images"
-    click.echo(f"{dataset.name} ({dataset.kind}), {images}: {dataset.directory}")
+    print_line(f"{dataset.name} ({dataset.kind}), {images}: {dataset.directory}")
 
 
 @cli.command()
-@click.option("--faults", type=click.IntRange(min=1), default=chaos_start.Settings.faults, help="How many in one run.")
-@click.option("--minutes", type=Number(0, min_open=True), help="Soak: as many faults as fit into this time.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
+@click.option("--faults", type=Whole(1, 10_000), default=chaos_start.Settings.faults, help="How many in one run.")
+@click.option("--minutes", type=Number(0, 100_000, min_open=True), help="Soak: as many faults as fit into this time.")
+@click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
 @click.option("--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn", help="The network.")
-@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=3, help="Worker processes.")
+@click.option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
 @click.option(
     "--ps",
     "parameter_servers",
-    type=click.IntRange(1, MOST_PARAMETER_SERVERS),
+    type=Whole(1, MOST_PARAMETER_SERVERS),
     default=1,
     help="Parameter server processes.",
 )
 @click.option(
-    "--run-dir", "root", type=_FOLDER, help="Where the runs and chaos.json go; default: a new folder in runs/."
+    "--run-dir", "root", type=OUTPUT_FOLDER, help="Where the runs and chaos.json go; default: a new folder in runs/."
 )
 @click.pass_context
 def chaos(context: click.Context, root: Path | None, **settings: Any) -> int:
@@ -190,7 +192,7 @@ def chaos(context: click.Context, root: Path | None, **settings: Any) -> int:
     given = click.core.ParameterSource.COMMANDLINE
     if settings["minutes"] and context.get_parameter_source("faults") == given:
         raise UserError("--faults and --minutes both say how long: give one of them")
-    return chaos_start.run_chaos(chaos_start.Settings(**settings), root, notify=click.echo)
+    return chaos_start.run_chaos(chaos_start.Settings(**settings), root, notify=print_line)
 
 
 @cli.command()
@@ -199,11 +201,11 @@ def chaos(context: click.Context, root: Path | None, **settings: Any) -> int:
 )
 @click.option("--models", type=_LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
 @click.option("--precisions", type=_LIST, default="float32,bfloat16", help="Precisions.")
-@click.option("--rounds", type=click.IntRange(1, 100), default=3, help="Measurements of each arm; medians are shown.")
+@click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; medians are shown.")
 @click.option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x, and what they keep.")
 @click.option("--ddp-python", type=_FOLDER, help="For the arms ddp and torch_single: a Python that has PyTorch.")
 @click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
-@click.option("--output", type=_FOLDER, help="Also write every figure to this JSON file.")
+@click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file.")
 @config_options("--dataset", "--data-dir")
 def bench(
     names: list[str],
@@ -222,44 +224,44 @@ def bench(
     chosen = arms.choose(names, ddp_python)
     if straggler:
         chosen = arms.with_straggler(chosen, straggler, wanted.cluster.workers)
-    dataset = start.resolve_data(wanted.data.dataset, wanted.data.data_dir, notify=click.echo)
+    dataset = start.resolve_data(wanted.data.dataset, wanted.data.data_dir, notify=print_line)
     cases = throughput.cases(models, precisions, dataset, overrides(assignments, options))
     throughput.print_table(
-        chosen, throughput.measure(chosen, cases, dataset, rounds, output, notify=click.echo), Console()
+        chosen, throughput.measure(chosen, cases, dataset, rounds, output, notify=print_line), make_console()
     )
 
 
 @cli.command()
 @click.option(
     "--workers",
-    type=CommaList(click.IntRange(1, 10_000)),
+    type=CommaList(Whole(1, 10_000)),
     default="10,100,1000,10000",
     help="Numbers, comma between them.",
 )
 @click.option(
-    "--ps", "parameter_servers", type=CommaList(click.IntRange(1, 256)), default="1,4,16,64,256", help="The same."
+    "--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same."
 )
 @click.option("--mode", type=click.Choice(simulation_start.MODES), default="async", help="sync: ring all-reduce.")
-@click.option("--backup-workers", type=click.IntRange(0), default=0, help="Mode sync-ps: so many may come late.")
+@click.option("--backup-workers", type=Whole(0, 9_999), default=0, help="Mode sync-ps: so many may come late.")
 @click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")
 @click.option("--network", type=click.Choice(known_costs()), help="Its costs; default: those of the run's network.")
 @click.option("--from", "calibrate_from", type=_FOLDER, metavar="RUN_DIR", help="Costs of a run with --workers 1.")
 @click.option("--check", "check_run", type=_FOLDER, metavar="RUN_DIR", help="Predict this finished run, and compare.")
-@click.option("--link-gbps", type=Number(0, min_open=True), default=10.0, help="Of each machine, each way.")
-@click.option("--latency-us", type=Number(0), default=50.0, help="One way, in microseconds.")
+@click.option("--link-gbps", type=Number(1e-6, 1e6), default=10.0, help="Of each machine, each way.")
+@click.option("--latency-us", type=Number(0, 1e9), default=50.0, help="One way, in microseconds.")
 @click.option("--one-machine", is_flag=True, help="All processes share its cores, and there is no network.")
-@click.option("--cores", type=click.IntRange(1, 1024), help="Of the one machine; default: those of this one.")
-@click.option("--steps-per-dispatch", type=click.IntRange(1, 1000), help="Other than the costs were measured with.")
-@click.option("--seed", type=click.IntRange(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
-@click.option("--json", "json_file", type=_FOLDER, metavar="FILE", help="Also write every figure to this file.")
-@click.option("--save-costs", type=_FOLDER, metavar="FILE", help="Write the costs as YAML.")
+@click.option("--cores", type=Whole(1, 1024), help="Of the one machine; default: those of this one.")
+@click.option("--steps-per-dispatch", type=Whole(1, 1000), help="Other than the costs were measured with.")
+@click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
+@click.option("--json", "json_file", type=OUTPUT_FILE, metavar="FILE", help="Also write every figure to this file.")
+@click.option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs as YAML.")
 @click.pass_context
 def simulate(context: click.Context, **settings: Any) -> None:
     """Predict throughput and staleness of clusters that are not there, to plan one."""
     if settings["check_run"]:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
         _refuse_others(context, *kept, because="--check predicts")
-    simulation_start.run_simulation(simulation_start.Settings(**settings), Console())
+    simulation_start.run_simulation(simulation_start.Settings(**settings), make_console())
 
 
 def _refuse_others(context: click.Context, *allowed: str, because: str) -> None:

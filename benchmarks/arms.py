@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.cluster.control_group import allowance
-from ps_cluster.config import CONFIG_FOLDER, RunConfig, read_yaml
+from ps_cluster.config import CONFIG_FOLDER, RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.training.straggler_config import parse_stragglers
 
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 import click
-from rich.console import Console
 
 from benchmarks.in_turns import CPU, Case, measure, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
 from benchmarks.throughput import case
 from ps_cluster.command_line import CommaList, OneLineCommand
 from ps_cluster.config import MODEL_NAMES
+from ps_cluster.reporting.terminal import make_console
 
 CHOICES = {
     "default": {},
@@ -52,7 +52,7 @@ def main(
         for name, values in CHOICES.items()
     ]
     rows = measure(cases, rounds, output)
-    print_table(f"3 workers + 1 ps unless said, n = {rounds}", beside_default(rows), COLUMNS, Console())
+    print_table(f"3 workers + 1 ps unless said, n = {rounds}", beside_default(rows), COLUMNS, make_console())
 
 
 def beside_default(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, plain_per_second
 from benchmarks.throughput import case
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.command_line import OneLineCommand, Whole
 from ps_cluster.config import MOST_WORKERS
+from ps_cluster.reporting.terminal import make_console
 
 WEIGHTS = 100
 COLUMNS = (
@@ -29,7 +29,7 @@ COLUMNS = (
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=3)
+@click.option("--workers", type=Whole(1, MOST_WORKERS), default=3)
 def main(rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None, workers: int) -> None:
     """Measure empty steps a second, and closures a second of a plain ClusterCoordinator."""
     packed = open_data(dataset, data_dir)
@@ -45,7 +45,7 @@ def main(rounds: int, seconds: float, dataset: str, data_dir: Path | None, outpu
         Case({"what": "plain closures"}, closures),
     ]
     rows = measure(cases, rounds, output)
-    print_table(f"{workers} workers, 1 ps, {WEIGHTS} weights, n = {rounds}", rows, COLUMNS, Console())
+    print_table(f"{workers} workers, 1 ps, {WEIGHTS} weights, n = {rounds}", rows, COLUMNS, make_console())
 
 
 if __name__ == "__main__":

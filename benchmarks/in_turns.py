@@ -16,8 +16,9 @@ from rich.table import Table
 from benchmarks.throughput import shown, spread
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
-from ps_cluster.command_line import Number
+from ps_cluster.command_line import OUTPUT_FILE, Number, Whole
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run_dir import write_json
 
 Figures = Mapping[str, Any]  # of one round
@@ -74,13 +75,13 @@ def options(command: Callable) -> Callable:
     for option in (
         click.option(
             "--output",
-            type=click.Path(dir_okay=False, path_type=Path),
+            type=OUTPUT_FILE,
             help="Also write every figure to this JSON file.",
         ),
         click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is."),
         click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto"),
         click.option("--seconds", type=Number(1, 300), default=12.0, help="Of each measurement."),
-        click.option("--rounds", type=click.IntRange(1, 100), default=3, help="Measurements of each case."),
+        click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each case."),
     ):
         command = option(command)
     return command
@@ -89,7 +90,7 @@ def options(command: Callable) -> Callable:
 def open_data(dataset: str, data_dir: Path | None) -> PackedDataset:
     """The data set that the runs map; this process and all that it starts are ready for TensorFlow."""
     os.environ.update(environment.for_tensorflow(os.environ))
-    return resolve_data(dataset, data_dir, notify=click.echo)
+    return resolve_data(dataset, data_dir, notify=print_line)
 
 
 def measure(cases: Sequence[Case], rounds: int, output: Path | None) -> list[dict[str, Any]]:
@@ -97,7 +98,7 @@ def measure(cases: Sequence[Case], rounds: int, output: Path | None) -> list[dic
     rows = [{**case.about, "rounds": []} for case in cases]
     for number in range(rounds):
         for case, row in zip(cases, rows):
-            click.echo(f"round {number + 1}/{rounds}: {case}")
+            print_line(f"round {number + 1}/{rounds}: {case}")
             row["rounds"].append(case.measure())
             if output:
                 write_json(output, {"rows": rows})

@@ -12,13 +12,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from benchmarks.arms import Arm
 from benchmarks.in_turns import Case, Figures, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import CHEAPEST_RULE, MOST_STEPS_PER_S
 from benchmarks.throughput import case, run_arm
 from ps_cluster.command_line import OneLineCommand
+from ps_cluster.reporting.terminal import make_console
 
 COLUMNS = (
     over_rounds("steps/s", "steps_per_second", ",.0f"),
@@ -55,7 +55,7 @@ def main(
         for taken in map(int, steps.split(","))
     ]
     rows = measure(cases, rounds, output)
-    print_table(f"3 workers, n = {rounds}", rows, COLUMNS, Console())
+    print_table(f"3 workers, n = {rounds}", rows, COLUMNS, make_console())
 
 
 if __name__ == "__main__":

@@ -18,15 +18,15 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.console import Console
 from rich.table import Table
 
 from benchmarks.arms import CLUSTER, PROJECT
 from benchmarks.in_turns import open_data
 from benchmarks.throughput import case, measure_once, scratch, spread
 from ps_cluster.cluster.lifeline import die_with_parent
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.command_line import OneLineCommand, Whole
 from ps_cluster.errors import RunFailed
+from ps_cluster.reporting.terminal import make_console, print_line
 from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.training.tables import read_csv
 
@@ -36,7 +36,7 @@ STEADY_S = 15.0  # training before the first fault, and what "before" is measure
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--rounds", type=click.IntRange(1), default=3)
+@click.option("--rounds", type=Whole(1, 100), default=3)
 @click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path))
 def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
@@ -52,14 +52,14 @@ def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
         measured = ratio | _faults(packed.name, data_dir)
         for name, value in measured.items():
             found.setdefault(name, []).append(value)
-            click.echo(f"{name}: {value:.2f}")
+            print_line(f"{name}: {value:.2f}")
     table = Table(title=f"{NETWORK}, {PRECISION}, 3 workers + 1 ps, n = {rounds}")
     for name in ("measure", "median", "min–max"):
         table.add_column(name)
     for name, values in found.items():
         over = spread(values)
         table.add_row(name, f"{over['median']:.2f}", f"{over['min']:.2f}–{over['max']:.2f}")
-    Console().print(table)
+    make_console().print(table)
 
 
 def _faults(dataset: str, data_dir: Path | None) -> dict[str, float]:

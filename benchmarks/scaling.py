@@ -13,14 +13,14 @@ from itertools import product
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, timed
 from benchmarks.throughput import case
-from ps_cluster.command_line import CommaList, Number, OneLineCommand
+from ps_cluster.command_line import CommaList, Number, OneLineCommand, Whole
 from ps_cluster.config import MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.reporting.terminal import make_console
 
 WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
 STALENESS = [f"staleness.{name}" for name in ("mean", "p95", "max")]
@@ -45,12 +45,12 @@ OF_PROCESSES = (MEMORY, CPU)
 @options
 @click.option(
     "--workers",
-    type=CommaList(click.IntRange(1, MOST_WORKERS)),
+    type=CommaList(Whole(1, MOST_WORKERS)),
     help="Default: 1,2,3,4,6,8; with --parameters 3.",
 )
 @click.option(
     "--ps",
-    type=CommaList(click.IntRange(1, MOST_PARAMETER_SERVERS)),
+    type=CommaList(Whole(1, MOST_PARAMETER_SERVERS)),
     help="Default: 1,2,4; with --parameters 1.",
 )
 @click.option(
@@ -74,7 +74,7 @@ def main(
     cases = [one_case(base, packed, seconds, *cluster, millions) for millions, cluster in grid]
     rows = measure(cases, rounds, output)
     for columns in tables:
-        print_table(title, rows, columns, Console())
+        print_table(title, rows, columns, make_console())
 
 
 def one_case(

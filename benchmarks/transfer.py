@@ -15,14 +15,14 @@ from pathlib import Path
 
 import click
 import numpy as np
-from rich.console import Console
 
 from benchmarks.in_turns import Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, per_second, plain_per_second
 from benchmarks.throughput import case
-from ps_cluster.command_line import CommaList, Number, OneLineCommand
+from ps_cluster.command_line import CommaList, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_WORKERS, RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.reporting.terminal import make_console
 
 FLOAT_BYTES = 4
 SENDER_ENDS_WITHIN_S = 10.0
@@ -41,7 +41,7 @@ COLUMNS = (
 @click.command(cls=OneLineCommand)
 @options
 @click.option("--parameters", type=CommaList(Number(0.01, 500)), default="20,100", help="Millions of weights.")
-@click.option("--workers", type=click.IntRange(1, MOST_WORKERS), default=3)
+@click.option("--workers", type=Whole(1, MOST_WORKERS), default=3)
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,
     parameters: tuple[float, ...], workers: int,
@@ -51,7 +51,7 @@ def main(
     base = case("tutorial_cnn", "float32", packed).with_values({"cluster.workers": workers})
     cases = [Case({"M weights": millions}, partial(rates, base, packed, seconds, millions)) for millions in parameters]
     title = f"GB/s: raw, and pulled + pushed by {workers} workers + 1 ps; n = {rounds}"
-    print_table(title, measure(cases, rounds, output), COLUMNS, Console())
+    print_table(title, measure(cases, rounds, output), COLUMNS, make_console())
 
 
 def rates(base: RunConfig, packed: PackedDataset, seconds: float, millions: float) -> dict[str, float]:

@@ -12,13 +12,13 @@ from functools import partial
 from pathlib import Path
 
 import click
-from rich.console import Console
 
 from benchmarks.arms import PROJECT
 from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
 from benchmarks.throughput import case
 from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.reporting.terminal import make_console
 
 SLOW = {"cluster.straggler": "2:5x"}
 WAYS = {
@@ -67,7 +67,7 @@ def main(
                     about = {"network": model, "way": way, "code": code}
                     cases.append(Case(about, partial(timed, config, packed, seconds, project=project)))
     rows = measure(cases, rounds, output)
-    print_table(f"3 workers, 1 ps where there is one, {precision}, n = {rounds}", rows, COLUMNS, Console())
+    print_table(f"3 workers, 1 ps where there is one, {precision}, n = {rounds}", rows, COLUMNS, make_console())
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from math import isfinite
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
@@ -12,6 +11,9 @@ import click
 
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig, build_config, parse_assignment
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.places import check_file, check_folder
+from ps_cluster.files.plain_numbers import decimal, whole
 from ps_cluster.reporting.terminal import print_error
 
 CONFIG_OPTIONS = {
@@ -36,6 +38,7 @@ CONFIG_OPTIONS = {
     "--seed": ("training.seed", "The same seed gives the same batches."),
 }
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
+MOST_OF_A_LIST = 100  # values with commas between them
 
 
 class CommaList(click.ParamType):
@@ -49,15 +52,56 @@ class CommaList(click.ParamType):
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple:
         if isinstance(value, tuple):
             return value  # click converts a default twice
-        return tuple(self._one.convert(part.strip(), parameter, context) for part in value.split(","))
+        parts = value.split(",")
+        if len(parts) > MOST_OF_A_LIST:
+            self.fail(f"{len(parts):,} values are more than the {MOST_OF_A_LIST} that are taken.", parameter, context)
+        return tuple(self._one.convert(part.strip(), parameter, context) for part in parts)
+
+
+class Whole(click.IntRange):
+    """A whole number of a range in plain digits; click also takes `1_000`, `010` and full-width digits."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
+        return super().convert(_plain(whole, value, self, parameter, context), parameter, context)
 
 
 class Number(click.FloatRange):
-    """A number of a range; click takes "nan" for one of every range, and "inf" where there is no upper limit."""
+    """A finite number of a range, likewise; click takes "nan" for one of every range."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
-        number = super().convert(value, parameter, context)
-        return number if isfinite(number) else self.fail(f"{value!r} is not a finite number.", parameter, context)
+        return super().convert(_plain(decimal, value, self, parameter, context), parameter, context)
+
+
+def _plain(
+    read: Callable[[str], Any],
+    value: Any,
+    kind: click.ParamType,
+    parameter: click.Parameter | None,
+    context: click.Context | None,
+) -> Any:
+    try:
+        return read(value) if isinstance(value, str) else value  # a default is a number already
+    except Malformed as error:
+        kind.fail(f"{value!r:.80} {error}.", parameter, context)
+
+
+class Output(click.Path):
+    """A file or folder that is written at the end, refused at once where it can't be."""
+
+    def __init__(self, check: Callable[[Path], None]):
+        super().__init__(path_type=Path)
+        self._check = check
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
+        path = super().convert(value, parameter, context)
+        try:
+            self._check(path)
+        except Malformed as error:
+            self.fail(f"'{path}' {error}.", parameter, context)
+        return path
+
+
+OUTPUT_FILE, OUTPUT_FOLDER = Output(check_file), Output(check_folder)
 
 
 class _OneLine:
@@ -71,10 +115,10 @@ class _OneLine:
             code = BAD_INPUT
         except (click.ClickException, UserError) as error:
             message = error.format_message() if isinstance(error, click.ClickException) else str(error)
-            print_error(" ".join(message.split()))
+            print_error(message)
             code = BAD_INPUT
         except RunFailed as error:
-            print_error(" ".join(str(error).split()))
+            print_error(str(error))
             code = FAILED
         except OSError as error:  # a full disk, a directory that went away
             where = f": '{error.filename}'" if error.filename else ""
@@ -147,7 +191,7 @@ def _click_type(key: str) -> click.ParamType | type:
     kinds_of_bound = ("ge", "gt", "le", "lt")
     bounds = {name: getattr(bound, name) for bound in field.metadata for name in kinds_of_bound if hasattr(bound, name)}
     if kind in (int, float):
-        return (click.IntRange if kind is int else click.FloatRange)(
+        return (Whole if kind is int else Number)(
             min=bounds.get("ge", bounds.get("gt")),
             max=bounds.get("le", bounds.get("lt")),
             min_open="gt" in bounds,

@@ -11,12 +11,13 @@ import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from ps_cluster.data.augmentation_config import Augmentation
 from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.validation import first_error
+from ps_cluster.files.yaml_files import dump_yaml, parse_yaml, read_yaml
 from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.straggler_config import parse_stragglers
 
@@ -36,14 +37,28 @@ SLOWEST_EXAMPLES_PER_SECOND = 20.0
 # Of a slice's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
 LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 
-Fraction = Annotated[float, Field(ge=0, le=1)]
+# Far above all that is of use, and far from where float32 ends.
+LARGEST_FACTOR, LONGEST_SECONDS = 1e6, 1e9
+SMALLEST_EPSILON = 1e-30
+MOST_FACTORS = 100
+
 Layer = dict[str, Any]
-# What reading YAML raises; a ValueError for what looks like a date or number and is none, such as 2024-13-45.
-YAML_ERRORS = (yaml.YAMLError, ValueError)
+
+
+def _no_zero(path: Path) -> Path:
+    if "\0" in str(path):
+        raise ValueError("no file name holds a zero character")
+    return path
+
+
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Factor = Annotated[float, Field(ge=0, le=LARGEST_FACTOR)]
+# Not strict, because YAML has paths as text and tuples as lists; what is in a tuple is strict.
+PathFromText = Annotated[Path, Field(strict=False), AfterValidator(_no_zero)]
 
 
 class _Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
 
 class Cluster(_Section):
@@ -63,15 +78,10 @@ class Cluster(_Section):
         parse_stragglers(text)
         return text
 
-    @field_validator("isolation", mode="before")
-    @classmethod
-    def _bare_off(cls, value: Any) -> Any:
-        return "off" if value is False else value  # YAML reads a bare off as false
-
 
 class Data(_Section):
     dataset: Literal["auto", "cifar10", "synthetic"]
-    data_dir: Path | None
+    data_dir: PathFromText | None
     augmentation: Augmentation
 
 
@@ -96,7 +106,7 @@ class Training(_Section):
 
 
 class DelayCompensation(_Section):
-    strength: float = Field(ge=0)
+    strength: Factor
     decay: Fraction
 
 
@@ -106,27 +116,26 @@ class Elastic(_Section):
 
 
 class LearningRateFactor(_Section):
-    match: str
-    factor: float = Field(ge=0)
+    # No regular expression: of some, a search takes longer than anybody waits.
+    match: str = Field(max_length=100)
+    factor: Factor
 
     @field_validator("match")
     @classmethod
-    def _compiles(cls, pattern: str) -> str:
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise ValueError(f"is not a regular expression: {error}") from error
+    def _is_a_pattern(cls, pattern: str) -> str:
+        if not re.fullmatch(r"[A-Za-z0-9_/*?-]+", pattern):
+            raise ValueError("write a part of a variable's path: letters, digits, _ - / and, for any others, ? and *")
         return pattern
 
 
 class Optimizer(_Section):
     rule: Literal["sgd", "momentum", "nesterov", "adam"]
-    learning_rate: float = Field(gt=0)
+    learning_rate: float = Field(gt=0, le=LARGEST_FACTOR)
     momentum: float = Field(ge=0, lt=1)
     beta_2: float = Field(ge=0, lt=1)
-    epsilon: float = Field(gt=0)
-    weight_decay: float = Field(ge=0)
-    learning_rate_factors: tuple[LearningRateFactor, ...]
+    epsilon: float = Field(ge=SMALLEST_EPSILON, le=LARGEST_FACTOR)
+    weight_decay: Factor
+    learning_rate_factors: tuple[LearningRateFactor, ...] = Field(strict=False, max_length=MOST_FACTORS)
 
 
 class Lookahead(_Section):
@@ -146,9 +155,9 @@ class Evaluation(_Section):
 
 
 class Checkpoints(_Section):
-    every_seconds: float = Field(gt=0)
-    snapshot_every_seconds: float = Field(gt=0)
-    keep: int = Field(ge=1)
+    every_seconds: float = Field(gt=0, le=LONGEST_SECONDS)
+    snapshot_every_seconds: float = Field(gt=0, le=LONGEST_SECONDS)
+    keep: int = Field(ge=1, le=1_000_000)
 
 
 class RunConfig(_Section):
@@ -287,7 +296,7 @@ class RunConfig(_Section):
         return self.total_updates(train_examples) * self.steps_per_update
 
     def to_yaml(self) -> str:
-        return yaml.safe_dump(self.model_dump(mode="json"), sort_keys=False)
+        return dump_yaml(self.model_dump(mode="json"))
 
     @property
     def wire(self) -> str:
@@ -323,31 +332,15 @@ def load_config(file: Path) -> RunConfig:
     return _validated(read_yaml(file), str(file))
 
 
-def read_yaml(file: Path) -> Layer:
-    try:
-        content = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise UserError(f"config file '{file}' can't be read: {error.strerror}") from error
-    except YAML_ERRORS as error:
-        raise UserError(f"config file '{file}' is not YAML: {' '.join(str(error).split())}") from error
-    if content is None:
-        return {}
-    if not isinstance(content, dict):
-        raise UserError(
-            f"config file '{file}' must hold sections like 'cluster:', but holds a {type(content).__name__}"
-        )
-    return content
-
-
 def parse_assignment(text: str) -> tuple[str, Any]:
     """`'optimizer.learning_rate=0.1'` → `('optimizer.learning_rate', 0.1)`; the value is read as YAML."""
     key, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+)+", key.strip()):
-        raise UserError(f"--set {text!r}: write it as section.key=value, e.g. optimizer.learning_rate=0.1")
+        raise UserError(f"--set {text!r:.300}: write it as section.key=value, e.g. optimizer.learning_rate=0.1")
     try:
-        return key.strip(), yaml.safe_load(value)
-    except YAML_ERRORS as error:
-        raise UserError(f"--set {text!r}: the value is not YAML") from error
+        return key.strip(), parse_yaml(value)
+    except Malformed as error:
+        raise UserError(f"--set {text!r:.300}: the value {error}") from error
 
 
 def _nested(dotted: Layer) -> Layer:
@@ -358,7 +351,7 @@ def _nested(dotted: Layer) -> Layer:
         for section in sections:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
-                raise UserError(f"{key}: '{section}' is given as {branch!r}, where a section with its settings belongs")
+                raise UserError(f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs")
         branch[name] = value
     return tree
 

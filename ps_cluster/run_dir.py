@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.errors import UserError
+from ps_cluster.files.plain_text import printable
 
 IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
 
@@ -190,7 +191,7 @@ _unsaid: deque[str] = deque(maxlen=100)
 
 def say(line: str) -> None:
     """Prints a line for the task's log; while the disk that the log is on is full, it is kept for the next time."""
-    _unsaid.append(line)
+    _unsaid.append(printable(line))
     say_the_rest()
 
 

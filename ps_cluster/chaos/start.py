@@ -8,7 +8,6 @@ falling. Both end after the same number of updates, computed from the same batch
 
 from __future__ import annotations
 
-import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -28,6 +27,7 @@ from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
+from ps_cluster.reporting.terminal import make_console, print_error, print_line
 from ps_cluster.run_dir import RunDir, write_json, write_whole
 from ps_cluster.training.tables import read_csv
 
@@ -38,7 +38,7 @@ def run_chaos(
     *,
     faults: Iterable[Fault] | None = None,
     bounds: Bounds = Bounds(),
-    notify: Callable[[str], None] = print,
+    notify: Callable[[str], None] = print_line,
     console: Console | None = None,
 ) -> int:
     """Returns the exit code: 0 passed, 1 not, 130 or 143 stopped by Ctrl-C or SIGTERM. Raises UserError for bad input.
@@ -62,9 +62,9 @@ def run_chaos(
             problems = ["stopped before the end"]
     report = experiment.report(problems)
     write_json(root / "chaos.json", report)
-    print_report(report, console or Console())
+    print_report(report, console or make_console())
     if report["problems"]:
-        print(f"Error: {report['problems'][0]} (see {root})", file=sys.stderr)
+        print_error(f"{report['problems'][0]} (see {root})")
     return requests.exit_code if requests.count else int(not report["passed"])
 
 

@@ -28,6 +28,7 @@ from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task,
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.plain_text import one_line
 from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
 
 FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
@@ -104,7 +105,7 @@ def run_task(
         from ps_cluster.evaluation.evaluator import evaluate
 
         # The launcher bounds the waiting.
-        evaluate(run_dir.checkpoints, patience_s=math.inf, notify=print, nice=True)
+        evaluate(run_dir.checkpoints, patience_s=math.inf, notify=say, nice=True)
     elif config.training.mode == "sync":
         from ps_cluster.training import sync_trainer
 
@@ -148,7 +149,7 @@ def _drain_on_signal() -> threading.Event:
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     """Writes down what ended the task and returns its exit code."""
     bad_input, told_in_a_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
-    lines = " ".join(str(error).split())
+    lines = one_line(str(error))
     with contextlib.suppress(OSError):  # the disk may be full
         if told_in_a_line:
             print(f"Error: {lines}", file=sys.stderr)

@@ -2,22 +2,62 @@
 
 from __future__ import annotations
 
+import ipaddress
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Annotated, Literal
 
 import portpicker
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.config import PARAMETER_SERVER_MODES
 from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import parse_json
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.plain_text import one_line
+from ps_cluster.files.validation import first_error
 
 CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
 TRAINING_TYPES = (CHIEF, PS, WORKER)
 # training.mode → the types of tasks in its cluster, none of which may be missing
 TYPES_OF_MODE = {**dict.fromkeys(PARAMETER_SERVER_MODES, TRAINING_TYPES), "sync": (WORKER,), "single": (CHIEF,)}
 
-_ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]+\]|[^\s:/]+):(\d{1,5})")
+_ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253}):([1-9][0-9]{0,4})")
+LAST_PORT = 65535
+
+
+def _is_address(text: str) -> str:
+    match = _ADDRESS.fullmatch(text)
+    if not match or int(match[2]) > LAST_PORT or match[1] and not _is_ipv6(match[1]):
+        raise ValueError(f"is not host:port, with a port in 1 to {LAST_PORT}")
+    return text
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
+
+
+class _Given(BaseModel):
+    # Keys that TensorFlow does not know are there in many a TF_CONFIG, e.g. "environment".
+    model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
+
+
+class _GivenTask(_Given):
+    type: Literal[CHIEF, PS, WORKER, EVALUATOR]
+    index: int = Field(ge=0)
+
+
+class _GivenConfig(_Given):
+    """The content of TF_CONFIG (https://www.tensorflow.org/guide/distributed_training#tf_config)."""
+
+    cluster: dict[str, Annotated[list[Annotated[str, AfterValidator(_is_address)]], Field(min_length=1)]]
+    task: _GivenTask
 
 
 @dataclass(frozen=True, order=True)
@@ -114,53 +154,36 @@ def from_tf_config(text: str | None) -> tuple[ClusterTopology, Task]:
     if not text:
         raise UserError("TF_CONFIG is not set: it names the cluster and which task of it this process is")
     try:
-        content = json.loads(text)
-    except ValueError as error:
-        raise UserError(f"TF_CONFIG is not JSON: {error}") from error
-    cluster = _cluster(_dictionary(content, "cluster"))
-    task = _task(_dictionary(content, "task"), cluster)
+        given = _GivenConfig.model_validate(parse_json(text))
+    except Malformed as error:
+        raise UserError(f"TF_CONFIG {error}") from error
+    except ValidationError as error:
+        raise UserError(first_error(error, "TF_CONFIG")) from error
+    cluster = _cluster(given.cluster)
+    task = _task(given.task, cluster)
     return ClusterTopology(cluster, evaluator=task.type == EVALUATOR), task
 
 
-def _dictionary(content: object, name: str) -> dict:
-    value = content.get(name) if isinstance(content, dict) else None
-    if not isinstance(value, dict):
-        raise UserError(f"TF_CONFIG: '{name}' must be an object, got {value!r}")
-    return value
-
-
-def _cluster(given: dict) -> dict[str, list[str]]:
+def _cluster(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
     members = {kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
     if tuple(cluster) not in TYPES_OF_MODE.values() or len(cluster) < len(members):
         raise UserError(
-            f"TF_CONFIG: cluster: got {', '.join(members) or 'nothing'}; it has either chief, ps and worker, "
-            "or only worker, or only chief"
+            f"TF_CONFIG: cluster: got {one_line(', '.join(members), 300) or 'nothing'}; it has either chief, ps and "
+            "worker, or only worker, or only chief"
         )
-    for kind, addresses in cluster.items():
-        if not isinstance(addresses, list) or not addresses:
-            raise UserError(f"TF_CONFIG: cluster.{kind} must be a list of host:port, got {addresses!r}")
-        for address in addresses:
-            _check_address(kind, address)
     if len(cluster.get(CHIEF, [""])) != 1:
-        raise UserError(f"TF_CONFIG: cluster.chief must be one address, got {cluster[CHIEF]!r}")
-    everywhere = [address for addresses in cluster.values() for address in addresses]
-    if twice := [address for address in everywhere if everywhere.count(address) > 1]:
-        raise UserError(f"TF_CONFIG: cluster: {twice[0]!r} is there twice")
+        raise UserError(f"TF_CONFIG: cluster.chief must be one address, got {len(cluster[CHIEF])}")
+    (address, times), *_ = Counter(address for addresses in cluster.values() for address in addresses).most_common(1)
+    if times > 1:
+        raise UserError(f"TF_CONFIG: cluster: {address!r} is there twice")
     return cluster
 
 
-def _check_address(kind: str, address: object) -> None:
-    match = _ADDRESS.fullmatch(address) if isinstance(address, str) else None
-    if not match or not 0 < int(match[2]) < 65536:
-        raise UserError(f"TF_CONFIG: cluster.{kind}: {address!r} is not host:port")
-
-
-def _task(given: dict, cluster: dict[str, list[str]]) -> Task:
-    kind, index = given.get("type"), given.get("index")
+def _task(given: _GivenTask, cluster: Mapping[str, list[str]]) -> Task:
     counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}
-    if not isinstance(kind, str) or kind not in counts:
-        raise UserError(f"TF_CONFIG: task.type: got {kind!r}; it is one of {', '.join(counts)}")
-    if type(index) is not int or not 0 <= index < counts[kind]:
-        raise UserError(f"TF_CONFIG: task.index: got {index!r}; the cluster has {counts[kind]} of type {kind}")
-    return Task(kind, index)
+    if given.type not in counts:
+        raise UserError(f"TF_CONFIG: task.type: got {given.type!r}; it is one of {', '.join(counts)}")
+    if given.index >= counts[given.type]:
+        raise UserError(f"TF_CONFIG: task.index: got {given.index}; the cluster has {counts[given.type]} of type {given.type}")
+    return Task(given.type, given.index)

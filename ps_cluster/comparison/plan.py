@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from copy import deepcopy
@@ -11,18 +12,21 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import MODES, RunConfig, build_config, read_yaml
+from ps_cluster.config import MODES, RunConfig, build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
+from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.training.straggler_config import parse_stragglers
 
 BATCHES = ("same_per_update", "same_per_worker")
+MOST_RUNS = 2000  # of the largest comparison: more take longer than a month
+LONGEST_NAME = 150  # characters of a run's folder
 
 
 class Arm(BaseModel):
     """A mode, and what is set otherwise than for all."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Literal[MODES]
     set: dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any] = {}
 
@@ -35,11 +39,12 @@ class Comparison(BaseModel):
     of an update over the batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1); "same" does not.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
-    arms: Annotated[tuple[Arm, ...], Field(min_length=1)]
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+    # Tuples are not strict: YAML has lists; what is in them is strict.
+    arms: Annotated[tuple[Arm, ...], Field(strict=False, min_length=1, max_length=100)]
     seeds: int = Field(default=3, ge=1, le=100)
-    stragglers: tuple[str, ...] = ("none",)
-    batches: Annotated[tuple[Literal[BATCHES], ...], Field(min_length=1)] = BATCHES
+    stragglers: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=20)] = ("none",)
+    batches: Annotated[tuple[Literal[BATCHES], ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
     learning_rate: Literal["linear", "same"] = "linear"
     target_accuracy: float | None = Field(default=None, gt=0, lt=1)
     settings: dict[str, Any] = {}
@@ -79,6 +84,9 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     Raises:
       UserError: the settings don't fit one of the modes, or there is nothing to run.
     """
+    count = comparison.seeds * len(comparison.stragglers) * len(comparison.batches) * len(comparison.arms)
+    if count > MOST_RUNS:
+        raise UserError(f"seeds, stragglers, batches and arms make {count:,} runs: at most {MOST_RUNS:,} are compared")
     runs: dict[str, PlannedRun] = {}
     for seed in range(comparison.seeds):
         for straggler in comparison.stragglers:
@@ -131,4 +139,6 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
         straggler,
     ]
     name = "-".join(re.sub(r"[^\w.=+]+", "_", label) for label in labels)
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     yield PlannedRun(f"{name}-seed{seed}", config)

@@ -6,12 +6,12 @@ import json
 import shutil
 from pathlib import Path
 
-import yaml
-
 from ps_cluster.cluster.start import resolve_data, start_run
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs
 from ps_cluster.errors import UserError
+from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.reporting.progress import make_view
+from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run_dir import RunDir, write_whole
 
 PLAN = "comparison.yaml"
@@ -28,7 +28,7 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     """
     runs = planned_runs(comparison)
     data = runs[0].config.data
-    resolve_data(data.dataset, data.data_dir, notify=print)  # what is wrong with it is found before anything is made
+    resolve_data(data.dataset, data.data_dir, notify=print_line)  # what is wrong with it is found before anything is made
     _claim(output, comparison)
     roots = [output / "runs" / run.name for run in runs]
     for number, (run, root) in enumerate(zip(runs, roots), 1):
@@ -53,7 +53,7 @@ def _completed(root: Path) -> bool:
 
 def _claim(output: Path, comparison: Comparison) -> None:
     # The target is of the report alone: another one needs no other runs.
-    plan = yaml.safe_dump(comparison.model_dump(mode="json", exclude={"target_accuracy"}), sort_keys=False)
+    plan = dump_yaml(comparison.model_dump(mode="json", exclude={"target_accuracy"}))
     file = output / PLAN
     try:
         if file.is_file() and file.read_text(encoding="utf-8") != plan:

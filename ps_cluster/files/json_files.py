@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 from typing import Any, NoReturn, TypeVar
 
@@ -11,10 +12,11 @@ from pydantic import BaseModel, ValidationError
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import read_bytes
+from ps_cluster.files.plain_numbers import decimal, whole
 from ps_cluster.files.validation import first_error
 
-MOST_BYTES = 64 * 2**20  # a summary of 100,000 scores has 20 MB
-MOST_DIGITS = 400  # of one number; Python's own limit is 4,300
+MOST_BYTES = 24 * 2**20  # a summary of 100,000 scores has 20 MB
+MOST_PARTS = 2_000_000  # commas, colons and brackets: "[[],[],…" takes twenty times its bytes in memory
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -42,12 +44,15 @@ def parse_json(text: bytes | str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-      Malformed: not JSON, too deep, a key twice in one object, NaN or an infinity, or a number of too many digits.
+      Malformed: not JSON, too many values, too deep, a key twice in one object, NaN or an infinity, or a number of too many
+        digits.
     """
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text
+        if sum(text.count(mark) for mark in ",:[{") > MOST_PARTS:
+            raise Malformed(f"holds more than {MOST_PARTS:,} values")
         return json.loads(
-            text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_int=_whole, parse_float=_float
+            text, object_pairs_hook=_object, parse_constant=_refuse_constant, parse_int=whole, parse_float=decimal
         )
     except Malformed:
         raise
@@ -60,25 +65,10 @@ def parse_json(text: bytes | str) -> Any:
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise Malformed(f"has the key {next(key for key in keys if keys.count(key) > 1)!r:.60} twice")
+        key = next(key for key, times in Counter(key for key, _ in pairs).items() if times > 1)
+        raise Malformed(f"has the key {key!r:.60} twice")
     return found
 
 
 def _refuse_constant(name: str) -> NoReturn:
     raise Malformed(f"has {name}, which is no number of JSON")
-
-
-def _whole(digits: str) -> int:
-    _check_digits(digits)
-    return int(digits)
-
-
-def _float(digits: str) -> float:
-    _check_digits(digits)
-    return float(digits)
-
-
-def _check_digits(digits: str) -> None:
-    if len(digits) > MOST_DIGITS:
-        raise Malformed(f"has a number of {len(digits):,} digits")

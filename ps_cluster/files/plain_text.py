@@ -5,6 +5,7 @@ from __future__ import annotations
 import unicodedata
 
 MOST_CHARACTERS = 1900
+_UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 
 
 def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
@@ -20,5 +21,10 @@ def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
     return f"{line[:half]} ... {line[-half:]}"
 
 
+def printable(text: str) -> str:
+    """Return `text` with `?` for every control character, line breaks among them; what is harmless stays as it is."""
+    return text if text.isascii() and text.isprintable() else "".join(map(_printable, text))
+
+
 def _printable(character: str) -> str:
-    return "?" if unicodedata.category(character) in ("Cc", "Cf", "Cs", "Co", "Cn") else character
+    return "?" if unicodedata.category(character) in _UNSAFE else character

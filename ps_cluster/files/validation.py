@@ -27,6 +27,9 @@ def first_error(error: ValidationError, origin: str, known: str = "") -> str:
     if first["type"] == "missing":
         return f"{origin}: '{field}' is missing{more}"
     reason = first["msg"].removeprefix("Value error, ")
-    if not field:  # settings that don't fit together, each named in the reason
+    if first["type"] in ("model_type", "dict_type"):
+        reason = "names with values are needed"
+    elif not field:  # settings that don't fit together, each named in the reason
         return f"{origin}: {reason}"
-    return f"{origin}: {field}: got {one_line(_short.repr(first['input']), 300)}: {reason}{more}"
+    where = f"{origin}: {field}" if field else origin
+    return f"{where}: got {one_line(_short.repr(first['input']), 300)}: {reason}{more}"

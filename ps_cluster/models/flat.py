@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from math import prod
 
 import keras
@@ -46,9 +46,12 @@ class FlatLayout:
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """float32 [length]: for each weight the factor of the first pattern found in its variable's path, else 1."""
-        rules = list(rules)
-        chosen = [next((factor for pattern, factor in rules if re.search(pattern, path)), 1.0) for path in self.paths]
+        """float32 [length]: for each weight the factor of the first pattern found in its variable's path, else 1.
+
+        In a pattern `?` is any character, and `*` any number of them.
+        """
+        rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
+        chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
         return np.repeat(np.array(chosen, np.float32), self.sizes)
 
 

@@ -14,9 +14,10 @@ from rich.text import Text
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.plain_text import printable
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import Row, RunState
-from ps_cluster.reporting.terminal import Output
+from ps_cluster.reporting.terminal import Output, SafeConsole
 from ps_cluster.run_dir import RunDir
 
 LINE_EVERY_S = 5.0
@@ -27,7 +28,7 @@ _MEASURES = ("loss", "accuracy", "staleness_mean", "learning_rate")
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
     """A live view where `stream` (standard output) is a terminal that can move its cursor, else plain lines."""
     output = Output(stream or sys.stdout)
-    console = Console(file=output, highlight=False)
+    console = SafeConsole(output, highlight=False)
     live = output.isatty() and console.is_terminal and not console.is_dumb_terminal
     return LiveView(console, clock) if live else PlainView(output, clock)
 
@@ -92,7 +93,7 @@ class PlainView(ProgressView):
         self.notice(f"run directory {run_dir.root}")
 
     def notice(self, line: str) -> None:
-        self._output.write(f"[{dashboard.clock(self._seconds()):>5}] {line}\n")
+        self._output.write(f"[{dashboard.clock(self._seconds()):>5}] {printable(line)}\n")
         self._output.flush()
 
     def progress(self, row: Row) -> None:
@@ -139,7 +140,7 @@ class LiveView(ProgressView):
         self._live.start()
 
     def notice(self, line: str) -> None:
-        self._console.print(Text(line))
+        self._console.print(Text(printable(line)))
 
     def evaluation(self, row: Row) -> None:
         super().evaluation(row)

@@ -4,22 +4,45 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, TextIO
 
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+
+from ps_cluster.files.plain_text import one_line, printable
 
 _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
 
 
 def make_console() -> Console:
-    """Return a console on standard output that never fails because nobody looks."""
-    return Console(file=Output(sys.stdout))
+    """Return a console on standard output that never fails because nobody looks, and shows text from anywhere as it is."""
+    return SafeConsole(Output(sys.stdout))
+
+
+def print_line(line: str) -> None:
+    """Write `line` to standard output without control characters, if it is still there."""
+    print(printable(line), file=Output(sys.stdout), flush=True)
 
 
 def print_error(message: str) -> None:
-    """Write `Error: message` to standard error, if it is still there."""
-    print(f"Error: {message}", file=Output(sys.stderr), flush=True)
+    """Write `Error: message` as one line of less than 2,000 characters to standard error, if it is still there."""
+    print(f"Error: {one_line(message)}", file=Output(sys.stderr), flush=True)
+
+
+class SafeConsole(Console):
+    """A console for text from anywhere: brackets are no markup in it, and only its own styles and moves are escapes."""
+
+    def __init__(self, file: Output, *, highlight: bool = True):
+        super().__init__(file=file, markup=False, emoji=False, highlight=highlight)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=_printable_lines(segment.text))
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
 
 
 class Output:

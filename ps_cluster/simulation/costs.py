@@ -6,18 +6,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import CONFIG_FOLDER, read_yaml
+from ps_cluster.config import CONFIG_FOLDER
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
+from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.run_dir import write_whole
 from ps_cluster.training.straggler_config import Stragglers
 
 COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 
-Seconds = Annotated[float, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, le=1e6)]
 Variation = Annotated[float, Field(ge=0, le=10)]
 """Coefficient of variation: standard deviation over mean."""
 
@@ -27,15 +27,15 @@ _DELAYS = ("pull_delay_seconds", "push_delay_seconds", "step_gap_seconds")
 class Costs(BaseModel):
     """Of one step of one worker. Seconds are wall seconds on a free machine, but for those called cpu."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     measured_on: str
-    parameters: int = Field(ge=1)
-    bytes_per_parameter: float = Field(gt=0)  # on the wire
-    images_per_step: int = Field(ge=1)
+    parameters: int = Field(ge=1, le=10**12)
+    bytes_per_parameter: float = Field(gt=0, le=8)  # on the wire
+    images_per_step: int = Field(ge=1, le=10**9)
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]  # as in the configuration
 
-    compute_seconds: float = Field(gt=0)  # from the parameters' arrival at the worker to the gradient
+    compute_seconds: float = Field(gt=0, le=1e6)  # from the parameters' arrival at the worker to the gradient
     compute_cv: Variation
     worker_cpu_seconds: Seconds  # all that the worker's process takes in a step, its share of pull and push included
 
@@ -155,4 +155,4 @@ def make_costs(values: dict[str, Any], origin: str) -> Costs:
 
 def write_costs(file: Path, costs: Costs) -> None:
     """As YAML that `read_costs` takes."""
-    write_whole(file, yaml.safe_dump(costs.model_dump(mode="json"), sort_keys=False))
+    write_whole(file, dump_yaml(costs.model_dump(mode="json")))

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-_ONE = re.compile(r"(\d+):(?:(\d+(?:\.\d+)?)x|\+(\d+(?:\.\d+)?)s)")
+_NUMBER = r"([0-9]{1,4}(?:\.[0-9]{1,6})?)"
+_ONE = re.compile(rf"(0|[1-9][0-9]{{0,4}}):(?:{_NUMBER}x|\+{_NUMBER}s)")
+MOST_TIMES, MOST_EXTRA_S = 1000, 3600
 NONE, GAMMA = "none", "random:gamma"
 
 # Ali et al. 2000, "Representing task and machine heterogeneities for heterogeneous computing systems" (Tamkang J. Sci.
@@ -59,18 +61,20 @@ def parse_stragglers(text: str) -> Stragglers:
         return Stragglers(gamma=True)
     slow = tuple(_slowness(part) for part in text.split(";"))
     if len({one.worker for one in slow}) < len(slow):
-        raise ValueError(f"{text!r} names a worker twice")
+        raise ValueError(f"{text!r:.80} names a worker twice")
     return Stragglers(slow)
 
 
 def _slowness(text: str) -> Slowness:
     match = _ONE.fullmatch(text.strip())
-    factor = float(match[2] or 1) if match else 0.0
-    if not match or factor < 1:
+    if not match:
         raise ValueError(
-            f"{text!r} is no straggler: write 2:5x (worker 2 takes 5 times as long), 1:+0.2s, random:gamma or none"
+            f"{text!r:.80} is no straggler: write 2:5x (worker 2 takes 5 times as long), 1:+0.2s, random:gamma or none"
         )
-    return Slowness(int(match[1]), factor, float(match[3] or 0))
+    factor, extra_s = float(match[2] or 1), float(match[3] or 0)
+    if not 1 <= factor <= MOST_TIMES or extra_s > MOST_EXTRA_S:
+        raise ValueError(f"{text!r} is no straggler: a factor is in 1 to {MOST_TIMES}, a delay at most {MOST_EXTRA_S} s")
+    return Slowness(int(match[1]), factor, extra_s)
 
 
 def machine_means(workers: int, seed: int) -> np.ndarray:

@@ -82,7 +82,7 @@ def test_dropout_draws_from_the_random_state_that_it_is_given():
 def test_factors_go_to_the_variables_that_the_first_matching_pattern_names():
     model = make("airbench")
     layout = FlatLayout.of(model.trainable_variables)
-    factors = layout.factors([("whiten/kernel", 0.0), ("norm./beta", 64.0), ("whiten", 3.0)])
+    factors = layout.factors([("whiten/kernel", 0.0), ("norm*/beta", 64.0), ("whiten", 3.0)])
     names = [path.removeprefix("airbench/") for path in layout.paths]
     by_path = dict(zip(names, np.split(factors, np.cumsum(layout.sizes)[:-1])))
     assert (by_path["whiten/kernel"] == 0).all() and (by_path["whiten/bias"] == 3).all()

@@ -1,0 +1,180 @@
+"""Read and write YAML: bounded, without what makes a short file large, and with values that are what they look like.
+
+The values are those of YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema) in decimal: `1e-3` is a number,
+and `off`, `2024-01-01` are text. What other versions of YAML take for another number, such as `010`, is refused.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from ps_cluster.errors import UserError
+from ps_cluster.files import plain_numbers
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import read_bytes
+
+MOST_BYTES = 2**16  # PyYAML takes up to 2 s for them; the longest file that is shipped has 5,000
+MOST_LEVELS = 20
+
+_WORDS = {"": None, "~": None} | {
+    spelling: value
+    for word, value in {"null": None, "true": True, "false": False}.items()
+    for spelling in (word, word.capitalize(), word.upper())
+}
+_NOT_FINITE = re.compile(r"[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)")
+_DOUBTFUL = re.compile(
+    r"[-+]?(0[box][0-9A-Fa-f_]+|[0-9][0-9_]*(:[0-5]?[0-9])*(\.[0-9_]*)?([eE][-+]?[0-9]+)?|\.[0-9][0-9_]*([eE][-+]?[0-9]+)?)"
+)
+_AROUND = (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)
+
+Events = Iterator[yaml.Event]
+
+
+def read_yaml(path: Path) -> dict[str, Any]:
+    """Return the sections of a YAML file; those of an empty one are none.
+
+    Raises:
+      UserError: it can't be read, or is refused by `parse_yaml`; one line that names the file and, if it can, the line.
+    """
+    try:
+        content = parse_yaml(read_bytes(path, MOST_BYTES))
+    except OSError as error:
+        raise UserError(f"config file '{path}' can't be read: {error.strerror or error}") from error
+    except Malformed as error:
+        raise UserError(f"config file '{path}' {error}") from error
+    if content is None:
+        return {}
+    if not isinstance(content, dict):
+        raise UserError(
+            f"config file '{path}' must hold sections like 'cluster:', but holds a {type(content).__name__}"
+        )
+    return content
+
+
+def parse_yaml(text: bytes | str) -> Any:
+    """Return the value of a YAML text: dict, list, str, int, float, bool or None.
+
+    Raises:
+      Malformed: not YAML, too long, too deep, more than one document, a key twice in one mapping or a key that is no text, an
+        anchor, alias, merge key or tag, or a number that is too long or that others read as another one.
+    """
+    if len(text) > MOST_BYTES:
+        raise Malformed(f"has more than {MOST_BYTES:,} bytes")
+    try:
+        text = text.decode("utf-8") if isinstance(text, bytes) else text
+        return _document(yaml.parse(text, Loader=yaml.SafeLoader))
+    except Malformed:
+        raise
+    except (yaml.YAMLError, ValueError, OverflowError) as error:
+        raise Malformed(f"is not YAML: {_reason(error)}") from error
+
+
+def dump_yaml(value: Any) -> str:
+    """Return YAML from which `parse_yaml` reads the same value."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def represent_text(self, text: str) -> yaml.Node:
+        """Quote what would be read as something else than text."""
+        return self.represent_scalar("tag:yaml.org,2002:str", text, None if _is_plain_text(text) else "'")
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+def _is_plain_text(text: str) -> bool:
+    try:
+        return isinstance(_plain(text), str)
+    except Malformed:
+        return False
+
+
+def _document(events: Events) -> Any:
+    inside = (event for event in events if not isinstance(event, _AROUND))
+    first = next(inside, None)
+    if first is None:
+        return None
+    value = _value(first, inside, MOST_LEVELS)
+    if next(inside, None) is not None:
+        raise Malformed("holds more than one document")
+    return value
+
+
+def _value(event: yaml.Event, events: Events, levels: int) -> Any:
+    """Build what begins with `event`. Nothing is built of an alias, so a file never becomes larger than it is."""
+    if isinstance(event, yaml.AliasEvent) or event.anchor:
+        raise _at(event, "anchors and aliases (&, *) are not read: write the value itself")
+    if event.tag:
+        raise _at(event, "tags (!) are not read: leave it out")
+    if isinstance(event, yaml.ScalarEvent):
+        return _scalar(event)
+    if not levels:
+        raise _at(event, f"nested deeper than {MOST_LEVELS} levels")
+    if isinstance(event, yaml.SequenceStartEvent):
+        return [_value(item, events, levels - 1) for item in _until(yaml.SequenceEndEvent, events)]
+    return _mapping(events, levels - 1)
+
+
+def _mapping(events: Events, levels: int) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for event in _until(yaml.MappingEndEvent, events):
+        key = _value(event, events, levels)
+        if not isinstance(key, str):
+            raise _at(event, f"a key must be text, not {key!r:.60}")
+        if key == "<<" and not event.style:
+            raise _at(event, "merge keys (<<) are not read: write the values themselves")
+        if key in found:
+            raise _at(event, f"the key {key!r:.60} is there twice")
+        found[key] = _value(next(events), events, levels)
+    return found
+
+
+def _until(end: type[yaml.Event], events: Events) -> Events:
+    for event in events:
+        if isinstance(event, end):
+            return
+        yield event
+
+
+def _scalar(event: yaml.ScalarEvent) -> Any:
+    if event.style:  # quoted, or a block of text
+        return event.value
+    try:
+        return _plain(event.value)
+    except Malformed as error:
+        raise _at(event, str(error)) from error
+
+
+def _plain(text: str) -> Any:
+    """Return the value of a scalar without quotes."""
+    if text in _WORDS:
+        return _WORDS[text]
+    if _NOT_FINITE.fullmatch(text):
+        return float(text.replace(".", ""))
+    if plain_numbers.is_whole(text):
+        return plain_numbers.whole(text)
+    if plain_numbers.is_decimal(text):
+        return plain_numbers.decimal(text)
+    if _DOUBTFUL.fullmatch(text):
+        raise Malformed(f"{text!r:.60} is no plain decimal number: write it as one, or in quotes where it is text")
+    return text
+
+
+def _at(event: yaml.Event, problem: str) -> Malformed:
+    return Malformed(f"can't be taken: line {event.start_mark.line + 1}: {problem}")
+
+
+def _reason(error: Exception) -> str:
+    """Return the parser's reason without the piece of the file that it quotes."""
+    mark = getattr(error, "problem_mark", None)
+    reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
+    return f"line {mark.line + 1}: {reason}" if mark else reason
