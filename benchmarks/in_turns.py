@@ -18,7 +18,7 @@ from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
 from ps_cluster.command_line import Number
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.run_dir import write_json
+from ps_cluster.files.writing import write_json
 
 Figures = Mapping[str, Any]  # of one round
 NOTHING = "–"  # where a case has no such figure

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ps_cluster.errors import UserError
+from ps_cluster.files.writing import open_to_write
 
 OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 OFFICIAL_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
@@ -212,7 +213,7 @@ def _whole_size(headers: http.client.HTTPMessage) -> int | None:
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
     """Open the partial file for this process alone: two that write into it would only spoil it."""
-    with open(part, "a+b") as file:
+    with os.fdopen(open_to_write(part, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             # Between open and lock its last owner may have renamed it to the finished file.

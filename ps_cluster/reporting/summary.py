@@ -9,9 +9,10 @@ from typing import Any
 
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import KINDS
+from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
 from ps_cluster.reporting.dashboard import trainer_type
-from ps_cluster.run_dir import RunDir, read_rows, write_json
+from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.training.training_clock import from_json
 
 __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")

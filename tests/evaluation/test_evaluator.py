@@ -17,7 +17,8 @@ from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.evaluator import evaluate
-from ps_cluster.run_dir import RunDir, read_rows, write_json, write_whole
+from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
 

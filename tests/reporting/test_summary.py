@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.reporting.closing_table import histogram_bars
 from ps_cluster.reporting.summary import print_closing_table, refresh_evaluation, write_summary
-from ps_cluster.run_dir import RunDir, append_row, write_json, write_whole
+from ps_cluster.run_dir import RunDir, append_row
 
 RESULT = {
     "completed": True,
