@@ -94,6 +94,11 @@ class RunDir:
         return self.root / "summary.json"
 
     @property
+    def summary_lock(self) -> Path:
+        """Held while the summary is made of the rows there are: launcher and evaluator both do, in turn."""
+        return self.root / ".summary.lock"
+
+    @property
     def metrics(self) -> Path:
         return self.root / "metrics"
 

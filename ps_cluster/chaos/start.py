@@ -49,11 +49,11 @@ def run_chaos(
       root: gets the folders of both runs and chaos.json; None makes a new folder under runs/.
       faults: instead of those of the plan.
     """
-    root = (root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos").resolve()
+    root = root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos"
     with locks.sole_use(root, "--run-dir:", notify):
         if not locks.is_empty(root):
             raise UserError(f"--run-dir: '{root}' is not empty: choose another")
-        return _run_in(root, settings, faults=faults, bounds=bounds, notify=notify, console=console)
+        return _run_in(root.resolve(), settings, faults=faults, bounds=bounds, notify=notify, console=console)
 
 
 def _run_in(

@@ -28,6 +28,7 @@ from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting import summary
 from ps_cluster.reporting.progress import ProgressView
@@ -90,17 +91,19 @@ def run_local(
             view.tasks(cluster.states())
             view.close()
         try:
-            written = summary.write_summary(
-                run_dir,
-                outcome=ending.outcome,
-                wall_seconds=time.monotonic() - began,
-                began=began,
-                life=environment.life_of(os.getpid()),
-                restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
-                silences=[silent.to_json() for silent in watch.silences],
-                usage=cluster.usage.report(),
-                machine=machine.describe(),
-            )
+            with locks.in_turn(run_dir.summary_lock):
+                written = summary.write_summary(
+                    run_dir,
+                    outcome=ending.outcome,
+                    wall_seconds=time.monotonic() - began,
+                    began=began,
+                    life=environment.life_of(os.getpid()),
+                    restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+                    silences=[silent.to_json() for silent in watch.silences],
+                    usage=cluster.usage.report(),
+                    machine=machine.describe(),
+                    network=network.to_json(),
+                )
         except OSError as error:
             _exit_code(ending, left)  # says what went wrong first
             raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error

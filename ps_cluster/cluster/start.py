@@ -62,7 +62,7 @@ def resume_run(root: Path, *, view: ProgressView, began: float | None = None) ->
 
 
 def _resume(run_dir: RunDir, root: Path, *, view: ProgressView, began: float | None) -> int:
-    ownership.check_file(run_dir.config)
+    ownership.refuse_foreign(run_dir.config)
     run_dir.make_folders()
     config = load_config(run_dir.config)
     config.check_fits_one_machine()
@@ -108,7 +108,7 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
     run_dir = RunDir(root.resolve())
     if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
-    held = run_dir.root if task == topology.leader else run_dir.workspace(task.type, task.index)
+    held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
     with locks.sole_use(held, WHAT, notify):
         dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
         config = complete_config(config, dataset)

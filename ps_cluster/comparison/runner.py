@@ -58,7 +58,7 @@ def _claim(output: Path, comparison: Comparison) -> None:
     file = output / PLAN
     try:
         if file.is_file():
-            ownership.check_file(file)
+            ownership.refuse_foreign(file)
         if file.is_file() and file.read_text(encoding="utf-8") != plan:
             raise UserError(f"--output: '{output}' holds another comparison: choose another, or remove it")
         if not file.is_file() and not locks.is_empty(output):

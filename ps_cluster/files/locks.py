@@ -27,12 +27,13 @@ from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import open_to_write
 
 LOCK = ".lock"
+MOMENT_S = 5.0
 SHARERS_END_WITHIN_S = 10.0  # from SIGKILL to the end of a process that the kernel holds up
 
 _MOST_BYTES = 2**16
 _MOST_CHARACTERS = 300  # of the holder's command
 _TRIES = 100
-_LOOK_EVERY_S = 0.1
+_LOOK_EVERY_S = 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 Notify = Callable[[str], None]
@@ -100,7 +101,7 @@ def sole_use(folder: Path, what: str, notify: Notify) -> Iterator[None]:
     Raises:
       UserError: another command holds it, it belongs to another user (files/ownership.py), or it can't be written.
     """
-    missing = [place for place in (folder, *folder.parents) if not place.exists()]
+    missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
     lock = _take(folder, what, notify)
     try:
         yield
@@ -119,19 +120,17 @@ def share(path: Path) -> None:
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
     """Return when no process shares `path` any more. Raises UserError where one still does after `within_s`."""
-    deadline = time.monotonic() + within_s
     with os.fdopen(open_to_write(path, os.O_RDWR | os.O_CREAT)) as file:
-        while True:
-            try:
-                return fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again"
-                    ) from error
-                time.sleep(_LOOK_EVERY_S)
-            except OSError:  # no locks here, which was said when the folder was taken
-                return None
+        if not _wait_for(file.fileno(), within_s):
+            raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
+
+
+@contextlib.contextmanager
+def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
+    """Hold `path` for the moment that the block takes, once nobody else does. Who has it for `within_s` stands still: go on."""
+    with os.fdopen(open_to_write(path, os.O_RDWR | os.O_CREAT)) as file:
+        _wait_for(file.fileno(), within_s)
+        yield
 
 
 def is_empty(folder: Path) -> bool:
@@ -177,6 +176,22 @@ def _holder(path: Path) -> str:
         return str(read_json(path, Holder, _MOST_BYTES))
     except (OSError, UserError):  # it has only just begun, or is just ending
         return "another command"
+
+
+def _wait_for(descriptor: int, within_s: float) -> bool:
+    """Lock a file; False where others have it for longer than `within_s`. Where there are no locks nobody waits."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        except OSError:
+            return True
+        else:
+            return True
 
 
 def _is_at(descriptor: int, path: Path) -> bool:

@@ -19,6 +19,10 @@ from ps_cluster.errors import UserError
 Notify = Callable[[str], None]
 
 
+class Foreign(UserError):
+    """A file or folder of another user, or one reached through a link that another user made."""
+
+
 def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = None) -> None:
     """Refuse a folder that is another user's, and say where others may write. One that is not there yet has only its way.
 
@@ -27,11 +31,11 @@ def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = 
       notify: gets one line for each thing that is said.
       user: id of the one who works; None: of this process.
     Raises:
-      UserError: it belongs to another user, or the way there leads through a link that another user made.
+      Foreign: it belongs to another user, or the way there leads through a link that another user made.
     """
     user = os.geteuid() if user is None else user
     check_way(folder, what, user=user)
-    if folder.exists():
+    if os.path.exists(folder):
         _check_owner(folder, what, notify, user)
     for line in _open_to_others(folder.resolve()):
         notify(f"{what} '{folder}': {line}")
@@ -43,7 +47,7 @@ def check_way(folder: Path, what: str, *, user: int | None = None) -> None:
     for link in _links(folder.absolute(), set()):
         owner = os.lstat(link).st_uid
         if owner not in (0, user):
-            raise UserError(
+            raise Foreign(
                 f"{what} '{folder}' is reached through '{link}', a link that {name_of(owner)} made: "
                 "name the folder itself, or choose another"
             )
@@ -55,10 +59,10 @@ def is_foreign(path: Path, *, user: int | None = None) -> bool:
     return user != 0 and os.stat(path).st_uid not in (0, user)
 
 
-def check_file(path: Path) -> None:
-    """Raise UserError where a file that is about to be trusted belongs to another user."""
+def refuse_foreign(path: Path) -> None:
+    """Raise Foreign where a file or folder that is about to be trusted belongs to another user."""
     if is_foreign(path):
-        raise UserError(
+        raise Foreign(
             f"'{path}' belongs to {name_of(os.stat(path).st_uid)}: copy what you trust into a folder of yours"
         )
 
@@ -74,7 +78,7 @@ def name_of(user: int) -> str:
 def _check_owner(folder: Path, what: str, notify: Notify, user: int) -> None:
     owner = os.stat(folder).st_uid
     if is_foreign(folder, user=user):
-        raise UserError(
+        raise Foreign(
             f"{what} '{folder}' belongs to {name_of(owner)}, who could change what lies in it: choose another"
         )
     if owner not in (0, user):
@@ -84,7 +88,7 @@ def _check_owner(folder: Path, what: str, notify: Notify, user: int) -> None:
 def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
     """The links on the way to an absolute path, those behind links included."""
     for place in (*reversed(path.parents), path):
-        if place not in seen and place.is_symlink():
+        if place not in seen and os.path.islink(place):
             seen.add(place)
             yield place
             yield from _links(place.parent / os.readlink(place), seen)
@@ -93,7 +97,7 @@ def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
 def _open_to_others(folder: Path) -> Iterator[str]:
     """What others may do to a folder: write into it, or put another in the place of it or of one above it."""
     for place in (folder, *folder.parents):
-        if not place.exists():
+        if not os.path.exists(place):  # or it is out of reach: whoever opens it is told
             continue
         status = os.stat(place)
         sticky = status.st_mode & stat.S_ISVTX

@@ -39,6 +39,7 @@ def write_summary(
     silences: list[Json],
     usage: Json,
     machine: Json,
+    network: Json,
 ) -> Json:
     """Writes summary.json and returns it.
 
@@ -52,6 +53,7 @@ def write_summary(
       silences: worker processes that were ended because they did nothing (cluster/silence.py).
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
+      network: "private", and "notice": what was said where it is not (cluster/isolation.py).
     """
     config = load_config(run_dir.config)
     rows = list(read_rows(run_dir.progress))
@@ -90,6 +92,7 @@ def write_summary(
         "peak_memory_bytes": usage["peak_memory_bytes"],
         "processes": usage["processes"],
         "machine": machine,
+        "network": network,
         "evaluation": _evaluation(run_dir),
     }
     write_json(run_dir.summary, summary)
