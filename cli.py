@@ -28,6 +28,7 @@ from ps_cluster.command_line import (
 from ps_cluster.comparison import plan, runner
 from ps_cluster.config import LONGEST_SECONDS, MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks
 from ps_cluster.reporting import trace
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.reporting.terminal import make_console, print_error, print_line
@@ -146,17 +147,18 @@ def compare(
     if runs and (values or file or given.keys() - {"target_accuracy"}):
         raise UserError("with finished runs only --output, --target-accuracy, --baseline and --force can be given")
     roots, code = list(runs), 0
-    if not runs:
-        comparison = plan.read_comparison(file, given, values)
-        target_accuracy = comparison.target_accuracy
-        roots, code = runner.train_all(comparison, output)
-    if code:
-        print_error(f"stopped before all runs were trained; the same command goes on: {output}")
-        return code
-    from ps_cluster.comparison import report  # matplotlib takes half a second to import
+    with locks.sole_use(output, "--output:", notify=print_line):
+        if not runs:
+            comparison = plan.read_comparison(file, given, values)
+            target_accuracy = comparison.target_accuracy
+            roots, code = runner.train_all(comparison, output)
+        if code:
+            print_error(f"stopped before all runs were trained; the same command goes on: {output}")
+            return code
+        from ps_cluster.comparison import report  # matplotlib takes half a second to import
 
-    written = report.write_report(roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force)
-    report.print_report(written, make_console())
+        written = report.write_report(roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force)
+        report.print_report(written, make_console())
     return 0
 
 

@@ -15,7 +15,6 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.training.straggler_config import parse_stragglers
 
-
 PROJECT = Path(__file__).resolve().parents[1]
 
 

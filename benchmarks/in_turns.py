@@ -18,8 +18,8 @@ from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
 from ps_cluster.command_line import OUTPUT_FILE, Number, Whole
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run_dir import write_json
 
 Figures = Mapping[str, Any]  # of one round
 NOTHING = "–"  # where a case has no such figure

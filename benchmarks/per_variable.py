@@ -19,8 +19,9 @@ from benchmarks.arm import keras_model, keras_optimizer
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.writing import write_json
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.run_dir import RunDir, append_row, write_json
+from ps_cluster.run_dir import RunDir, append_row
 from ps_cluster.training import async_trainer, checkpoints
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step import TrainStep

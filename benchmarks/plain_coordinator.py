@@ -20,7 +20,8 @@ from benchmarks.runs import per_second
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.run_dir import RunDir, append_row, write_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir, append_row
 from ps_cluster.training import async_trainer, checkpoints
 from ps_cluster.training.run_progress import RunProgress
 

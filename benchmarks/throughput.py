@@ -27,7 +27,8 @@ from ps_cluster.cluster.start import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.run_dir import RunDir, write_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir
 
 ARM_TIMEOUT_S = 600
 BATCH_SIZE = 128

@@ -1,4 +1,4 @@
-"""The one place that names every file of a run, and writes whole files so that no reader ever sees half of one."""
+"""The one place that names every file of a run, and what its rows are written and read with."""
 
 from __future__ import annotations
 
@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks, ownership
 from ps_cluster.files.plain_text import printable
+from ps_cluster.files.writing import open_append
 
 IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
 
@@ -25,26 +27,36 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
-        """A new run directory.
+        """A new run directory, in a folder that is not there or empty.
 
         Raises:
           UserError: there is something in the way, or it can't be written.
         """
+        if not locks.is_empty(root):
+            raise UserError(
+                f"run directory '{root}' exists and is not empty: choose another, or go on with --resume {root}"
+            )
         run_dir = cls(root.resolve())
+        run_dir.make_folders()
+        return run_dir
+
+    def make_folders(self) -> None:
+        """Make what is missing of the folders that every run has.
+
+        Raises:
+          UserError: there is something in the way, it can't be written, or another user made a link of one.
+        """
         try:
-            if root.is_dir() and any(root.iterdir()):
-                raise UserError(
-                    f"run directory '{root}' exists and is not empty: choose another, or go on with --resume {root}"
-                )
-            for folder in (run_dir.root, run_dir.metrics, run_dir.checkpoints, run_dir.logs, run_dir.errors):
+            for folder in self._written:
+                ownership.check_way(folder, "folder of the run")
+            for folder in (self.root, self.metrics, self.checkpoints, self.logs, self.errors):
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
-            with run_dir.launcher_log.open("a"):
+            with open_append(self.launcher_log):
                 pass
         except (NotADirectoryError, FileExistsError) as error:
-            raise UserError(f"run directory '{root}' can't be made: a file is in the way") from error
+            raise UserError(f"run directory '{self.root}' can't be made: a file is in the way") from error
         except OSError as error:
-            raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-        return run_dir
+            raise UserError(f"run directory '{self.root}' can't be written: {error.strerror}") from error
 
     @classmethod
     def open(cls, root: Path) -> RunDir:
@@ -53,6 +65,17 @@ class RunDir:
         if not run_dir.config.is_file():
             raise UserError(f"run directory '{root}' is not one: it holds no {run_dir.config.name}")
         return run_dir
+
+    @property
+    def _written(self) -> tuple[Path, ...]:
+        """The folders that a run writes into."""
+        metrics = self.metrics, self.journal(0).parent
+        return (self.root, *self.states, *metrics, self.tensorboard, self.best, self.logs, self.errors, self.tasks)
+
+    @property
+    def alive(self) -> Path:
+        """Shared by all tasks of the run for as long as they live."""
+        return self.root / ".alive"
 
     @property
     def config(self) -> Path:
@@ -70,6 +93,11 @@ class RunDir:
     @property
     def summary(self) -> Path:
         return self.root / "summary.json"
+
+    @property
+    def summary_lock(self) -> Path:
+        """Held while the summary is made of the rows there are: launcher and evaluator both do, in turn."""
+        return self.root / ".summary.lock"
 
     @property
     def metrics(self) -> Path:
@@ -159,27 +187,13 @@ class RunDir:
         """What ended a task, written by the task itself."""
         return self.errors / f"{task_type}-{index}.json"
 
+    @property
+    def tasks(self) -> Path:
+        return self.root / "tasks"
+
     def workspace(self, task_type: str, index: int) -> Path:
         """The working directory of a task: the graph names its data and identity relative to it."""
-        return self.root / "tasks" / f"{task_type}-{index}"
-
-
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Writes beside `path`, flushes to the disk and renames: readers see the old file or the new one, never a part."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            file.write(content.encode() if isinstance(content, str) else content)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
-def write_json(path: Path, value: Any) -> None:
-    write_whole(path, json.dumps(value, indent=1) + "\n")
+        return self.tasks / f"{task_type}-{index}"
 
 
 LIFE = "PS_CLUSTER_LIFE"  # environment variable: names the launcher's life, for rows; a task without one has none
@@ -205,7 +219,7 @@ def say_the_rest() -> None:
 
 def append_row(path: Path, row: dict[str, Any]) -> None:
     """One JSON object as a line, in a single write."""
-    with path.open("ab") as file:
+    with open_append(path) as file:
         file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
 
 

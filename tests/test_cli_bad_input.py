@@ -14,7 +14,8 @@ from click.testing import CliRunner
 from cli import cli
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
-from ps_cluster.run_dir import RunDir, write_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
 PROJECT = Path(__file__).parents[1]

@@ -27,8 +27,10 @@ from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.reporting.terminal import make_console, print_error, print_line
-from ps_cluster.run_dir import RunDir, write_json, write_whole
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training.tables import read_csv
 
 
@@ -47,8 +49,22 @@ def run_chaos(
       root: gets the folders of both runs and chaos.json; None makes a new folder under runs/.
       faults: instead of those of the plan.
     """
-    root = (root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos").resolve()
-    _make_folder(root)
+    root = root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos"
+    with locks.sole_use(root, "--run-dir:", notify):
+        if not locks.is_empty(root):
+            raise UserError(f"--run-dir: '{root}' is not empty: choose another")
+        return _run_in(root.resolve(), settings, faults=faults, bounds=bounds, notify=notify, console=console)
+
+
+def _run_in(
+    root: Path,
+    settings: Settings,
+    *,
+    faults: Iterable[Fault] | None,
+    bounds: Bounds,
+    notify: Callable[[str], None],
+    console: Console | None,
+) -> int:
     with StopRequests() as requests:
         experiment = Experiment(settings, root, bounds, notify, lambda: requests.count > 0)
         try:
@@ -164,12 +180,3 @@ class Experiment:
         finally:
             run.stop()
             self._left += run.left_behind()
-
-
-def _make_folder(root: Path) -> None:
-    try:
-        root.mkdir(parents=True, exist_ok=True)
-        if any(root.iterdir()):
-            raise UserError(f"--run-dir: '{root}' is not empty: choose another")
-    except OSError as error:
-        raise UserError(f"--run-dir: '{root}' can't be made: {error.strerror}") from error

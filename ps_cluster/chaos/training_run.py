@@ -17,6 +17,7 @@ import psutil
 
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.topology import Task
+from ps_cluster.files.writing import open_append
 from ps_cluster.run_dir import RowTail, RunDir
 
 CLI = Path(__file__).resolve().parents[2] / "cli.py"
@@ -39,7 +40,7 @@ class TrainingRun:
         self._output = output
         self._progress = RowTail(self._run_dir.progress)
         what = ("--resume", str(self.root)) if options is None else ("--run-dir", str(self.root), *options)
-        with output.open("ab") as file:
+        with open_append(output) as file:
             self._popen = subprocess.Popen(
                 [sys.executable, str(CLI), "run", *what],
                 stdin=subprocess.DEVNULL,

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ps_cluster.cluster.fork_server import MESSAGE_BYTES
+from ps_cluster.files.writing import open_append
 
 ARGV = (sys.executable, "-m", "ps_cluster.cluster.fork_server")
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
@@ -100,7 +101,7 @@ class ForkServer:
         self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self._channel.settimeout(LOOK_EVERY_S)
         self._timeout_s = FIRST_ANSWER_TIMEOUT_S
-        with theirs, self._log.open("ab") as log:
+        with theirs, open_append(self._log) as log:
             self._server = self._popen(
                 [*ARGV, str(theirs.fileno()), str(self._run_root)],
                 env=dict(self._env),

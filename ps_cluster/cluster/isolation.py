@@ -24,18 +24,27 @@ REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
 _TIMEOUT_S = 30.0  # the kernel makes a namespace in milliseconds, but queues behind others that it takes down
-_OPEN = "the ports of this run are open to whoever reaches this machine"
+_OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them runs code as you"
 
 
 @dataclass(frozen=True)
 class Network:
-    """Where tasks run: in the namespace of these descriptors, or without any in the network of the launcher."""
+    """Where tasks run: in the namespace of these descriptors, or without any in the network of the launcher.
+
+    Attributes:
+      notice: what that means for the user where the network is not private, else None.
+    """
 
     descriptors: tuple[int, ...] = ()
+    notice: str | None = None
 
     @property
     def isolated(self) -> bool:
         return bool(self.descriptors)
+
+    def to_json(self) -> dict[str, Any]:
+        """What summary.json says of it."""
+        return {"private": self.isolated, "notice": self.notice}
 
     def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:
         """`argv`, run in this network; the process must be given the descriptors."""
@@ -69,7 +78,9 @@ def network_for(
     Raises:
       UserError: it is required and can't be had.
     """
-    network = _choose(setting, run_dir, data_dir, notify, namespace_argv)
+    network = _choose(setting, run_dir, data_dir, namespace_argv)
+    if network.notice:
+        notify(network.notice)
     try:
         yield network
     finally:
@@ -84,19 +95,15 @@ def check(setting: str, run_dir: Path) -> None:
             pass
 
 
-def _choose(
-    setting: str, run_dir: Path, data_dir: Path, notify: Callable[[str], None], namespace_argv: tuple[str, ...]
-) -> Network:
+def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> Network:
     if setting == OFF:
-        notify(f"not isolated, as asked for: {_OPEN}")
-        return Network()
+        return Network(notice=f"not isolated, as asked for: {_OPEN}")
     try:
         return Network(_new_namespace(run_dir, data_dir, namespace_argv))
     except Unavailable as reason:
         if setting == REQUIRE:
             raise UserError(f"cluster.isolation: 'require', but this system allows no {reason}") from reason
-        notify(f"not isolated: {_OPEN} (this system allows no {reason})")
-        return Network()
+        return Network(notice=f"not isolated: {_OPEN} (this system allows no {reason})")
 
 
 def _new_namespace(run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> tuple[int, ...]:

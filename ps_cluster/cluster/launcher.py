@@ -6,7 +6,6 @@ the second one or because training had not begun · 1 failed · 2 (UserError) ba
 
 from __future__ import annotations
 
-import fcntl
 import os
 import sys
 import time
@@ -29,10 +28,12 @@ from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files import locks
+from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting import summary
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.reporting.terminal import make_console, print_error
-from ps_cluster.run_dir import RunDir, write_whole
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
 
@@ -50,6 +51,7 @@ def run_local(
     """Starts the cluster, watches it until training and scoring are over, stops everything, writes the summary.
 
     Args:
+      run_dir: the caller holds it (files/locks.py).
       config: complete, nothing in it is "auto" any more.
       began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
@@ -58,15 +60,13 @@ def run_local(
     Returns:
       The exit code of the program (see the module).
     Raises:
-      UserError: the run directory is in use, a private network is required and can't be had, or a task found that the
-        user's input was bad.
+      UserError: a private network is required and can't be had, or a task found that the user's input was bad.
       RunFailed: the summary can't be written.
     """
     began, limits = time.monotonic() if began is None else began, limits or Limits.of(config)
     clock = AwakeClock()  # one for all limits: who waits in one place keeps it going for the others
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
-        _sole_launcher(run_dir),
         StopRequests() as stop_requests,
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         _fork_server_for(task_argv, network, run_dir, clock) as server,
@@ -91,17 +91,19 @@ def run_local(
             view.tasks(cluster.states())
             view.close()
         try:
-            written = summary.write_summary(
-                run_dir,
-                outcome=ending.outcome,
-                wall_seconds=time.monotonic() - began,
-                began=began,
-                life=environment.life_of(os.getpid()),
-                restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
-                silences=[silent.to_json() for silent in watch.silences],
-                usage=cluster.usage.report(),
-                machine=machine.describe(),
-            )
+            with locks.in_turn(run_dir.summary_lock):
+                written = summary.write_summary(
+                    run_dir,
+                    outcome=ending.outcome,
+                    wall_seconds=time.monotonic() - began,
+                    began=began,
+                    life=environment.life_of(os.getpid()),
+                    restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+                    silences=[silent.to_json() for silent in watch.silences],
+                    usage=cluster.usage.report(),
+                    machine=machine.describe(),
+                    network=network.to_json(),
+                )
         except OSError as error:
             _exit_code(ending, left)  # says what went wrong first
             raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
@@ -120,17 +122,6 @@ def _fork_server_for(
     env = environment.for_child(os.environ, os.getpid())
     with fork_server(network.popen, run_dir.root, log, env, clock) as server:
         yield server
-
-
-@contextmanager
-def _sole_launcher(run_dir: RunDir) -> Iterator[None]:
-    """Holds the run directory; the operating system lets go of it however this process ends."""
-    with run_dir.launcher_log.open("a") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"run directory '{run_dir.root}' is in use: its run has not ended") from error
-        yield
 
 
 def _exit_code(ending: Ending, left: list[str]) -> int:

@@ -16,7 +16,8 @@ from ps_cluster.cluster.supervisor import Supervisor, TaskExit, TaskProcess, Tas
 from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, ClusterTopology, Task
 from ps_cluster.cluster.usage import Usage
 from ps_cluster.config import RunConfig
-from ps_cluster.run_dir import RunDir, write_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 TASK_ARGV = (sys.executable, "-m", "ps_cluster.cluster.task")

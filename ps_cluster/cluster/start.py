@@ -18,12 +18,16 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks, ownership
+from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.run_dir import RunDir, write_whole
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.resume import newest_checkpoint
 
 Notify = Callable[[str], None]
+
+WHAT = "run directory"
 
 
 def new_root(config: RunConfig) -> Path:
@@ -31,19 +35,39 @@ def new_root(config: RunConfig) -> Path:
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.training.mode}-{config.model.name}"
 
 
-def start_run(config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None) -> int:
-    """A new run in `root`. Returns the exit code; raises UserError for bad input. `began` as for `run_local`."""
+def start_run(
+    config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None, anew: bool = False
+) -> int:
+    """A new run in `root`. Returns the exit code; raises UserError for bad input.
+
+    Args:
+      began: as for `run_local`.
+      anew: remove what lies in `root` first.
+    """
     config.check_fits_one_machine()
-    with _new_run_dir(root) as run_dir:
-        isolation.check(config.cluster.isolation, run_dir.root)
-        dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
-    return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view, began=began)
+    with locks.sole_use(root, WHAT, view.notice):
+        if anew:
+            _clear(root)
+        with _new_run_dir(root) as run_dir:
+            isolation.check(config.cluster.isolation, run_dir.root)
+            dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
+        return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view, began=began)
 
 
 def resume_run(root: Path, *, view: ProgressView, began: float | None = None) -> int:
     """Goes on with the run in `root`. Returns the exit code; raises UserError where there is none. `began` likewise."""
     run_dir = RunDir.open(root)
+    with locks.sole_use(root, WHAT, view.notice):
+        return _resume(run_dir, root, view=view, began=began)
+
+
+def _resume(run_dir: RunDir, root: Path, *, view: ProgressView, began: float | None) -> int:
+    ownership.refuse_foreign(run_dir.config)
+    run_dir.make_folders()
     config = load_config(run_dir.config)
+    config.check_fits_one_machine()
+    isolation.check(config.cluster.isolation, run_dir.root)
+    locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
     name, data_dir, cache = config.data.dataset, config.data.data_dir, sources.default_cache_dir()
     dataset = sources.of_run(
         run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
@@ -51,7 +75,7 @@ def resume_run(root: Path, *, view: ProgressView, began: float | None = None) ->
     if _is_complete(run_dir, config, dataset):
         view.notice(f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}")
         return 0
-    return run_local(config, run_dir, dataset, resume=True, view=view, began=began)
+    return run_local(complete_config(config, dataset), run_dir, dataset, resume=True, view=view, began=began)
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset) -> bool:
@@ -84,17 +108,18 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
     run_dir = RunDir(root.resolve())
     if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
-    dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
-    config = complete_config(config, dataset)
-    if task == topology.leader and resume:  # before what the run was is overwritten
-        newest_checkpoint(config, run_dir, dataset.train_examples, notify)
-    try:
-        for folder in (run_dir.metrics, run_dir.checkpoints, run_dir.logs, run_dir.errors):
-            folder.mkdir(parents=True, exist_ok=True)
-        write_whole(run_dir.config, config.to_yaml())
-    except OSError as error:
-        raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-    end_with(lambda: run_task(config, run_dir, dataset, topology, task, resume=resume), run_dir, task)
+    held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
+    with locks.sole_use(held, WHAT, notify):
+        dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
+        config = complete_config(config, dataset)
+        if task == topology.leader and resume:  # before what the run was is overwritten
+            newest_checkpoint(config, run_dir, dataset.train_examples, notify)
+        run_dir.make_folders()
+        try:
+            write_whole(run_dir.config, config.to_yaml())
+        except OSError as error:
+            raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
+        end_with(lambda: run_task(config, run_dir, dataset, topology, task, resume=resume), run_dir, task)
 
 
 def resolve_data(dataset: str, data_dir: Path | None, *, notify: Notify) -> PackedDataset:
@@ -128,18 +153,22 @@ def _with_size_of(topology: ClusterTopology, config: RunConfig) -> RunConfig:
 
 @contextlib.contextmanager
 def _new_run_dir(root: Path) -> Iterator[RunDir]:
-    """A new run directory that goes away again when the block fails, with those parents made for it that are empty."""
-    missing = [folder for folder in (root, *root.parents) if not folder.exists()]
+    """A new run directory whose content goes away again when the block fails."""
     run_dir = RunDir.create(root)
     try:
         yield run_dir
     except BaseException:
-        for made in list(root.iterdir()):
-            shutil.rmtree(made)
-        with contextlib.suppress(OSError):  # another run has begun in one of the parents
-            for folder in missing:
-                folder.rmdir()
+        _clear(root)
         raise
+
+
+def _clear(root: Path) -> None:
+    """Remove all that lies in a folder that is held, except for its lock."""
+    for path in list(root.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != locks.LOCK:
+            path.unlink()
 
 
 def _every_tenth(notify: Notify) -> Callable[[int, int | None], None]:

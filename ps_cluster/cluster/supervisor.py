@@ -18,6 +18,7 @@ import psutil
 
 from ps_cluster.cluster.fork_client import ForkedProcess
 from ps_cluster.cluster.topology import Task
+from ps_cluster.files.writing import open_append
 
 KILL_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.05
@@ -115,7 +116,7 @@ class Supervisor:
     def start(self, spec: TaskSpec) -> TaskProcess:
         """Starts a task; its earlier process must have ended. Raises OSError where the machine refuses."""
         spec.error.unlink(missing_ok=True)
-        with spec.log.open("ab") as log:
+        with open_append(spec.log) as log:
             log_start = log.tell()
             popen = self._popen(
                 list(spec.argv),

@@ -28,8 +28,10 @@ from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task,
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files import locks
 from ps_cluster.files.plain_text import one_line
-from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir, say, say_the_rest
 
 FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
 
@@ -99,6 +101,7 @@ def run_task(
     if drain is None:
         # Python would only note a Ctrl-C and wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
+    locks.share(run_dir.alive)
     named = task if index is None else Task(task.type, index)
     workspace.enter(run_dir, named, dataset, computes_gradients=topology.computes_gradients(task))
     if task.type == EVALUATOR:

@@ -18,6 +18,7 @@ from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.task import PORT_TAKEN
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.config import RunConfig
+from ps_cluster.files.writing import open_append
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run_dir import RowTail, RunDir
 from ps_cluster.training import checkpoints
@@ -89,8 +90,8 @@ class Watch:
 
     def _notice(self, line: str) -> None:
         self._view.notice(line)
-        with contextlib.suppress(OSError), self._run_dir.launcher_log.open("a") as log:  # the disk may be full
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n")
+        with contextlib.suppress(OSError), open_append(self._run_dir.launcher_log) as log:  # the disk may be full
+            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
 
     def _start(self) -> None:
         self._starts += 1

@@ -20,7 +20,7 @@ from ps_cluster.comparison.records import Record, read_record
 from ps_cluster.comparison.table import Row
 from ps_cluster.comparison.words import Findings
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import write_whole
+from ps_cluster.files.writing import write_whole
 
 SCHEMA = 1
 SYNTHETIC = "Generated images: no number here says anything about CIFAR-10."

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 
 from ps_cluster.cluster.start import resolve_data, start_run
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks, ownership
+from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run_dir import RunDir, write_whole
+from ps_cluster.run_dir import RunDir
 
 PLAN = "comparison.yaml"
 INTERRUPTED = 130
@@ -23,6 +24,8 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
 
     A run that was interrupted is trained from its beginning, so that its times are those of one training.
 
+    Args:
+      output: the caller holds it (files/locks.py).
     Raises:
       UserError: `output` holds another comparison, the settings fit no run, or there is no data.
     """
@@ -38,11 +41,9 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
 
 
 def _train(run: PlannedRun, root: Path, title: str) -> int:
-    if root.exists():
-        shutil.rmtree(root)
     view = make_view()
     view.notice(title)
-    code = start_run(run.config, root, view=view)
+    code = start_run(run.config, root, view=view, anew=True)
     return code or (0 if _completed(root) else INTERRUPTED)
 
 
@@ -56,9 +57,11 @@ def _claim(output: Path, comparison: Comparison) -> None:
     plan = dump_yaml(comparison.model_dump(mode="json", exclude={"target_accuracy"}))
     file = output / PLAN
     try:
+        if file.is_file():
+            ownership.refuse_foreign(file)
         if file.is_file() and file.read_text(encoding="utf-8") != plan:
             raise UserError(f"--output: '{output}' holds another comparison: choose another, or remove it")
-        if not file.is_file() and output.is_dir() and any(output.iterdir()):
+        if not file.is_file() and not locks.is_empty(output):
             raise UserError(f"--output: '{output}' is not empty and holds no comparison: choose another")
         write_whole(file, plan)
     except OSError as error:

@@ -1,7 +1,6 @@
 """Fetch one file over HTTP: resumed, retried, verified, and never waiting without a bound."""
 
 import contextlib
-import fcntl
 import hashlib
 import http.client
 import os
@@ -17,6 +16,8 @@ from pathlib import Path
 from typing import BinaryIO
 
 from ps_cluster.errors import UserError
+from ps_cluster.files.locks import InUse, Lock
+from ps_cluster.files.writing import open_to_write
 
 OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
 OFFICIAL_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
@@ -212,16 +213,16 @@ def _whole_size(headers: http.client.HTTPMessage) -> int | None:
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
     """Open the partial file for this process alone: two that write into it would only spoil it."""
-    with open(part, "a+b") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            # Between open and lock its last owner may have renamed it to the finished file.
-            if not os.path.samestat(os.fstat(file.fileno()), os.stat(part)):
-                raise BlockingIOError
-        except (BlockingIOError, FileNotFoundError):
-            raise DownloadError(f"'{part}' is being downloaded by another process; run again when it is done") from None
-        try:
-            yield file
-        finally:
-            if file.seek(0, os.SEEK_END) == 0:
-                part.unlink(missing_ok=True)
+    try:
+        lock = Lock(part.with_name(f"{part.name}.lock"), f"download '{part}'")
+    except InUse as error:
+        raise DownloadError(str(error)) from error
+    try:
+        with os.fdopen(open_to_write(part, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
+            try:
+                yield file
+            finally:
+                if file.seek(0, os.SEEK_END) == 0:
+                    part.unlink(missing_ok=True)
+    finally:
+        lock.release()

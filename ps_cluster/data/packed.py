@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import write_json
+from ps_cluster.files.writing import write_json
 
 MANIFEST = "dataset.json"
 TRAIN_IMAGES = "train_images.u8"  # raw uint8 [N, 32, 32, 3], C order

@@ -8,11 +8,14 @@ from ps_cluster.data import cifar10, packed, synthetic
 from ps_cluster.data.download import OFFICIAL_SHA256, OFFICIAL_URL, DownloadError, Progress, download
 from ps_cluster.data.packed import PackedDataset, load_packed, write_packed
 from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
 
 DATASETS = ("auto", "cifar10", "synthetic")
 
 Notify = Callable[[str], None]
 """Called with one line for a person to read."""
+
+_CACHE = "cache (PS_CLUSTER_CACHE)"
 
 # `auto` promises to start at once on a machine without network; whoever names CIFAR-10 would rather wait.
 _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
@@ -53,12 +56,13 @@ def resolve(
     """
     if dataset not in DATASETS:
         raise UserError(f"dataset: {dataset!r} is unknown; choose one of {', '.join(DATASETS)}")
-    if dataset == "synthetic":
-        if data_dir is not None:
-            raise UserError(f"data_dir: '{data_dir}' has no use with dataset 'synthetic', which is generated; drop one")
-        return _synthetic(cache_dir, notify)
+    if dataset == "synthetic" and data_dir is not None:
+        raise UserError(f"data_dir: '{data_dir}' has no use with dataset 'synthetic', which is generated; drop one")
     if data_dir is not None:
         return _from_data_dir(Path(data_dir).expanduser(), cache_dir, notify)
+    ownership.check_folder(cache_dir, _CACHE, notify)
+    if dataset == "synthetic":
+        return _synthetic(cache_dir, notify)
     if found := _on_this_machine(cache_dir, notify):
         return found
     try:
@@ -100,6 +104,7 @@ def _from_data_dir(data_dir: Path, cache_dir: Path, notify: Notify) -> PackedDat
         if dataset.name != "cifar10":
             raise UserError(f"data_dir: '{data_dir}' holds the data set {dataset.name!r}, not CIFAR-10")
         return dataset
+    ownership.check_folder(cache_dir, _CACHE, notify)
     for source in cifar10.candidates(data_dir):
         target = cache_dir / f"cifar10-{cifar10.fingerprint(source)}"
         try:
@@ -120,8 +125,9 @@ def _on_this_machine(cache_dir: Path, notify: Notify) -> PackedDataset | None:
     for place in (cache_dir, _keras_datasets()):
         for source in cifar10.candidates(place):
             try:
+                ownership.refuse_foreign(source)
                 return _pack_cifar10(source, target, notify)
-            except cifar10.NotCifar10 as error:
+            except (cifar10.NotCifar10, ownership.Foreign) as error:
                 notify(f"passed over: {error}")
     return None
 
@@ -156,6 +162,7 @@ def _cached(target: Path, notify: Notify) -> PackedDataset | None:
     """The packed copy if there is a sound one; a damaged one is left for the next writer to replace."""
     if not os.path.exists(target):
         return None
+    ownership.refuse_foreign(target)
     try:
         return load_packed(target)
     except UserError as error:

@@ -14,6 +14,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.place import Place
 from ps_cluster.evaluation.records import Records, Row
 from ps_cluster.evaluation.scorer import Scorer
+from ps_cluster.files import locks
 from ps_cluster.reporting.summary import refresh_evaluation
 from ps_cluster.reporting.tensorboard import EvaluationWriter
 from ps_cluster.training import checkpoints
@@ -226,7 +227,8 @@ class _Evaluator:
     def _refresh_summary(self) -> None:
         """An evaluation by hand completes the summary of a run that is over."""
         if self._place.run_dir.summary.is_file() and self._records.acquire():
-            refresh_evaluation(self._place.run_dir)
+            with locks.in_turn(self._place.run_dir.summary_lock):
+                refresh_evaluation(self._place.run_dir)
 
     def _signs_of_life(self) -> tuple:
         """Changes when the training writes something: a checkpoint or a row of progress."""

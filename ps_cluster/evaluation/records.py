@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-import fcntl
+import errno
 import json
 import os
+import secrets
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.run_dir import RunDir, append_row, read_rows, write_json
+from ps_cluster.files import ownership
+from ps_cluster.files.locks import InUse, Lock
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir, append_row, read_rows
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
 
@@ -22,7 +26,7 @@ class Records:
     def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
         self._run_dir = run_dir
         self._notify = notify
-        self._lock = None
+        self._lock: Lock | None = None
         self._refused = False
 
     def rows(self) -> list[Row]:
@@ -35,12 +39,12 @@ class Records:
         """Whether this process may record; says once why not. Asked again later it may be its turn."""
         if self._lock is None:
             try:
+                if ownership.is_foreign(self._run_dir.root):
+                    raise PermissionError(errno.EPERM, "it belongs to another user")
                 self._run_dir.metrics.mkdir(parents=True, exist_ok=True)
-                lock = self._run_dir.evaluation.with_suffix(".lock").open("a")
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                self._lock = lock
-            except BlockingIOError:
-                lock.close()
+                file = self._run_dir.evaluation.with_suffix(".lock")
+                self._lock = Lock(file, f"'{self._run_dir.evaluation}'", self._notify)
+            except InUse:
                 self._refuse("another evaluator records the scores of this run")
             except OSError as error:
                 self._refuse(f"'{self._run_dir.metrics}' can't be written ({error.strerror})")
@@ -53,7 +57,7 @@ class Records:
 
     def close(self) -> None:
         if self._lock is not None:
-            self._lock.close()
+            self._lock.release()
             self._lock = None
 
     def is_best(self, accuracy: float) -> bool:
@@ -78,7 +82,7 @@ class Records:
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
             left_over.unlink()  # of an evaluator that was killed: the lock is ours
-        beside = folder / f".model.{os.getpid()}.keras"
+        beside = folder / f".model.{secrets.token_hex(8)}.keras"
         save_model(beside)
         with beside.open("rb") as file:
             os.fsync(file.fileno())

@@ -79,6 +79,8 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
         ),
     )
     yield "data", _data(summary)
+    if notice := summary["network"]["notice"]:
+        yield "network", Text(notice, "yellow")
     yield "test accuracy", _accuracy(evaluation)
     yield "speed", f"{number(summary['examples_per_second'], ',.0f')} images/s"
     yield (

@@ -9,9 +9,10 @@ from typing import Any
 
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import KINDS
+from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
 from ps_cluster.reporting.dashboard import trainer_type
-from ps_cluster.run_dir import RunDir, read_rows, write_json
+from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.training.training_clock import from_json
 
 __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
@@ -38,6 +39,7 @@ def write_summary(
     silences: list[Json],
     usage: Json,
     machine: Json,
+    network: Json,
 ) -> Json:
     """Writes summary.json and returns it.
 
@@ -51,6 +53,7 @@ def write_summary(
       silences: worker processes that were ended because they did nothing (cluster/silence.py).
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
+      network: "private", and "notice": what was said where it is not (cluster/isolation.py).
     """
     config = load_config(run_dir.config)
     rows = list(read_rows(run_dir.progress))
@@ -89,6 +92,7 @@ def write_summary(
         "peak_memory_bytes": usage["peak_memory_bytes"],
         "processes": usage["processes"],
         "machine": machine,
+        "network": network,
         "evaluation": _evaluation(run_dir),
     }
     write_json(run_dir.summary, summary)

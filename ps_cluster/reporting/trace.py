@@ -14,9 +14,10 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting.lanes import Lane, lanes
 from ps_cluster.reporting.xplane import xspace
-from ps_cluster.run_dir import RunDir, write_whole
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training.phases import GAPS, PHASES, phase_shares
 from ps_cluster.training.tables import APPLY_ROW, read_csv
 

@@ -12,7 +12,7 @@ from rich.console import Console
 
 from ps_cluster.cluster.control_group import allowance
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import write_whole
+from ps_cluster.files.writing import write_whole
 from ps_cluster.simulation import calibration, report
 from ps_cluster.simulation.check import check
 from ps_cluster.simulation.costs import Cluster, Costs, Network, costs_of, known_costs, write_costs

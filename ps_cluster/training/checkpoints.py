@@ -15,12 +15,11 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.run_dir import write_json
+from ps_cluster.files.writing import create_beside, remove_leftovers, write_json
 
 ENDED = "ended.json"
 
 _FILE_NAME = re.compile(r"step-(\d{9,})\.npz")
-_TEMPORARY_NAME = re.compile(r"\.step-\d+\.npz\.(\d+)\.tmp")
 _HEADER = "header"  # the member that holds step, meta and the names of the others, as JSON
 _MTIME = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can name: equal checkpoints are equal files
 
@@ -83,7 +82,7 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
     """
     path = path_of(directory, checkpoint.step)
     try:
-        _remove_leftovers(directory)
+        remove_leftovers(directory, "step-*.npz")
         write(path, checkpoint)
         present = steps(directory)
         kept = [step for step in present if step <= checkpoint.step][-keep:]
@@ -109,7 +108,8 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _write_beside_and_rename(path, checkpoint)
+        with create_beside(path) as file:
+            _write_zip(file, checkpoint)
     except OSError as error:
         raise CheckpointNotWritten(f"checkpoint '{path}' can't be written: {error.strerror or error}") from error
 
@@ -182,18 +182,6 @@ def clear_ended(directory: Path) -> None:
     (directory / ENDED).unlink(missing_ok=True)
 
 
-def _write_beside_and_rename(path: Path, checkpoint: Checkpoint) -> None:
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("wb") as file:
-            _write_zip(file, checkpoint)
-            file.flush()
-            os.fsync(file.fileno())
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
-
-
 def _write_zip(file: io.BufferedIOBase, checkpoint: Checkpoint) -> None:
     header = {"step": checkpoint.step, "meta": checkpoint.meta, "arrays": list(checkpoint.arrays)}
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
@@ -212,21 +200,3 @@ def _refusal(error: BaseException | None) -> OSError | None:
 
 def _array(content: bytes) -> np.ndarray:
     return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)
-
-
-def _remove_leftovers(directory: Path) -> None:
-    """Removes what writers left that were killed while they wrote. A process writes one checkpoint at a time."""
-    for left_over in directory.glob(".step-*.tmp"):
-        match = _TEMPORARY_NAME.fullmatch(left_over.name)
-        if match and (int(match[1]) == os.getpid() or not _alive(int(match[1]))):
-            left_over.unlink(missing_ok=True)
-
-
-def _alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

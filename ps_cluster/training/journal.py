@@ -15,6 +15,7 @@ from zlib import crc32
 import numpy as np
 
 from ps_cluster.errors import RunFailed
+from ps_cluster.files.writing import open_to_write
 from ps_cluster.training.ledger import NO_ROWS, ROW
 
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
@@ -48,7 +49,7 @@ class Journal:
         self._unwritten: list[bytes] = []
         check(path, rows)
         try:
-            self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            self._file = open_to_write(path, os.O_RDWR | os.O_CREAT)
             os.ftruncate(self._file, rows * RECORD.itemsize)
         except OSError as error:
             raise JournalNotWritten(f"'{path}' can't be written: {error.strerror}") from error

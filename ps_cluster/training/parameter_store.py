@@ -13,7 +13,6 @@ from ps_cluster.errors import UserError
 from ps_cluster.training.ledger import rows_of
 from ps_cluster.training.slice import Slice, Start
 
-
 _BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice
 _NO_ROWS = np.iinfo(np.int64).max  # the number of a row that will never be
 

@@ -11,9 +11,10 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.writing import write_json
 from ps_cluster.models import flat, registry
 from ps_cluster.reporting.tensorboard import TrainingWriter
-from ps_cluster.run_dir import LIFE, RunDir, append_row, last_row, say, write_json
+from ps_cluster.run_dir import LIFE, RunDir, append_row, last_row, say
 from ps_cluster.training import checkpoints, tables, training_clock
 from ps_cluster.training.audit import Rounds, audit
 from ps_cluster.training.bookkeeper import Bookkeeper

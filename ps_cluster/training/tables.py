@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import TextIO
 
 import numpy as np
 
+from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.training import journal
 from ps_cluster.training.audit import OnRows, Rounds
 from ps_cluster.training.ledger import NO_ROWS, ROW, Joiner
@@ -93,14 +93,10 @@ def _in_step_order(journals: Sequence[Path], rounds: Rounds, window: int) -> Ite
 @contextlib.contextmanager
 def _csv(path: Path, row: np.dtype) -> Iterator[TextIO]:
     """A file beside `path`, with the header; it becomes `path` where the block ends well."""
-    beside = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    try:
-        with beside.open("w", encoding="utf-8") as file:
-            file.write(",".join(row.names) + "\n")
-            yield file
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+    remove_leftovers(path.parent, path.name)  # as large as the ledger
+    with create_beside(path, encoding="utf-8") as file:
+        file.write(",".join(row.names) + "\n")
+        yield file
 
 
 def _write_lines(file: TextIO, rows: np.ndarray) -> None:

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from ps_cluster.data.packed import write_packed
-from ps_cluster.run_dir import RunDir, write_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir
 
 torch = pytest.importorskip(
     "torch", reason="no PyTorch here: it takes an environment of benchmarks/requirements-ddp.txt"

@@ -11,15 +11,20 @@ import sys
 import termios
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from ps_cluster.cluster import launcher
+from ps_cluster.cluster.isolation import network_for
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.policy import Limits
+from ps_cluster.cluster.start import resume_run, start_run
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files import locks
 from ps_cluster.reporting import summary
 from ps_cluster.run_dir import RunDir
 from tests.helpers import processes, scripted_task
@@ -82,10 +87,11 @@ def launch(tmp_path, capfd):
         resume=False,
         mode="async",
         began=None,
+        isolation="auto",
         **behaviours,
     ) -> int:
         settings = {"cluster.workers": workers, "cluster.evaluator": bool(evaluator), "data.dataset": "synthetic"}
-        settings["training.mode"] = mode
+        settings |= {"training.mode": mode, "cluster.isolation": isolation}
         config = build_config(None, settings | {"model.precision": "float32"})
         call.run_dir = RunDir.open(launch_root) if resume else RunDir.create(launch_root)
         dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
@@ -93,7 +99,8 @@ def launch(tmp_path, capfd):
         call.view = view or FakeView()
         given = {"resume": resume, "view": call.view, "began": began, "task_argv": argv, "limits": limits}
         code = run_local(config, call.run_dir, dataset, **given)
-        call.errors = capfd.readouterr().err.splitlines()
+        captured = capfd.readouterr()
+        call.output, call.errors = captured.out, captured.err.splitlines()
         call.summary = json.loads(call.run_dir.summary.read_text())
         return code
 
@@ -433,6 +440,23 @@ def test_summary_counts_what_every_process_took(launch):
     assert max(peaks) <= launch.summary["peak_memory_bytes"] <= sum(peaks)
 
 
+REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare: Operation not permitted')")
+
+
+@pytest.mark.parametrize(("isolation", "why"), [("off", "as asked for"), ("auto", "Operation not permitted")])
+def test_an_open_network_is_told_first_last_and_in_the_summary_in_the_same_words(launch, monkeypatch, isolation, why):
+    class EveryNotice(FakeView):
+        def notice(self, line):
+            self.notices.append(line)
+
+    monkeypatch.setattr(launcher, "network_for", partial(network_for, namespace_argv=REFUSES))
+    assert launch(EveryNotice(), isolation=isolation) == 0
+    first = launch.view.notices[0]
+    assert first.startswith("not isolated") and why in first and "whoever reaches them runs code as you" in first
+    assert launch.summary["network"] == {"private": False, "notice": first}
+    assert "".join(first.split()) in "".join(launch.output.split())
+
+
 def test_resume_passes_over_what_the_run_wrote_before(launch):
     assert launch() == 0
     assert launch(resume=True) == 0
@@ -451,14 +475,16 @@ from pathlib import Path
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.locks import sole_use
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.run_dir import RunDir
 root = Path(sys.argv[1])
-sys.exit(run_local(
-    build_config(None, {"data.dataset": "synthetic", "model.precision": "float32"}), RunDir.create(root),
-    PackedDataset("synthetic", "synthetic", root, 1, 1, ("a",)), resume=False, view=make_view(),
-    task_argv=(sys.executable, sys.argv[2], sys.argv[3]),
-))
+with sole_use(root, "run directory", print):
+    sys.exit(run_local(
+        build_config(None, {"data.dataset": "synthetic", "model.precision": "float32"}), RunDir.create(root),
+        PackedDataset("synthetic", "synthetic", root, 1, 1, ("a",)), resume=False, view=make_view(),
+        task_argv=(sys.executable, sys.argv[2], sys.argv[3]),
+    ))
 """
 
 
@@ -500,12 +526,13 @@ def test_killed_launcher_leaves_no_process_behind(launcher_process, tmp_path):
     processes.wait_until(lambda: len(processes.of_run(tmp_path / "run")) == 7)
     launcher_process.kill()
     launcher_process.wait()
-    processes.assert_none_left(tmp_path / "run")
+    with locks.sole_use(tmp_path / "run", "run directory", pytest.fail):
+        processes.assert_none_left(tmp_path / "run")
 
 
 def test_run_directory_has_one_launcher_at_a_time(launcher_process, tmp_path):
-    run_dir = RunDir.open(tmp_path / "run")
-    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 1, 1, ("a",))
-    config = build_config(None, {"data.dataset": "synthetic", "model.precision": "float32"})
-    with pytest.raises(UserError, match="is in use"):
-        run_local(config, run_dir, dataset, resume=True, view=FakeView())
+    with pytest.raises(UserError, match=rf"is in use by .*\(pid {launcher_process.pid}, since "):
+        resume_run(tmp_path / "run", view=FakeView())
+    with pytest.raises(UserError, match=rf"is in use by .*\(pid {launcher_process.pid}, since "):
+        start_run(build_config(None, {"data.dataset": "synthetic"}), tmp_path / "run", view=FakeView(), anew=True)
+    assert launcher_process.poll() is None and RunDir(tmp_path / "run").progress.exists()

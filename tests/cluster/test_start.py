@@ -11,7 +11,8 @@ from ps_cluster.cluster import start
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import RunDir, write_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.ledger import COLUMNS
 
@@ -107,6 +108,61 @@ def test_a_run_that_can_not_start_leaves_the_runs_beside_it_alone(tmp_path, monk
         start.start_run(build_config(), root, view=QuietView())
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["second"]
     assert RunDir(tmp_path / "runs" / "second").launcher_log.is_file()
+
+
+def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch):
+    run_dir = RunDir.create(tmp_path / "run")
+    (run_dir.metrics / "left over").touch()
+    (run_dir.root / "link").symlink_to(tmp_path / "elsewhere")
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    monkeypatch.setattr(start, "resolve_data", lambda *_, notify: dataset)
+    monkeypatch.setattr(start, "run_local", lambda *_, **__: sorted(path.name for path in run_dir.root.rglob("*")))
+    left = start.start_run(build_config(), run_dir.root, view=QuietView(), anew=True)
+    assert left == [".lock", "checkpoints", "errors", "launcher.log", "logs", "metrics"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [("workers", 9, "cluster.workers: got 9"), ("parameter_servers", 5, "cluster.parameter_servers: got 5")],
+)
+def test_a_run_that_goes_on_must_fit_this_machine_like_a_new_one(tmp_path, monkeypatch, key, value, says):
+    """It may have begun on several machines (`task`), or its config.yaml was changed."""
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, {f"cluster.{key}": value}).to_yaml())
+    monkeypatch.setattr(start, "run_local", lambda *_, **__: pytest.fail("it went on"))
+    for go in (
+        lambda: start.resume_run(run_dir.root, view=QuietView()),
+        lambda: start.start_run(load_config(run_dir.config), tmp_path / "new", view=QuietView()),
+    ):
+        with pytest.raises(UserError, match=says):
+            go()
+
+
+def test_a_run_that_goes_on_asks_first_for_the_private_network_that_it_requires(tmp_path, monkeypatch):
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, {"cluster.isolation": "require"}).to_yaml())
+    monkeypatch.setattr(start.sources, "of_run", lambda *_, **__: pytest.fail("it looked for the data"))
+
+    def refuses(setting, root):
+        assert (setting, root) == ("require", run_dir.root)
+        raise UserError("no private network")
+
+    monkeypatch.setattr(start.isolation, "check", refuses)
+    with pytest.raises(UserError, match="no private network"):
+        start.resume_run(run_dir.root, view=QuietView())
+
+
+def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_path, monkeypatch):
+    """Someone may have kept only config.yaml and the checkpoints, or written "auto" into it."""
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.checkpoints.mkdir(parents=True)
+    run_dir.config.write_text(build_config(None, {"data.dataset": "auto"}).to_yaml())
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    monkeypatch.setattr(start.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(start, "run_local", lambda config, *_, **__: config)
+    config = start.resume_run(run_dir.root, view=QuietView())
+    assert config.data.dataset == "synthetic" and config.model.precision != "auto"
+    assert run_dir.launcher_log.is_file() and run_dir.errors.is_dir() and run_dir.metrics.is_dir()
 
 
 @pytest.mark.parametrize(

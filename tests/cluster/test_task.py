@@ -16,7 +16,8 @@ from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
-from ps_cluster.run_dir import RunDir, write_json
+from ps_cluster.files.writing import write_json
+from ps_cluster.run_dir import RunDir
 from tests.helpers import processes
 
 PROJECT = Path(__file__).parents[2]

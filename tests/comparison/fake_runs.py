@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.run_dir import RunDir, append_row, write_json, write_whole
+from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.run_dir import RunDir, append_row
 from ps_cluster.training.ledger import COLUMNS
 
 START = 1_800_000_000.0

@@ -1,4 +1,5 @@
 import json
+import shutil
 from types import SimpleNamespace
 
 import pytest
@@ -102,8 +103,10 @@ def trained(monkeypatch):
     """`names` of the runs that `train_all` trains; each ends with `outcome`."""
     trained = SimpleNamespace(names=[], outcome="completed")
 
-    def start_run(config, root, *, view):
+    def start_run(config, root, *, view, anew):
+        assert anew
         trained.names.append(root.name)
+        shutil.rmtree(root, ignore_errors=True)
         RunDir.create(root).summary.write_text(json.dumps({"outcome": trained.outcome}))
         return 0
 

@@ -6,6 +6,7 @@ import time
 import pytest
 
 from ps_cluster.data.download import DownloadError, download
+from ps_cluster.files.locks import Holder
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -251,7 +252,7 @@ def test_second_download_of_the_same_file_does_not_touch_the_first(fetch, server
     first.start()
     while not server.ranges:
         time.sleep(0.01)
-    assert "another process" in failure(fetch)
+    assert f"is in use by {Holder.ourselves()}" in failure(fetch)
     first.join(5)
     assert not first.is_alive()
     fetch()

@@ -16,8 +16,11 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.evaluation import evaluator, records
 from ps_cluster.evaluation.evaluator import evaluate
-from ps_cluster.run_dir import RunDir, read_rows, write_json, write_whole
+from ps_cluster.files.locks import InUse, Lock
+from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.run_dir import RunDir, read_rows
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
 
@@ -295,6 +298,31 @@ def test_second_evaluator_prints_and_does_not_record(run_dir, network):
         assert [row["step"] for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
     assert "test accuracy" in lines[0] and "only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()
+
+
+def test_evaluator_in_the_run_of_another_user_prints_and_does_not_record(run_dir, network, monkeypatch):
+    save(run_dir, 10, always(3, network))
+    lines = []
+    monkeypatch.setattr(records.ownership, "is_foreign", lambda path: path == run_dir.root)
+    assert [row["step"] for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
+    assert "it belongs to another user): this one only prints" in lines[1]
+    assert not run_dir.evaluation.exists() and not run_dir.best.exists()
+
+
+def test_launcher_and_evaluator_write_the_summary_in_turn(run_dir, network, monkeypatch):
+    """Else one could put what it read before the other wrote over what that one wrote."""
+
+    def refresh(place):
+        with pytest.raises(InUse):
+            Lock(place.summary_lock, "the summary")
+        refreshed.append(place)
+
+    refreshed = []
+    monkeypatch.setattr(evaluator, "refresh_evaluation", refresh)
+    write_json(run_dir.summary, {"schema": 1, "outcome": "completed", "evaluation": None})
+    save(run_dir, 10, always(3, network))
+    evaluate(run_dir.root, once=True, notify=print)
+    assert refreshed == [run_dir]
 
 
 def test_evaluation_by_hand_completes_the_summary(run_dir, network):

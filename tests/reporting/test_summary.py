@@ -7,9 +7,10 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.reporting.closing_table import histogram_bars
 from ps_cluster.reporting.summary import print_closing_table, refresh_evaluation, write_summary
-from ps_cluster.run_dir import RunDir, append_row, write_json, write_whole
+from ps_cluster.run_dir import RunDir, append_row
 
 RESULT = {
     "completed": True,
@@ -110,7 +111,7 @@ def score(run_dir: RunDir, step: int, accuracy: float) -> None:
 
 def write(run_dir: RunDir, **changes) -> dict:
     told = {"outcome": "completed", "wall_seconds": 27.0, "began": BEGAN, "life": LIFE, "restarts": {("worker", 1): 1}}
-    told |= {"silences": [], "usage": USAGE, "machine": MACHINE}
+    told |= {"silences": [], "usage": USAGE, "machine": MACHINE, "network": {"private": True, "notice": None}}
     return write_summary(run_dir, **(told | changes))
 
 
@@ -267,6 +268,14 @@ def test_closing_table_says_that_data_are_synthetic(run_dir):
     summary = write(run_dir) | {"dataset": "synthetic", "dataset_kind": "synthetic"}
     assert "SYNTHETIC" in closing_table(summary, run_dir)
     assert "SYNTHETIC" not in closing_table(write(run_dir), run_dir)
+
+
+def test_closing_table_says_what_an_open_network_means_in_the_words_of_the_first_line(run_dir):
+    notice = "not isolated: whoever reaches the ports runs code as you"
+    summary = write(run_dir, network={"private": False, "notice": notice})
+    assert json.loads(run_dir.summary.read_text())["network"] == {"private": False, "notice": notice}
+    assert notice in closing_table(summary, run_dir)
+    assert "isolated" not in closing_table(write(run_dir), run_dir)
 
 
 def test_closing_table_fits_a_narrow_terminal_but_for_the_paths(run_dir):

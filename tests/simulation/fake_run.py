@@ -5,7 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import build_config
-from ps_cluster.run_dir import RunDir, append_row, write_json, write_whole
+from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.run_dir import RunDir, append_row
 from ps_cluster.training import tables
 from ps_cluster.training.audit import Rounds
 from ps_cluster.training.phases import PHASE_COLUMNS

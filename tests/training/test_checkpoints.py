@@ -2,13 +2,12 @@
 
 import multiprocessing
 import os
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 
 from ps_cluster.errors import UserError
+from ps_cluster.files.writing import create_beside
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointNotWritten
 
@@ -119,14 +118,12 @@ def test_checkpoints_of_a_history_that_was_rolled_back_are_removed(tmp_path):
 
 
 def test_left_overs_of_dead_writers_are_removed_and_those_of_living_ones_are_not(tmp_path):
-    dead = subprocess.Popen([sys.executable, "-c", ""])
-    dead.wait()
-    of_dead = tmp_path / f".step-000000001.npz.{dead.pid}.tmp"
-    of_living = tmp_path / f".step-000000001.npz.{os.getppid()}.tmp"
+    of_dead = tmp_path / f".step-000000001.npz.{os.getppid()}.tmp"  # in a container somebody else may have that pid
     of_dead.touch()
-    of_living.touch()
-    checkpoints.save(tmp_path, checkpoint(2), keep=1)
-    assert not of_dead.exists() and of_living.exists()
+    with create_beside(checkpoints.path_of(tmp_path, 1)):
+        (of_living,) = set(tmp_path.iterdir()) - {of_dead}
+        checkpoints.save(tmp_path, checkpoint(2), keep=1)
+        assert not of_dead.exists() and of_living.exists()
 
 
 def test_directory_that_refuses_is_told_in_one_line(tmp_path):

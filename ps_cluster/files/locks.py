@@ -1,0 +1,201 @@
+"""One command at a time in a folder: a locked file in it says who.
+
+The lock is the kernel's (flock): it ends with the process, however that one ended, so none is ever left behind. Programs that
+the process starts do not inherit it. Containers that share a folder share the lock; whether machines do depends on the file
+system. One without locks is said, and the work goes on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import shlex
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from pydantic import BaseModel, ConfigDict
+
+from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.plain_text import one_line
+from ps_cluster.files.writing import open_to_write
+
+LOCK = ".lock"
+MOMENT_S = 5.0
+SHARERS_END_WITHIN_S = 10.0  # from SIGKILL to the end of a process that the kernel holds up
+
+_MOST_BYTES = 2**16
+_MOST_CHARACTERS = 300  # of the holder's command
+_TRIES = 100
+_LOOK_EVERY_S = 0.05
+_NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
+
+Notify = Callable[[str], None]
+
+
+class InUse(UserError):
+    """Another process holds the lock."""
+
+
+class Holder(BaseModel):
+    """Who holds a lock, as the file says."""
+
+    model_config = ConfigDict(extra="forbid", strict=True)
+
+    pid: int
+    host: str
+    since: str
+    command: str
+
+    @classmethod
+    def ourselves(cls) -> Holder:
+        command = one_line(shlex.join(sys.argv), _MOST_CHARACTERS)
+        return cls(
+            pid=os.getpid(), host=socket.gethostname(), since=time.strftime("%Y-%m-%d %H:%M:%S"), command=command
+        )
+
+    def __str__(self) -> str:
+        where = "" if self.host == socket.gethostname() else f" on {self.host}"
+        return one_line(f"'{self.command}' (pid {self.pid}{where}, since {self.since})")
+
+
+class Lock:
+    """A file that this process holds until `release`, or until it ends."""
+
+    def __init__(self, path: Path, what: str, notify: Notify = lambda line: None):
+        """Take the lock.
+
+        Args:
+          what: what is locked, for the messages: "run directory 'runs/a'".
+          notify: told where the file system has no locks.
+        Raises:
+          InUse: another process holds it; the message says which.
+          OSError: the file can't be made.
+        """
+        self._path = path
+        self._descriptor = _locked(path, what, notify)
+        with contextlib.suppress(OSError):  # a full disk: the lock holds without a name
+            os.ftruncate(self._descriptor, 0)
+            os.pwrite(self._descriptor, Holder.ourselves().model_dump_json().encode(), 0)
+
+    def release(self) -> None:
+        """Remove the file while it is still held, so that nobody finds a name in it that holds nothing."""
+        if _is_at(self._descriptor, self._path):
+            self._path.unlink(missing_ok=True)
+        os.close(self._descriptor)
+
+
+@contextlib.contextmanager
+def sole_use(folder: Path, what: str, notify: Notify) -> Iterator[None]:
+    """Hold `folder` for as long as the block lasts. It is made where it is missing, and goes away again where it stays empty.
+
+    Args:
+      what: the kind of folder, for the messages: "run directory".
+      notify: told what is dangerous about the folder and goes on nevertheless.
+    Raises:
+      UserError: another command holds it, it belongs to another user (files/ownership.py), or it can't be written.
+    """
+    missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
+    lock = _take(folder, what, notify)
+    try:
+        yield
+    finally:
+        lock.release()
+        with contextlib.suppress(OSError):  # something is in it, or in one above it
+            for place in missing:
+                place.rmdir()
+
+
+def share(path: Path) -> None:
+    """Share the lock `path` with other processes until this one has ended. Where the system refuses nobody waits for it."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(open_to_write(path, os.O_RDWR | os.O_CREAT), fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
+    """Return when no process shares `path` any more. Raises UserError where one still does after `within_s`."""
+    with os.fdopen(open_to_write(path, os.O_RDWR | os.O_CREAT)) as file:
+        if not _wait_for(file.fileno(), within_s):
+            raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
+
+
+@contextlib.contextmanager
+def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
+    """Hold `path` for the moment that the block takes, once nobody else does. Who has it for `within_s` stands still: go on."""
+    with os.fdopen(open_to_write(path, os.O_RDWR | os.O_CREAT)) as file:
+        _wait_for(file.fileno(), within_s)
+        yield
+
+
+def is_empty(folder: Path) -> bool:
+    """Whether nothing but the lock is in a folder, or there is none."""
+    return not folder.is_dir() or all(path.name == LOCK for path in folder.iterdir())
+
+
+def _take(folder: Path, what: str, notify: Notify) -> Lock:
+    try:
+        ownership.check_way(folder, what)
+        folder.mkdir(parents=True, exist_ok=True)
+        ownership.check_folder(folder, what, notify)
+        return Lock(folder / LOCK, f"{what} '{folder}'", notify)
+    except (NotADirectoryError, FileExistsError) as error:
+        raise UserError(f"{what} '{folder}' can't be made: a file is in the way") from error
+    except OSError as error:
+        raise UserError(f"{what} '{folder}' can't be written: {error.strerror}") from error
+
+
+def _locked(path: Path, what: str, notify: Notify) -> int:
+    """A descriptor of the file, locked. Between opening and locking its last holder may have removed it."""
+    for _ in range(_TRIES):
+        descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise InUse(f"{what} is in use by {_holder(path)}: wait until it has ended, or end it") from error
+        except OSError as error:
+            if error.errno not in _NO_LOCKS:
+                os.close(descriptor)
+                raise
+            notify(f"{what} can't be locked here ({error.strerror}): see to it that no other command writes there")
+            return descriptor
+        if _is_at(descriptor, path):
+            return descriptor
+        os.close(descriptor)
+    raise InUse(f"{what} is taken and left by others all the time: try again")
+
+
+def _holder(path: Path) -> str:
+    try:
+        return str(read_json(path, Holder, _MOST_BYTES))
+    except (OSError, UserError):  # it has only just begun, or is just ending
+        return "another command"
+
+
+def _wait_for(descriptor: int, within_s: float) -> bool:
+    """Lock a file; False where others have it for longer than `within_s`. Where there are no locks nobody waits."""
+    deadline = time.monotonic() + within_s
+    while True:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(_LOOK_EVERY_S)
+        except OSError:
+            return True
+        else:
+            return True
+
+
+def _is_at(descriptor: int, path: Path) -> bool:
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
+    except FileNotFoundError:
+        return False

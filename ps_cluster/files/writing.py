@@ -1,0 +1,124 @@
+"""Write files where somebody else could have put something in the way: never through a link, never half of a file.
+
+A file that others read whole is written beside its place and renamed. The name beside it can't be foreseen, and for as long
+as the writer lives the file is locked: by that, and by nothing in its name, what a killed writer left is known.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+import secrets
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, Any, BinaryIO
+
+_MODE = 0o644
+_SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused, not waited for
+_TRIES = 100
+
+
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write beside `path`, flush to the disk and rename: readers see the old file or the new one, never a part."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with create_beside(path) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, like `write_whole`."""
+    write_whole(path, json.dumps(value, indent=1) + "\n")
+
+
+@contextlib.contextmanager
+def create_beside(path: Path, encoding: str | None = None) -> Iterator[IO]:
+    """Yield a new file that becomes `path` where the block ends well, and goes away where it does not.
+
+    Args:
+      encoding: of a text file; None for a file of bytes.
+    """
+    beside, descriptor = _new_beside(path)
+    try:
+        with os.fdopen(descriptor, "w" if encoding else "wb", encoding=encoding) as file:
+            yield file
+            file.flush()
+            os.fsync(descriptor)
+            beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
+
+
+def remove_leftovers(directory: Path, pattern: str) -> None:
+    """Remove what writers left that were killed while they wrote a file of a name that fits `pattern`."""
+    for left_over in directory.glob(f".{pattern}.*.tmp"):
+        with contextlib.suppress(OSError):  # somebody writes it, it went away, or it is none of ours
+            descriptor = os.open(left_over, os.O_WRONLY | _SAFELY)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                left_over.unlink()
+            finally:
+                os.close(descriptor)
+
+
+def open_append(path: Path) -> BinaryIO:
+    """Open a file to add to its end; make it where there is none. Errors as of `open_to_write`."""
+    return os.fdopen(open_to_write(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
+
+
+def open_to_write(path: Path, flags: int) -> int:
+    """Return a descriptor of a regular file, opened with `flags` and not inherited by other programs.
+
+    Raises:
+      OSError: the system refuses; or the file is a link or no regular file, has a second name elsewhere, or belongs to
+        another user. Root may write into what belongs to others, and what belongs to root is nobody else's.
+    """
+    try:
+        descriptor = os.open(path, flags | _SAFELY, _MODE)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _refusal(path, "it is a link, and nothing is written through one") from error
+        raise
+    if reason := _why_not(os.fstat(descriptor)):
+        os.close(descriptor)
+        raise _refusal(path, reason)
+    return descriptor
+
+
+def _why_not(status: os.stat_result) -> str | None:
+    if not stat.S_ISREG(status.st_mode):
+        return "it is no regular file"
+    if status.st_nlink > 1:
+        return "it has another name elsewhere (a hard link): copy it"
+    if os.geteuid() not in (0, status.st_uid) and status.st_uid:
+        return f"it belongs to another user (uid {status.st_uid})"
+    return None
+
+
+def _refusal(path: Path, reason: str) -> OSError:
+    return PermissionError(errno.EPERM, reason, str(path))
+
+
+def _new_beside(path: Path) -> tuple[Path, int]:
+    """A new file beside `path`, locked, and its descriptor."""
+    for _ in range(_TRIES):
+        beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+        descriptor = open_to_write(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+        if _lock_new(descriptor):
+            return beside, descriptor
+        os.close(descriptor)
+    raise _refusal(path, "files beside it are removed as soon as they are made")
+
+
+def _lock_new(descriptor: int) -> bool:
+    """Lock a file just made; False where `remove_leftovers` took it for one of a killed writer before it was locked."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:  # a file system without locks: nobody else can lock it either, and it is left alone
+        return True
+    return os.fstat(descriptor).st_nlink > 0

@@ -1,0 +1,193 @@
+"""Two commands on one folder."""
+
+import errno
+import fcntl
+import os
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks
+from ps_cluster.files.locks import InUse, Lock, sole_use
+
+HOLDER = """
+import subprocess, sys, time
+from pathlib import Path
+from ps_cluster.files import locks
+with locks.sole_use(Path(sys.argv[1]), "run directory", print):
+    child = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"], close_fds=False)
+    print(child.pid, flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path):
+    """A process that holds tmp_path/held, and has started another that ends after it."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, str(tmp_path / "held")], stdout=subprocess.PIPE, text=True
+    )
+    child = int(process.stdout.readline())
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+    os.kill(child, 9)
+
+
+def hold(folder):
+    return sole_use(folder, "run directory", pytest.fail)
+
+
+def test_a_second_command_is_told_in_one_line_who_is_there(holder, tmp_path):
+    with pytest.raises(InUse) as refusal, hold(tmp_path / "held"):
+        pytest.fail("it went on")
+    line = str(refusal.value)
+    assert line.startswith(
+        f"run directory '{tmp_path}/held' is in use by '-c {tmp_path}/held' (pid {holder.pid}, since 2"
+    )
+    assert line.endswith("wait until it has ended, or end it") and "\n" not in line
+
+
+def test_who_is_killed_leaves_the_folder_free_at_once_also_where_its_children_live_on(holder, tmp_path):
+    holder.kill()
+    holder.wait()
+    with hold(tmp_path / "held"):
+        assert (tmp_path / "held" / locks.LOCK).is_file()
+
+
+def test_nothing_is_left_of_a_lock_nor_of_a_folder_that_stayed_empty(tmp_path):
+    (tmp_path / "there").mkdir()
+    with hold(tmp_path / "there"), hold(tmp_path / "new" / "newer"):
+        pass
+    assert list(tmp_path.rglob("*")) == [tmp_path / "there"]
+
+
+def test_a_folder_in_which_something_was_made_stays(tmp_path):
+    with hold(tmp_path / "new" / "newer"):
+        (tmp_path / "new" / "newer" / "file").touch()
+    assert list((tmp_path / "new" / "newer").iterdir()) == [tmp_path / "new" / "newer" / "file"]
+
+
+def test_a_lock_whose_file_was_removed_meanwhile_is_taken_on_the_new_one(tmp_path, monkeypatch):
+    """Its last holder removes the file between the opening and the locking of the next."""
+    (tmp_path / "lock").touch()
+    flock, removed = fcntl.flock, []
+
+    def removed_before(descriptor, how):
+        if not removed:
+            removed.append((tmp_path / "lock").unlink())
+        flock(descriptor, how)
+
+    monkeypatch.setattr(locks.fcntl, "flock", removed_before)
+    lock = Lock(tmp_path / "lock", "it")
+    with pytest.raises(InUse, match="it is in use by"):
+        Lock(tmp_path / "lock", "it")
+    lock.release()
+    Lock(tmp_path / "lock", "it").release()
+
+
+def test_a_file_system_without_locks_is_said_and_the_work_goes_on(tmp_path, monkeypatch):
+    def refuses(*_):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(locks.fcntl, "flock", refuses)
+    said = []
+    with sole_use(tmp_path, "run directory", said.append), sole_use(tmp_path, "run directory", said.append):
+        locks.share(tmp_path / "alive")
+        locks.wait_for_sharers(tmp_path / "alive", "it")
+    assert (
+        said
+        == [
+            f"run directory '{tmp_path}' can't be locked here (No locks available): see to it that no other command writes there"
+        ]
+        * 2
+    )
+
+
+@pytest.mark.parametrize(
+    ("content", "says"),
+    [
+        ("", "another command"),
+        ("{", "another command"),
+        ('{"pid": "\\u001b", "host": "a", "since": "b", "command": "c"}', "another command"),
+        (
+            '{"pid": 1, "host": "a\\u001b[31m", "since": "b", "command": "c\\n\\u202e"}',
+            "'c ?' (pid 1 on a?[31m, since b)",
+        ),
+        ('{"pid": 1, "host": "a", "since": "b", "command": "' + 9000 * "c" + '"}', " ... "),
+    ],
+)
+def test_what_the_file_says_of_the_holder_is_not_trusted(tmp_path, content, says):
+    (tmp_path / locks.LOCK).write_text(content)
+    with (tmp_path / locks.LOCK).open() as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(InUse) as refusal, hold(tmp_path):
+            pass
+    assert says in str(refusal.value) and str(refusal.value).isprintable() and len(str(refusal.value)) < 2200
+
+
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [("file", "can't be made: a file is in the way"), ("file/below", "can't be made: a file is in the way")],
+)
+def test_a_file_in_the_way_is_told_in_one_line(tmp_path, place, says):
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=f"run directory '.*' {says}"), hold(tmp_path / place):
+        pass
+
+
+def test_a_link_in_the_place_of_the_lock_is_refused(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / locks.LOCK).symlink_to(tmp_path / "mine")
+    with pytest.raises(UserError, match="can't be written: it is a link"), hold(tmp_path):
+        pass
+    assert (tmp_path / "mine").read_text() == "mine"
+
+
+SHARER = """
+import sys, time
+from pathlib import Path
+from ps_cluster.files import locks
+locks.share(Path(sys.argv[1]))
+print(flush=True)
+time.sleep(60)
+"""
+
+
+def test_processes_of_before_are_waited_for_and_named_where_they_do_not_end(tmp_path):
+    alive = tmp_path / "alive"
+    sharers = [subprocess.Popen([sys.executable, "-c", SHARER, str(alive)], stdout=subprocess.PIPE) for _ in range(2)]
+    for sharer in sharers:
+        sharer.stdout.readline()
+    sharers.pop().kill()
+    with pytest.raises(UserError, match="run directory 'x': processes of before have not ended within 0.2 s"):
+        locks.wait_for_sharers(alive, "run directory 'x'", within_s=0.2)
+    sharers[0].kill()
+    began = time.monotonic()
+    locks.wait_for_sharers(alive, "run directory 'x'")
+    assert time.monotonic() - began < locks.SHARERS_END_WITHIN_S / 2
+    assert Path(alive).is_file()
+
+
+def test_short_work_on_one_file_is_done_in_turn_and_not_held_up_by_who_stands_still(tmp_path):
+    done = []
+
+    def work():
+        with locks.in_turn(tmp_path / "lock"):
+            done.append("second")
+
+    with locks.in_turn(tmp_path / "lock"):
+        second = threading.Thread(target=work)
+        second.start()
+        second.join(0.2)
+        done.append("first")
+    second.join(5)
+    with locks.in_turn(tmp_path / "lock"), locks.in_turn(tmp_path / "lock", within_s=0.1):
+        done.append("went on")
+    assert done == ["first", "second", "went on"]

@@ -1,0 +1,124 @@
+"""Folders of other users, and folders that others may write to."""
+
+import os
+import stat
+
+import pytest
+
+from ps_cluster.files import ownership
+from ps_cluster.files.ownership import Foreign, check_folder
+from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
+
+ME = os.geteuid()
+
+
+def check(folder, user=None):
+    """Whatever is said of the folder."""
+    said = []
+    check_folder(folder, "run directory", said.append, user=user)
+    return said
+
+
+@pytest.fixture
+def home(tmp_path):
+    """A folder that belongs to SOMEBODY, in one that nobody else writes to."""
+    if ME:
+        pytest.skip("only root can give a folder to somebody else")
+    folder = tmp_path / "home"
+    folder.mkdir(mode=0o755)
+    os.chown(folder, SOMEBODY, SOMEBODY)
+    return folder
+
+
+def test_of_a_folder_of_ones_own_nothing_is_said_also_before_it_is_made(tmp_path):
+    assert check(tmp_path) == [] and check(tmp_path / "new" / "newer") == []
+
+
+def test_a_folder_of_another_user_is_refused(home):
+    with pytest.raises(Foreign) as refusal:
+        check(home, user=SOMEBODY_ELSE)
+    assert str(refusal.value) == (
+        f"run directory '{home}' belongs to another user (uid {SOMEBODY}), who could change what lies in it: choose another"
+    )
+    assert check(home, user=SOMEBODY) == []
+
+
+def test_what_belongs_to_root_is_nobody_elses(tmp_path):
+    if ME:
+        pytest.skip("makes a folder of root")
+    assert check(tmp_path, user=SOMEBODY) == []
+
+
+def test_root_in_the_folder_of_a_user_is_told_so_and_goes_on(home):
+    """A container often runs as root and has a user's folder mounted."""
+    (line,) = check(home, user=0)
+    assert line.startswith(f"run directory '{home}' belongs to another user (uid {SOMEBODY}) and is used as root: ")
+
+
+@pytest.mark.parametrize("mode", [0o777, 0o1777, 0o757])
+def test_a_folder_that_everybody_may_write_to_is_said(tmp_path, mode):
+    tmp_path.chmod(mode)
+    assert check(tmp_path) == [
+        f"run directory '{tmp_path}': everybody on this machine may write to '{tmp_path}'; to end that: chmod o-w '{tmp_path}'"
+    ]
+
+
+@pytest.mark.parametrize(("mode", "lines"), [(0o777, 1), (0o1777, 0)])
+def test_a_folder_above_it_counts_where_others_could_put_another_in_its_place(tmp_path, mode, lines):
+    (tmp_path / "above" / "run").mkdir(parents=True)
+    (tmp_path / "above").chmod(mode)
+    assert len(check(tmp_path / "above" / "run")) == len(check(tmp_path / "above" / "new" / "run")) == lines
+
+
+def test_a_group_that_may_write_is_said_unless_it_is_the_users_own(tmp_path, monkeypatch):
+    tmp_path.chmod(0o775)
+    monkeypatch.setattr(ownership.pwd, "getpwuid", lambda uid: type("", (), {"pw_name": "alice"}))
+    for name, lines in (("alice", 0), ("students", 1)):
+        monkeypatch.setattr(ownership.grp, "getgrgid", lambda gid, name=name: type("", (), {"gr_name": name}))
+        assert len(check(tmp_path)) == lines
+    assert "group students may write to it" in check(tmp_path)[0]
+
+
+@pytest.mark.parametrize("where", ["link", "link/run", "mine", "mine/new"])
+def test_a_way_through_somebody_elses_link_is_refused_also_behind_a_link_of_ones_own(tmp_path, where):
+    if ME:
+        pytest.skip("only root can give a link to somebody else")
+    (tmp_path / "target").mkdir()
+    (tmp_path / "link").symlink_to("target")
+    (tmp_path / "mine").symlink_to(tmp_path / "link")
+    assert check(tmp_path / where) == []
+    os.lchown(tmp_path / "link", SOMEBODY, SOMEBODY)
+    with pytest.raises(
+        Foreign, match=rf"is reached through '{tmp_path}/link', a link that another user .uid {SOMEBODY}"
+    ):
+        check(tmp_path / where)
+
+
+def test_links_that_lead_in_a_circle_end(tmp_path):
+    (tmp_path / "a").symlink_to("b")
+    (tmp_path / "b").symlink_to("a")
+    ownership.check_way(tmp_path / "a" / "run", "run directory")
+
+
+def test_nothing_is_made_behind_somebody_elses_link(common):  # noqa: F811
+    from ps_cluster.files.locks import sole_use
+
+    (common / "target").mkdir()
+    (common / "target").chmod(0o777)
+    with as_user(SOMEBODY):
+        (common / "link").symlink_to("target")
+    with as_user(SOMEBODY_ELSE), pytest.raises(Foreign), sole_use(common / "link" / "run", "run directory", print):
+        pytest.fail("it went on")
+    assert list((common / "target").iterdir()) == []
+
+
+def test_files_are_made_so_that_nobody_else_writes_to_them(tmp_path):
+    from ps_cluster.files.writing import open_append, write_whole
+
+    before = os.umask(0)
+    try:
+        open_append(tmp_path / "rows").close()
+        write_whole(tmp_path / "whole", "")
+    finally:
+        os.umask(before)
+    assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o644}

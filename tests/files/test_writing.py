@@ -1,0 +1,135 @@
+"""What is written where somebody else could have put something in the way."""
+
+import fcntl
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ps_cluster.files import writing
+from ps_cluster.files.writing import create_beside, open_append, remove_leftovers, write_json, write_whole
+from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
+
+
+def test_what_is_written_whole_is_there_and_nothing_beside_it(tmp_path):
+    write_json(tmp_path / "new" / "a.json", {"a": 1})
+    write_whole(tmp_path / "new" / "a.json", b"2")
+    assert [path.read_text() for path in (tmp_path / "new").iterdir()] == ["2"]
+
+
+def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(tmp_path):
+    (tmp_path / "a").write_text("old")
+    with pytest.raises(ZeroDivisionError), create_beside(tmp_path / "a") as file:
+        file.write(b"new")
+        raise ZeroDivisionError
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_names_of_temporary_files_differ_and_name_no_process(tmp_path):
+    names = set()
+    for _ in range(20):
+        with create_beside(tmp_path / "a"):
+            names |= {path.name for path in tmp_path.iterdir()} - {"a"}
+    assert len(names) == 20
+    assert all(len(name.split(".")[2]) == 16 and str(os.getpid()) not in name.split(".") for name in names)
+
+
+def test_a_link_in_the_place_of_a_whole_file_is_replaced_and_not_followed(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "a").symlink_to(tmp_path / "mine")
+    write_whole(tmp_path / "a", "written")
+    assert (tmp_path / "mine").read_text() == "mine" and not (tmp_path / "a").is_symlink()
+
+
+@pytest.mark.parametrize("target", ["there", "not there"])
+def test_nothing_is_appended_through_a_link(tmp_path, target):
+    (tmp_path / "there").write_text("mine")
+    (tmp_path / "rows").symlink_to(tmp_path / target)
+    with pytest.raises(PermissionError, match="it is a link"):
+        open_append(tmp_path / "rows")
+    assert (tmp_path / "there").read_text() == "mine" and not (tmp_path / "not there").exists()
+
+
+def test_nothing_is_appended_to_a_file_that_has_another_name(tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    (tmp_path / "rows").hardlink_to(tmp_path / "mine")
+    with pytest.raises(PermissionError, match="another name"):
+        open_append(tmp_path / "rows")
+
+
+def test_a_pipe_is_refused_and_not_waited_for(tmp_path):
+    os.mkfifo(tmp_path / "rows")
+    reader = os.open(tmp_path / "rows", os.O_RDONLY | os.O_NONBLOCK)
+    with pytest.raises(PermissionError, match="no regular file"):
+        open_append(tmp_path / "rows")
+    os.close(reader)
+    with pytest.raises(OSError, match="No such device"):
+        open_append(tmp_path / "rows")
+
+
+def test_rows_come_at_the_end_of_a_file_that_programs_do_not_inherit(tmp_path):
+    for row in (b"1", b"2"):
+        with open_append(tmp_path / "rows") as file:
+            file.write(row)
+            assert not os.get_inheritable(file.fileno())
+    assert (tmp_path / "rows").read_text() == "12"
+
+
+def test_files_of_another_user_are_not_written_except_by_root(common):  # noqa: F811
+    common.chmod(0o777)  # as in /tmp the system would refuse by itself
+    with as_user(SOMEBODY):
+        (common / "rows").write_text("")
+        (common / "rows").chmod(0o666)
+    with as_user(SOMEBODY_ELSE), pytest.raises(PermissionError, match=f"belongs to another user .uid {SOMEBODY}"):
+        open_append(common / "rows")
+    with as_user(SOMEBODY):
+        open_append(common / "rows").close()
+    open_append(common / "rows").close()
+
+
+WRITER = """
+import sys, time
+from pathlib import Path
+from ps_cluster.files import writing
+from ps_cluster.files.writing import create_beside
+with create_beside(Path(sys.argv[1])) as file:
+    file.write(b"half")
+    file.flush()
+    print(flush=True)
+    time.sleep(60)
+"""
+
+
+def test_left_overs_of_a_killed_writer_are_known_by_its_lock_alone(tmp_path):
+    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path / "a")], stdout=subprocess.PIPE)
+    writer.stdout.readline()
+    remove_leftovers(tmp_path, "a")
+    (beside,) = tmp_path.iterdir()
+    writer.kill()
+    writer.wait()
+    writer.stdout.close()
+    remove_leftovers(tmp_path, "b")
+    assert list(tmp_path.iterdir()) == [beside]
+    remove_leftovers(tmp_path, "a*")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("still_locked", [False, True])
+def test_a_writer_whose_file_was_cleared_away_before_it_was_locked_makes_another(tmp_path, monkeypatch, still_locked):
+    flock, clearing = fcntl.flock, []
+
+    def cleared_before(descriptor, how):
+        if not clearing:
+            (beside,) = tmp_path.iterdir()
+            clearing.append(beside.open("ab"))
+            flock(clearing[0], how)
+            beside.unlink()
+            if not still_locked:
+                clearing[0].close()
+        flock(descriptor, how)
+
+    monkeypatch.setattr(writing.fcntl, "flock", cleared_before)
+    write_whole(tmp_path / "a", "written")
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["written"]
+    clearing[0].close()

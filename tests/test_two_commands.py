@@ -1,0 +1,159 @@
+"""Two commands on one folder, and folders of other users, as the command line meets them."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+from click.testing import CliRunner
+
+from cli import cli
+from ps_cluster.config import build_config
+from ps_cluster.files.locks import sole_use
+from ps_cluster.run_dir import RunDir
+from tests.helpers.processes import assert_none_left, of_run, wait_until
+from tests.helpers.real_cluster import LIMIT_S, SMALL, rows, start
+from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
+
+PROJECT = Path(__file__).parents[1]
+CHIEF = '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}'
+TASK_OPTIONS = ("--dataset", "synthetic", "--precision", "float32", "--mode", "single")
+COMMANDS = {
+    "run": ("run", "--dataset", "synthetic", "--run-dir"),
+    "run --resume": ("run", "--resume"),
+    "compare": ("compare", "--dataset", "synthetic", "--output"),
+    "chaos": ("chaos", "--run-dir"),
+    "task": ("task", *TASK_OPTIONS, "--run-dir"),
+}
+EVERY_COMMAND = pytest.mark.parametrize("command", COMMANDS)
+HOLDER = "import sys, time; from ps_cluster.files.locks import *\nwith sole_use(Path(sys.argv[1]), 'folder', print): print(flush=True); time.sleep(60)"  # noqa: E501
+
+
+def refused(command, folder):
+    """The one line with which a command ends with exit code 2."""
+    result = CliRunner().invoke(cli, [*COMMANDS[command], str(folder)], env={"TF_CONFIG": CHIEF})
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
+    assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@EVERY_COMMAND
+def test_a_folder_that_another_command_works_in_is_left_alone(tmp_path, command):
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config().to_yaml())
+    holder = subprocess.Popen([sys.executable, "-c", HOLDER, str(run_dir.root)], stdout=subprocess.PIPE)
+    try:
+        holder.stdout.readline()
+        before = content(run_dir.root)
+        assert f"'{run_dir.root}' is in use by '-c {run_dir.root}' (pid {holder.pid}, since" in refused(
+            command, run_dir.root
+        )
+        assert content(run_dir.root) == before
+    finally:
+        holder.kill()
+        holder.wait()
+        holder.stdout.close()
+
+
+@EVERY_COMMAND
+def test_a_folder_of_another_user_is_refused_with_his_name(common, command):  # noqa: F811
+    folder = common / "folder"
+    with as_user(SOMEBODY):
+        folder.mkdir()
+        (folder / "config.yaml").write_text(build_config().to_yaml())
+    folder.chmod(0o777)
+    with as_user(SOMEBODY_ELSE):
+        line = refused(command, folder)
+    assert f"'{folder}' belongs to another user (uid {SOMEBODY}), who could change what lies in it" in line
+    assert [path.name for path in folder.iterdir()] == ["config.yaml"]
+
+
+@EVERY_COMMAND
+def test_a_way_through_the_link_of_another_user_is_refused(common, command):  # noqa: F811
+    with as_user(SOMEBODY_ELSE):
+        (common / "mine").mkdir()
+        (common / "mine" / "config.yaml").write_text(build_config().to_yaml())
+    with as_user(SOMEBODY):
+        (common / "link").symlink_to("mine")
+    common.chmod(0o755)  # in a sticky one that all write to the system would refuse by itself
+    with as_user(SOMEBODY_ELSE):
+        assert f"is reached through '{common}/link', a link that another user" in refused(command, common / "link")
+    assert [path.name for path in (common / "mine").iterdir()] == ["config.yaml"]
+
+
+@pytest.mark.parametrize("trusted", ["run --resume", "compare"])
+def test_what_another_user_put_into_a_folder_that_all_may_write_to_is_not_trusted(common, trusted):  # noqa: F811
+    folder = common / "folder"
+    with as_user(SOMEBODY_ELSE):
+        folder.mkdir()
+    folder.chmod(0o777)
+    with as_user(SOMEBODY):
+        for name in ("config.yaml", "comparison.yaml"):
+            (folder / name).write_text(build_config().to_yaml())
+    with as_user(SOMEBODY_ELSE):
+        os.environ["PS_CLUSTER_CACHE"], before = str(common / "cache"), os.environ["PS_CLUSTER_CACHE"]
+        try:
+            result = CliRunner().invoke(cli, [*COMMANDS[trusted], str(folder)])
+        finally:
+            os.environ["PS_CLUSTER_CACHE"] = before
+    assert result.exit_code == 2 and f"yaml' belongs to another user (uid {SOMEBODY}): copy" in result.stderr
+    assert f"everybody on this machine may write to '{folder}'" in result.stdout
+
+
+@pytest.mark.parametrize("name", ["metrics", "logs", "checkpoints", "snapshots", "best", "tensorboard", "tasks"])
+def test_a_folder_of_the_run_that_is_the_link_of_another_user_is_refused(tmp_path, name):
+    if os.geteuid():
+        pytest.skip("only root can give a link to somebody else")
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config().to_yaml())
+    shutil.rmtree(run_dir.root / name, ignore_errors=True)
+    (tmp_path / "elsewhere").mkdir()
+    (run_dir.root / name).symlink_to(tmp_path / "elsewhere")
+    os.lchown(run_dir.root / name, SOMEBODY, SOMEBODY)
+    assert f"'{run_dir.root / name}' is reached through '{run_dir.root / name}'" in refused(
+        "run --resume", run_dir.root
+    )
+    assert list((tmp_path / "elsewhere").iterdir()) == []
+
+
+COMPARISON = ("compare", *SMALL, "--modes", "async", "--seeds", 1, "--batches", "same_per_worker", "--workers", 2)
+
+
+@pytest.mark.cluster
+def test_a_second_command_leaves_the_live_run_of_a_comparison_alone(tmp_path):
+    output = tmp_path / "out"
+    comparison = (*COMPARISON, "--steps", 100_000, "--output", output)
+    first = start(*comparison)
+    try:
+        wait_until(lambda: any(rows(root) for root in output.glob("runs/*")), within_s=90)
+        (root,) = output.glob("runs/*")
+        trained = (root / "metrics").stat().st_ino
+        second, resumed = start(*comparison), start("run", "--resume", root)
+        for process, folder in ((second, output), (resumed, root)):
+            assert process.wait(LIMIT_S) == 2
+            (line,) = process.communicate()[1].splitlines()
+            assert f"'{folder}' is in use by 'cli.py compare" in line and f"(pid {first.pid}, since" in line
+        assert (root / "metrics").stat().st_ino == trained and first.poll() is None
+        tasks = [process for process in of_run(root) if process.pid != first.pid]
+        assert len(tasks) > 4 and not [socket for task in tasks for socket in named_sockets(task)]
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.communicate()
+    with sole_use(root, "run directory", pytest.fail), sole_use(output, "--output", pytest.fail):
+        assert_none_left(output)
+
+
+def named_sockets(process):
+    """Sockets that another program could find by a name in a folder."""
+    try:
+        return [socket for socket in process.net_connections("unix") if socket.laddr]
+    except psutil.NoSuchProcess:
+        return []
