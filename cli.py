@@ -165,7 +165,8 @@ def data(**options: Any) -> None:
     wanted = layered_config(None, (), options).data
     dataset = start.resolve_data(wanted.dataset, wanted.data_dir, notify=click.echo)
     images = f"{dataset.train_examples} + {dataset.test_examples} images"
-    click.echo(f"{dataset.name} ({dataset.kind}), {images}: {dataset.directory}")
+    origin = f", packed from {dataset.source}" if dataset.source else ""
+    click.echo(f"{dataset.name} ({dataset.kind}), {images}: {dataset.directory}{origin}")
 
 
 @cli.command()
