@@ -8,7 +8,7 @@ STAMP := $(VENV)/.installed
 install: $(STAMP)
 
 run: $(STAMP)
-	$(VENV)/bin/python cli.py run --workers 3 --ps 1 $(ARGS)
+	$(VENV)/bin/python cli.py run $(or $(ARGS),--workers 3 --ps 1)
 
 test: $(STAMP)
 	$(VENV)/bin/python -m pytest -q $(ARGS)

@@ -50,7 +50,7 @@ def cli() -> None:
 @config_options()
 @config_layers
 @click.option("--run-dir", type=_FOLDER, help="Where all files of the run go; default: a new folder under runs/.")
-@click.option("--resume", type=_FOLDER, metavar="RUN_DIR", help="Go on with an earlier run; takes no other options.")
+@click.option("--resume", type=_FOLDER, metavar="RUN_DIR", help="Go on with an earlier run; --epochs, --steps: longer.")
 @click.option("--profile", is_flag=True, help="Write a trace of every step, and print where the time went.")
 @click.pass_context
 def run(
@@ -65,8 +65,10 @@ def run(
     """Train on a cluster of processes on this machine."""
     began = time.monotonic() - age_seconds(os.getpid())
     if resume:
-        _refuse_others(context, "resume", "profile", because="--resume goes on with")
-        root, code = resume, start.resume_run(resume, view=make_view(), began=began)
+        allowed = ("resume", "profile", "training__epochs", "training__steps")
+        _refuse_others(context, *allowed, because="--resume goes on with")
+        more = overrides((), options)
+        root, code = resume, start.resume_run(resume, more, view=make_view(), began=began)
     else:
         config = layered_config(file, assignments, options)
         root = run_dir or start.new_root(config)
@@ -169,7 +171,8 @@ def data(**options: Any) -> None:
     wanted = layered_config(None, (), options).data
     dataset = start.resolve_data(wanted.dataset, wanted.data_dir, notify=print_line)
     images = f"{dataset.train_examples} + {dataset.test_examples} images"
-    print_line(f"{dataset.name} ({dataset.kind}), {images}: {dataset.directory}")
+    origin = f", packed from {dataset.source}" if dataset.source else ""
+    print_line(f"{dataset.name} ({dataset.kind}), {images}: {dataset.directory}{origin}")
 
 
 @cli.command()

@@ -162,9 +162,7 @@ def config_layers(command: Callable) -> Callable:
 
 def layered_config(file: Path | None, assignments: tuple[str, ...], options: dict[str, Any]) -> RunConfig:
     """The configuration from a file, `--set` and the command's own options; raises UserError for any of them."""
-    values = overrides(assignments, options)
-    build_config(None, values)  # so that what is wrong on the command line isn't said of the file
-    return build_config(file, values)
+    return build_config(file, overrides(assignments, options))
 
 
 def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:

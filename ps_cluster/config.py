@@ -18,12 +18,11 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml, read_yaml
+from ps_cluster.mode_settings import MODES, PARAMETER_SERVER_MODES, check_switches, check_used, flat
 from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.straggler_config import parse_stragglers
 
 CONFIG_FOLDER = Path(__file__).resolve().parents[1] / "configs"
-MODES = ("async", "bounded", "sync-ps", "elastic", "sync", "single")
-PARAMETER_SERVER_MODES = ("async", "bounded", "sync-ps", "elastic")
 STALENESS_METHODS = ("none", "inverse", "dc_constant", "dc_adaptive", "gap_aware", "momentum")
 MODEL_NAMES = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")
 
@@ -176,29 +175,22 @@ class RunConfig(_Section):
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:
         mode, cluster, training = self.training.mode, self.cluster, self.training
+        check_switches(mode, flat(self.model_dump()))
         if mode in ("bounded", "sync-ps") and cluster.parameter_servers > 1:
             # Who may go on, and whose gradient came too late, is decided in one place.
             raise ValueError(f"cluster.parameter_servers: got {cluster.parameter_servers}: mode {mode} works with 1")
-        if training.backup_workers and (mode != "sync-ps" or training.backup_workers >= cluster.workers):
+        if training.backup_workers and training.backup_workers >= cluster.workers:
+            raise ValueError(f"training.backup_workers: got {training.backup_workers}: it needs more workers than that")
+        if training.simulate_workers is not None and training.simulate_workers < cluster.workers:
             raise ValueError(
-                f"training.backup_workers: got {training.backup_workers}: it needs mode sync-ps and more workers than that"
+                f"training.simulate_workers: got {training.simulate_workers}: it needs at least cluster.workers, "
+                f"{cluster.workers}"
             )
-        if training.simulate_workers is not None and (mode != "async" or training.simulate_workers < cluster.workers):
-            raise ValueError(
-                f"training.simulate_workers: got {training.simulate_workers}: it needs mode async and "
-                f"at least cluster.workers, {cluster.workers}"
-            )
-        if training.staleness_method != "none" and mode != "async":
-            raise ValueError(f"training.staleness_method: got '{training.staleness_method}': it needs mode async")
         if training.staleness_method == "momentum" and self.optimizer.rule == "sgd":
             raise ValueError("training.staleness_method: got 'momentum': optimizer.rule sgd has none to correct")
         if not parse_stragglers(cluster.straggler).are_among(self.training_workers):
             raise ValueError(
                 f"cluster.straggler: got '{cluster.straggler}': mode {mode} has workers 0 to {self.training_workers - 1}"
-            )
-        if mode == "elastic" and self.lookahead.every_updates:
-            raise ValueError(
-                f"lookahead.every_updates: got {self.lookahead.every_updates}: mode elastic averages by itself"
             )
         if mode == "elastic" and self.optimizer.rule != "sgd":
             raise ValueError(f"optimizer.rule: got '{self.optimizer.rule}': mode elastic needs sgd")
@@ -315,16 +307,41 @@ def build_config(file: Path | None = None, overrides: Layer | None = None) -> Ru
       file: a YAML file that overrides the defaults, or None.
       overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; the last word.
     Raises:
-      UserError: a file that can't be read, an unknown key, or a value of the wrong type or range.
+      UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or one that the mode does
+        not use. A file may repeat the defaults: that of a finished run holds every setting.
     """
-    user = _merged(read_yaml(file) if file else {}, _nested(overrides or {}))
+    from_file, from_options = read_yaml(file) if file else {}, _nested(overrides or {})
+    user = _merged(from_file, from_options)
+    base = _defaults(user)
+    given_here, defaults = flat(from_options), flat(base)
+    try:
+        config = RunConfig.model_validate(_merged(base, user))
+    except ValidationError as error:
+        raise UserError(first_error(error, _origin(error, file, given_here), "configs/default.yaml")) from error
+    changed = {key: value for key, value in flat(from_file).items() if value != defaults.get(key)}
+    for origin, given in (("options", given_here), (str(file), changed)):
+        try:
+            check_used((config.training.mode,), given)
+        except ValueError as error:
+            raise UserError(f"{origin}: {error}") from error
+    return config
+
+
+def _defaults(user: Layer) -> Layer:
+    """Return the layers under the user's: the defaults, and the recipe of the network that is chosen."""
     base = read_yaml(CONFIG_FOLDER / "default.yaml")
     model = _merged(base, user).get("model")
     name = model.get("name") if isinstance(model, dict) else None
     recipe = CONFIG_FOLDER / "models" / f"{name}.yaml"
-    if name in MODEL_NAMES and recipe.exists():
-        base = _merged(base, read_yaml(recipe))
-    return _validated(_merged(base, user), str(file) if file else "options")
+    return _merged(base, read_yaml(recipe)) if name in MODEL_NAMES and recipe.exists() else base
+
+
+def _origin(error: ValidationError, file: Path | None, options: Layer) -> str:
+    """Return where the user has the first wrong value from; of values that don't fit together it may be both."""
+    field = ".".join(str(part) for part in error.errors()[0]["loc"])
+    if file is None or field and any(f"{field}.".startswith(f"{key}.") for key in options):
+        return "options"
+    return str(file) if field or not options else f"{file} and options"
 
 
 def load_config(file: Path) -> RunConfig:

@@ -14,7 +14,7 @@ from ps_cluster.config import CONFIG_FOLDER, MODEL_NAMES, build_config
     ],
 )
 def test_images_behind_an_update_are_those_that_its_gradients_were_computed_from(mode, settings, images):
-    fixed = {"training.mode": mode, "cluster.workers": 3, "training.batch_size_per_worker": 128}
+    fixed = {"training.mode": mode, "training.batch_size_per_worker": 128}
     config = build_config(None, fixed | settings)
     assert config.examples_per_update == images
     assert config.total_updates(10 * images) == round(10 * config.training.epochs)

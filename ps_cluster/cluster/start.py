@@ -6,8 +6,9 @@ import contextlib
 import json
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from ps_cluster.cluster import isolation
 from ps_cluster.cluster.launcher import run_local
@@ -54,17 +55,26 @@ def start_run(
         return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view, began=began)
 
 
-def resume_run(root: Path, *, view: ProgressView, began: float | None = None) -> int:
-    """Goes on with the run in `root`. Returns the exit code; raises UserError where there is none. `began` likewise."""
+def resume_run(
+    root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None
+) -> int:
+    """Goes on with the run in `root`. Returns the exit code; raises UserError where it can't. `began` likewise.
+
+    Args:
+      more: another length of the whole run, `training.epochs` or `training.steps`; None: as it was.
+    """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, WHAT, view.notice):
-        return _resume(run_dir, root, view=view, began=began)
+        return _resume(run_dir, root, more or {}, view=view, began=began)
 
 
-def _resume(run_dir: RunDir, root: Path, *, view: ProgressView, began: float | None) -> int:
+def _resume(
+    run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None
+) -> int:
     ownership.refuse_foreign(run_dir.config)
     run_dir.make_folders()
-    config = load_config(run_dir.config)
+    before = load_config(run_dir.config)
+    config = before.with_values(more)
     config.check_fits_one_machine()
     isolation.check(config.cluster.isolation, run_dir.root)
     locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
@@ -73,8 +83,18 @@ def _resume(run_dir: RunDir, root: Path, *, view: ProgressView, began: float | N
         run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
     )
     if _is_complete(run_dir, config, dataset):
-        view.notice(f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}")
+        view.notice(
+            f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
+            "--resume give it more"
+        )
         return 0
+    updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
+    if updates != updates_before:
+        newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # before what the run was is overwritten
+        view.notice(
+            f"the whole run has {updates:,} updates now ({updates_before:,} before); the learning rate goes on as in a run "
+            "of that length"
+        )
     return run_local(complete_config(config, dataset), run_dir, dataset, resume=True, view=view, began=began)
 
 

@@ -16,6 +16,7 @@ from ps_cluster.config import MODES, RunConfig, build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.mode_settings import check_used, flat, without_unused
 from ps_cluster.training.straggler_config import parse_stragglers
 
 BATCHES = ("same_per_update", "same_per_worker")
@@ -81,12 +82,18 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
 
     A straggler that a mode has no such worker for (a single process has only worker 0) is left out.
 
+    Shared settings that a mode does not use are left out for it.
+
     Raises:
-      UserError: the settings don't fit one of the modes, or there is nothing to run.
+      UserError: the settings don't fit one of the modes, none of them uses one, or there is nothing to run.
     """
     count = comparison.seeds * len(comparison.stragglers) * len(comparison.batches) * len(comparison.arms)
     if count > MOST_RUNS:
         raise UserError(f"seeds, stragglers, batches and arms make {count:,} runs: at most {MOST_RUNS:,} are compared")
+    try:
+        check_used(tuple(arm.mode for arm in comparison.arms), flat(comparison.settings))
+    except ValueError as error:
+        raise UserError(f"compare: {error}") from error
     runs: dict[str, PlannedRun] = {}
     for seed in range(comparison.seeds):
         for straggler in comparison.stragglers:
@@ -108,7 +115,8 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
 
 
 def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:
-    values = {**comparison.settings, **arm.set, "training.mode": arm.mode, "training.seed": seed}
+    shared = without_unused(arm.mode, comparison.settings)
+    values = {**shared, **arm.set, "training.mode": arm.mode, "training.seed": seed}
     config = build_config(None, deepcopy(values))
     try:
         stragglers = parse_stragglers(straggler)
@@ -118,10 +126,12 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
         return
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":
-        per_step, left = divmod(size * config.cluster.workers, config.gradients_per_update * config.batches_per_step)
+        # A single process has to come to as many images as the workers of the others.
+        workers = flat(comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
+        per_step, left = divmod(size * workers, config.gradients_per_update * config.batches_per_step)
         if left:
             raise UserError(
-                f"training.batch_size_per_worker: got {size}: {config.cluster.workers} times that can't be split into "
+                f"training.batch_size_per_worker: got {size}: {workers} times that can't be split into "
                 f"the {config.gradients_per_update} gradients of mode {arm.mode}"
             )
         values["training.batch_size_per_worker"] = per_step

@@ -41,6 +41,7 @@ class PackedDataset:
     train_examples: int
     test_examples: int
     classes: tuple[str, ...]
+    source: str = ""  # the archive or folder that it was packed from; "" where it was generated
 
     def images(self, split: str) -> np.memmap:
         """Read-only uint8 [N, 32, 32, 3] of `split` ("train" or "test")."""
@@ -90,8 +91,10 @@ def load_pointed(file: Path) -> PackedDataset:
     return load_packed(directory)
 
 
-def write_packed(directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays) -> PackedDataset:
-    """Pack `arrays` into `directory`, which appears complete or not at all.
+def write_packed(
+    directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays, source: str = ""
+) -> PackedDataset:
+    """Pack `arrays`, which were read from `source`, into `directory`, which appears complete or not at all.
 
     When another process packs the same folder at the same time, the first to finish wins and both use its copy; a
     damaged folder in the way is replaced.
@@ -106,7 +109,7 @@ def write_packed(directory: Path, name: str, classes: tuple[str, ...], arrays: A
         _remove_abandoned(directory)
         temporary.mkdir()
         try:
-            _write_files(temporary, name, classes, arrays)
+            _write_files(temporary, name, classes, arrays, source)
             return _move_into_place(temporary, directory)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -137,16 +140,19 @@ def _from_manifest(directory: Path, manifest: dict) -> PackedDataset:
     if KINDS.get(manifest["name"]) != manifest["kind"]:
         raise ValueError(f"there is no {manifest['kind']!r} data set {manifest['name']!r}")
     train, test, classes = manifest["train_examples"], manifest["test_examples"], manifest["classes"]
+    source = manifest.get("source", "")
     if not (type(train) is type(test) is int and train > 0 and test > 0):
         raise ValueError(f"{train!r} train and {test!r} test examples")
     if not (isinstance(classes, list) and classes and all(isinstance(c, str) for c in classes)):
         raise ValueError(f"classes {classes!r}")
+    if not isinstance(source, str):
+        raise ValueError(f"source {source!r}")
     if manifest["bytes"] != _sizes(train, test):
         raise ValueError("bytes do not fit the numbers of examples")
-    return PackedDataset(manifest["name"], manifest["kind"], directory, train, test, tuple(classes))
+    return PackedDataset(manifest["name"], manifest["kind"], directory, train, test, tuple(classes), source)
 
 
-def _write_files(directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays) -> None:
+def _write_files(directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays, source: str) -> None:
     for file_name, array in zip((TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS), arrays, strict=True):
         if array.dtype != np.uint8 or array.shape[1:] not in (IMAGE_SHAPE, ()):
             raise ValueError(f"{file_name}: cannot pack {array.dtype} {list(array.shape)}")
@@ -159,6 +165,7 @@ def _write_files(directory: Path, name: str, classes: tuple[str, ...], arrays: A
         "train_examples": train_examples,
         "test_examples": test_examples,
         "classes": list(classes),
+        "source": source,
         "bytes": _sizes(train_examples, test_examples),
     }
     (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")

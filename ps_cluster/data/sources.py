@@ -43,7 +43,8 @@ def resolve(
 
     Args:
         dataset: "cifar10" (never replaced by anything else), "synthetic" (the generated set), or "auto": CIFAR-10 when
-            it is on this machine or can be downloaded, else the generated set with a notice that says so.
+            it is on this machine (a packed copy of any earlier run is enough) or can be downloaded, else the generated
+            set with a notice that says so.
         data_dir: where the user says CIFAR-10 is: the archive, its folder, a folder with either, or a packed folder.
         cache_dir: packed copies and downloads go here.
         notify: told what happens, one line each time.
@@ -119,17 +120,39 @@ def _from_data_dir(data_dir: Path, cache_dir: Path, notify: Notify) -> PackedDat
 
 
 def _on_this_machine(cache_dir: Path, notify: Notify) -> PackedDataset | None:
-    target = cache_dir / "cifar10"
-    if dataset := _cached(target, notify):
+    if dataset := _packed_before(cache_dir, notify):
         return dataset
     for place in (cache_dir, _keras_datasets()):
         for source in cifar10.candidates(place):
             try:
                 ownership.refuse_foreign(source)
-                return _pack_cifar10(source, target, notify)
+                return _pack_cifar10(source, cache_dir / "cifar10", notify)
             except (cifar10.NotCifar10, ownership.Foreign) as error:
                 notify(f"passed over: {error}")
     return None
+
+
+def _packed_before(cache_dir: Path, notify: Notify) -> PackedDataset | None:
+    """Return a sound packed copy of CIFAR-10: that of no --data-dir, else the one that was packed last."""
+    copies = sorted(cache_dir.glob("cifar10-*"), key=_packed_at, reverse=True)
+    for directory in (cache_dir / "cifar10", *copies):
+        dataset = _cached(directory, notify, otherwise="passed over")
+        if dataset is None or dataset.name != "cifar10":
+            continue
+        if directory in copies:
+            of_several = f", the newest of {len(copies)} in the cache" if len(copies) > 1 else ""
+            origin = f"packed from '{dataset.source}'" if dataset.source else "packed before"
+            notify(f"CIFAR-10: using the copy '{directory}', {origin}{of_several}; for another one give --data-dir")
+        return dataset
+    return None
+
+
+def _packed_at(directory: Path) -> float:
+    """Return when the packed folder was written, in seconds since 1970; 0 where that can't be told."""
+    try:
+        return (directory / packed.MANIFEST).stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def _downloaded(cache_dir: Path, notify: Notify, progress: Progress, url: str, patience: dict) -> PackedDataset:
@@ -147,7 +170,7 @@ def _downloaded(cache_dir: Path, notify: Notify, progress: Progress, url: str, p
 def _pack_cifar10(source: Path, target: Path, notify: Notify) -> PackedDataset:
     notify(f"packing CIFAR-10 from '{source}', once")
     arrays, classes = cifar10.read(source)
-    return write_packed(target, "cifar10", classes, arrays)
+    return write_packed(target, "cifar10", classes, arrays, str(source.resolve()))
 
 
 def _synthetic(cache_dir: Path, notify: Notify) -> PackedDataset:
@@ -158,7 +181,7 @@ def _synthetic(cache_dir: Path, notify: Notify) -> PackedDataset:
     return write_packed(target, "synthetic", synthetic.CLASSES, synthetic.generate())
 
 
-def _cached(target: Path, notify: Notify) -> PackedDataset | None:
+def _cached(target: Path, notify: Notify, otherwise: str = "packing again") -> PackedDataset | None:
     """The packed copy if there is a sound one; a damaged one is left for the next writer to replace."""
     if not os.path.exists(target):
         return None
@@ -166,7 +189,7 @@ def _cached(target: Path, notify: Notify) -> PackedDataset | None:
     try:
         return load_packed(target)
     except UserError as error:
-        notify(f"packing again: {error}")
+        notify(f"{otherwise}: {error}")
         return None
 
 

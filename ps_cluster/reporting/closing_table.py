@@ -1,7 +1,8 @@
-"""What a person sees when a run is over. A pure function of summary.json; no TensorFlow."""
+"""What a person sees when a run is over, out of summary.json and the run directory; no TensorFlow."""
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -11,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.run_dir import RunDir
+from ps_cluster.training import checkpoints
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
@@ -34,7 +36,7 @@ def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> Non
         console.print(Padding(_tasks(summary, addresses=console.width >= WIDE), (0, 1)))
         console.print(f" {evidence(summary)}", style="bold", highlight=False)
     console.print()
-    for line in _places(run_dir):
+    for line in (*_places(run_dir), *_next_commands(summary, run_dir)):
         # One unbroken line each, whatever the width: these are to be copied.
         console.print(line, soft_wrap=True, highlight=False)
 
@@ -81,15 +83,9 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
     yield "data", _data(summary)
     if notice := summary["network"]["notice"]:
         yield "network", Text(notice, "yellow")
-    yield "test accuracy", _accuracy(evaluation)
+    yield "test accuracy", _accuracy(evaluation, updates["applied"])
     yield "speed", f"{number(summary['examples_per_second'], ',.0f')} images/s"
-    yield (
-        "time",
-        (
-            f"{number(summary['train_seconds'], '.1f')} s training · {number(summary['startup_seconds'], '.1f')} s start-up · "
-            f"{number(summary['wall_seconds'], '.1f')} s in all{_in_vain(summary)}"
-        ),
-    )
+    yield "time", _time(summary)
     yield "updates", _ledger(updates)
     if summary["proof"]:
         yield "proof", _proof(summary["proof"])
@@ -107,7 +103,8 @@ def _data(summary: Json) -> Text:
     return Text(f"{summary['dataset']} ({summary['dataset_kind'] or 'kind unknown'})")
 
 
-def _accuracy(evaluation: Json) -> Text:
+def _accuracy(evaluation: Json, last_step: int) -> Text:
+    """Say which step the score is of, and where that is not the last one."""
     if evaluation["test_accuracy"] is None:
         return Text("not measured: no checkpoint was scored", "yellow")
     text = Text(f"{evaluation['test_accuracy']:.2%}", "bold") + Text(f" at step {evaluation['step']:,}", "default")
@@ -115,6 +112,8 @@ def _accuracy(evaluation: Json) -> Text:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] != evaluation["step"]:
         text.append(f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}")
+    if evaluation["step"] < last_step:
+        text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
     return text
 
 
@@ -125,6 +124,16 @@ def _ledger(updates: Json) -> Text:
         text.append("\n" if name == "duplicated" else " · " if text else "")
         text.append(f"{number(count)} {name.replace('_', ' ')}", "bold red" if name in wrong and count else "default")
     return text
+
+
+def _time(summary: Json) -> str:
+    """Say the seconds of the training, and those of the command: where the run was resumed, on a line of their own."""
+    training = f"{number(summary['train_seconds'], '.1f')} s training"
+    command = f"{number(summary['startup_seconds'], '.1f')} s start-up · {number(summary['wall_seconds'], '.1f')} s in all"
+    if summary["sessions"] == 1:
+        return f"{training} · {command}{_in_vain(summary)}"
+    mine = f"since the last resume: {summary['session_train_seconds']:.1f} s training · {command}"
+    return f"{training} over {summary['sessions']} sessions{_in_vain(summary)}\n{mine}"
 
 
 def _in_vain(summary: Json) -> str:
@@ -186,3 +195,20 @@ def _places(run_dir: RunDir) -> Iterator[str]:
         yield f" best model     {run_dir.best_model}"
     if run_dir.tensorboard.is_dir():
         yield f" curves         tensorboard --logdir {run_dir.tensorboard}"
+
+
+def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
+    """Name the commands that finish what this one has left."""
+    root = shlex.quote(str(run_dir.root))
+    if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
+        yield f" score it       python cli.py evaluate --checkpoint-dir {root}"
+    if summary["outcome"] != "completed" and any(map(checkpoints.steps, run_dir.states)):
+        yield f" go on          python cli.py run --resume {root}"
+
+
+def _last_checkpoint(run_dir: RunDir) -> int:
+    """Return the step at which training ended with a checkpoint; 0 where it did not."""
+    try:
+        return (checkpoints.ended(run_dir.checkpoints) or {}).get("last_step", 0)
+    except checkpoints.CheckpointError:
+        return 0

@@ -50,6 +50,7 @@ def write_summary(
       outcome: "completed", "stopped" or "failed".
       wall_seconds: from the start of the command to now.
       began: monotonic seconds when the command was started. life: of this start of the launcher, as in rows of progress.
+        `wall_seconds`, `startup_seconds` and `session_train_seconds` are of it alone, `train_seconds` of all.
       silences: worker processes that were ended because they did nothing (cluster/silence.py).
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
@@ -86,6 +87,7 @@ def write_summary(
         "examples_per_second": training["examples_per_second"],
         "train_seconds": training["train_seconds"],
         **{name: training[name] for name in TIMES},
+        **_sessions(rows, life, training["train_seconds"]),
         "wall_seconds": wall_seconds,
         "startup_seconds": _startup_seconds([row for row in rows if row["life"] == life], began),
         "cpu_seconds": usage["cpu_seconds"],
@@ -140,6 +142,14 @@ def _startup_seconds(rows: list[Json], began: float) -> float | None:
         if (first := row["times"]["resumed_update"]) is not None:
             return row["monotonic"] - (row["times"]["seconds"] - first) - began
     return None
+
+
+def _sessions(rows: list[Json], life: str, train_seconds: float) -> Json:
+    """Return how many commands had a part in the run, and the training seconds of this one."""
+    mine = [row for row in rows if row["life"] == life]
+    before = mine[0]["train_seconds"] if mine else train_seconds
+    sessions = len({row["life"] for row in rows} | {life})
+    return {"sessions": sessions, "session_train_seconds": max(0.0, train_seconds - before)}
 
 
 def _rolled_back(rows: list[Json]) -> int:

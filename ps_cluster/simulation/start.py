@@ -138,8 +138,18 @@ def _refuse_what_does_not_fit(settings: Settings) -> None:
         raise UserError(f"--backup-workers: got {backup}: it needs --mode sync-ps and more workers than that")
     if settings.cores is not None and not settings.one_machine:
         raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
+    if mode == "sync" and settings.parameter_servers != Settings.parameter_servers:
+        raise UserError(f"--ps: got {_list(settings.parameter_servers)}: mode sync has none: leave it out")
+    for name in ("link_gbps", "latency_us"):
+        if settings.one_machine and getattr(settings, name) != getattr(Settings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
     if settings.one_machine and mode == "sync":
         raise UserError("--mode: got 'sync': with --one-machine it takes async or sync-ps")
     most = max(settings.parameter_servers)
     if settings.one_machine and mode == "sync-ps" and most > 1:
         raise UserError(f"--ps: got {most}: --mode sync-ps with --one-machine takes 1")
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))

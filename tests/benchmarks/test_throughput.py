@@ -178,4 +178,4 @@ def test_the_code_of_another_checkout_is_given_the_settings_that_it_knows(tmp_pa
     rounds = build_config(overrides={"training.mode": "sync-ps"})
     assert arm.settings(rounds)["training"]["mode"] == "sync-ps"
     with pytest.raises(UserError, match="training.max_clock_lag: got 1: .* has no such setting"):
-        arm.settings(build_config(overrides={"training.max_clock_lag": 1}))
+        arm.settings(build_config(overrides={"training.mode": "bounded", "training.max_clock_lag": 1}))

@@ -19,9 +19,9 @@ class Training:
     """
 
     def __init__(self, mode="async", workers=3, size=4, total=math.inf, **settings):
-        values = {"training.mode": mode, "cluster.workers": workers, "data.dataset": "synthetic"} | settings
+        values = {"training.mode": mode, "data.dataset": "synthetic"} | settings
         values |= {"optimizer.rule": "sgd"} if mode == "elastic" else {}
-        self.config = build_config(None, values)
+        self.config = build_config(None, values).with_values({"cluster.workers": workers})
         self.now = 0.0
         self.silence = Silence(self.config, Limits.of(self.config), lambda: self.now)
         self.pids = {index: 100 + index for index in range(workers)}

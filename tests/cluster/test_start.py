@@ -6,7 +6,9 @@ import shutil
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 
+from cli import cli
 from ps_cluster.cluster import start
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
@@ -201,3 +203,53 @@ def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path,
     shutil.rmtree(dataset.directory)
     with pytest.raises(UserError, match="gone' does not exist"):
         start.resume_run(run_dir.root, view=QuietView())
+
+
+@pytest.fixture
+def half_done(tmp_path, monkeypatch):
+    """half_done(options) resumes a run of 10 updates after 6 of them → what it says; `went_on` has its configuration."""
+    run_dir = RunDir.create(tmp_path / "run")
+    config = build_config(None, {"training.steps": 10})
+    run_dir.config.write_text(config.to_yaml())
+    arrays = {"seen": np.zeros([1, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
+    scheduled = {"below": 6, "beyond": [], "count": 6}
+    meta = {"config": config.model_dump(mode="json"), "train_seconds": 1.0, "progress": {"scheduled": scheduled}}
+    checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(6, arrays, meta), keep=1)
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 1280, 10, ("a",))
+    monkeypatch.setattr(start.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(start, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
+
+    def call(*options):
+        return CliRunner().invoke(cli, ["run", "--resume", str(run_dir.root), *options]).output
+
+    call.run_dir, call.went_on = run_dir, []
+    return call
+
+
+@pytest.mark.parametrize(
+    ("options", "updates"), [((), 10), (("--steps", "12"), 12), (("--epochs", "2"), 20), (("--steps", "6"), 6)]
+)
+def test_a_run_goes_on_to_its_end_or_to_the_one_that_is_asked_for(half_done, options, updates):
+    said = half_done(*options)
+    assert [config.total_updates(1280) for config in half_done.went_on] == [updates]
+    assert (f"the whole run has {updates} updates now (10 before)" in said) == (updates != 10)
+
+
+def test_a_run_that_has_come_further_than_is_asked_for_is_left_as_it_was(half_done):
+    before = half_done.run_dir.config.read_text()
+    assert "5 updates in all, but 6 of the run in" in half_done("--steps", "5")
+    assert half_done.run_dir.config.read_text() == before and not half_done.went_on
+
+
+def test_other_options_beside_resume_are_refused_by_name(half_done):
+    assert "leave --batch-size out" in half_done("--steps", "12", "--batch-size", "64")
+    assert not half_done.went_on
+
+
+def test_a_complete_run_says_how_it_gets_more_work(half_done):
+    checkpoints.mark_ended(half_done.run_dir.checkpoints, last_step=10, outcome="completed")
+    write_json(half_done.run_dir.summary, {"outcome": "completed", "evaluation": {"step": 10}})
+    assert "--epochs or --steps beside --resume give it more" in half_done()
+    assert not half_done.went_on
+    half_done("--steps", "12")
+    assert [config.training.steps for config in half_done.went_on] == [12]

@@ -38,9 +38,7 @@ class Fake:
 
 
 def config_of(settings: dict[str, Any]) -> RunConfig:
-    fixed = {
-        "data.dataset": "cifar10", "model.name": "tutorial_cnn", "model.precision": "float32", "cluster.workers": WORKERS
-    }  # fmt: skip
+    fixed = {"data.dataset": "cifar10", "model.name": "tutorial_cnn", "model.precision": "float32"}  # and WORKERS workers
     return build_config(None, fixed | settings)
 
 

@@ -4,10 +4,12 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ps_cluster.data import sources, synthetic
 from ps_cluster.data.download import DownloadError
+from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
 
 PROJECT = Path(__file__).parents[2]
@@ -42,6 +44,12 @@ def failure(resolve, *args, **options) -> str:
         resolve(*args, **options)
     assert "\n" not in str(error.value)
     return str(error.value)
+
+
+def small_copy(resolve, folder: str, source: str = ""):
+    """A packed copy of CIFAR-10 in the cache, of few images."""
+    images, labels = np.zeros([3, 32, 32, 3], np.uint8), np.zeros([3], np.uint8)
+    return write_packed(resolve.cache / folder, "cifar10", ("a",), (images, labels, images, labels), source)
 
 
 def in_cache(resolve) -> set[str]:
@@ -97,6 +105,39 @@ def test_two_data_dirs_are_never_confused(resolve, folder, archive):
     assert first.directory != second.directory
     assert resolve("auto", folder.parent) == first
     assert in_cache(resolve) == {first.directory.name, second.directory.name}
+
+
+def test_copy_packed_from_a_data_dir_is_found_without_it(resolve, archive, monkeypatch):
+    monkeypatch.setattr(sources, "download", None)
+    packed = resolve("auto", archive)
+    for dataset in ("auto", "cifar10"):
+        assert resolve(dataset) == packed
+        assert resolve.told == [
+            f"CIFAR-10: using the copy '{packed.directory}', packed from '{archive}'; for another one give --data-dir"
+        ]
+
+
+def test_of_several_packed_copies_the_sound_one_packed_last_is_used(resolve, monkeypatch):
+    monkeypatch.setattr(sources, "download", None)
+    older, newer = (small_copy(resolve, f"cifar10-{number}", source="/a") for number in (2, 1))
+    os.utime(older.directory / "dataset.json", (1, 1))
+    assert resolve("auto") == newer
+    assert "packed from '/a', the newest of 2 in the cache" in resolve.told[0]
+    (newer.directory / "train_labels.u8").write_bytes(b"")
+    assert resolve("auto") == older
+    assert [line.partition(":")[0] for line in resolve.told] == ["passed over", "CIFAR-10"]
+    assert str(newer.directory) in resolve.told[0] and str(older.directory) in resolve.told[1]
+
+
+def test_copy_of_a_download_goes_before_those_of_data_dirs(resolve):
+    downloaded, _ = small_copy(resolve, "cifar10"), small_copy(resolve, "cifar10-1")
+    assert resolve("auto") == downloaded
+    assert resolve.told == []
+
+
+def test_folder_of_another_data_set_in_the_cache_is_not_taken_for_cifar10(resolve):
+    resolve("synthetic").directory.rename(resolve.cache / "cifar10-00000000")
+    assert resolve("auto").name == "synthetic"
 
 
 def test_packed_folder_as_data_dir_is_used_where_it_is(resolve, folder, tmp_path):

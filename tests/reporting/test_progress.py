@@ -216,7 +216,7 @@ def test_gradients_that_came_too_late_are_shown_only_where_there_are_any():
     ("mode", "images_per_update"), [("async", 128), ("sync", 3 * 128), ("single", 128), ("elastic", 4 * 128)]
 )
 def test_time_left_counts_the_images_of_an_update_in_its_mode(mode, images_per_update):
-    run = in_mode(mode, **{"elastic.local_steps": 4})
+    run = in_mode(mode)  # elastic takes 4 local steps
     run.row = row(400, examples_per_second=600 * 128.0)
     assert run.seconds_left == pytest.approx(images_per_update / 128)
 

@@ -11,6 +11,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.reporting.closing_table import histogram_bars
 from ps_cluster.reporting.summary import print_closing_table, refresh_evaluation, write_summary
 from ps_cluster.run_dir import RunDir, append_row
+from ps_cluster.training import checkpoints
 
 RESULT = {
     "completed": True,
@@ -235,6 +236,7 @@ def test_run_that_never_trained_has_a_summary_all_the_same(run_dir):
         path.unlink()
     summary = write(run_dir, outcome="failed", restarts={})
     assert (summary["workers"], summary["parameter_servers"], summary["train_seconds"]) == ([], [], 0.0)
+    assert (summary["sessions"], summary["session_train_seconds"]) == (1, 0.0)
     assert summary["evaluation"]["history"] == [] and summary["evaluation"]["test_accuracy"] is None
     assert "not measured" in closing_table(summary, run_dir)
 
@@ -246,6 +248,42 @@ def test_best_score_and_last_score_are_told_apart(run_dir):
     assert (summary["evaluation"]["test_accuracy"], summary["evaluation"]["step"]) == (0.71, 391)
     assert (summary["evaluation"]["best_test_accuracy"], summary["evaluation"]["best_step"]) == (0.75, 300)
     assert "71.00% at step 391 · best 75.00% at step 300" in closing_table(summary, run_dir)
+
+
+def test_closing_table_says_that_the_last_step_is_not_scored_yet_and_how_it_will_be(run_dir):
+    score(run_dir, 300, 0.75)
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=391, outcome="completed")
+    text = closing_table(write(run_dir), run_dir)
+    assert "75.00% at step 300" in text and "NOT THE LAST: step 391 is not scored yet" in text
+    assert f"python cli.py evaluate --checkpoint-dir {run_dir.root}\n" in text
+    score(run_dir, 391, 0.71)
+    text = closing_table(write(run_dir), run_dir)
+    assert "71.00% at step 391" in text and "NOT THE LAST" not in text and "evaluate" not in text
+
+
+@pytest.mark.parametrize(("outcome", "goes_on"), [("completed", False), ("stopped", True), ("failed", True)])
+def test_closing_table_of_a_run_that_is_not_complete_names_the_command_that_goes_on(run_dir, outcome, goes_on):
+    assert "--resume" not in closing_table(write(run_dir, outcome=outcome), run_dir), "there is nothing to go on from"
+    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}, {}), keep=1)
+    text = closing_table(write(run_dir, outcome=outcome), run_dir)
+    assert (f"python cli.py run --resume {run_dir.root}\n" in text) == goes_on
+
+
+def test_seconds_of_the_last_session_and_of_all_are_on_lines_of_their_own(run_dir):
+    (line,) = lines_with(" s training", closing_table(write(run_dir), run_dir))
+    assert "16.1 s training" in line and "27.0 s in all" in line
+    append_row(run_dir.progress, progress_row(200, life="an earlier one"))
+    append_row(run_dir.progress, progress_row(200, BEGAN + 3, seconds=10.0, resumed_update=None) | {"train_seconds": 10.0})
+    append_row(run_dir.progress, progress_row(391))
+    summary = write(run_dir)
+    assert (summary["sessions"], round(summary["session_train_seconds"], 3)) == (2, 6.1)
+    whole, mine = lines_with(" s training", closing_table(summary, run_dir))
+    assert whole.split(maxsplit=1)[1].strip() == "16.1 s training over 2 sessions"
+    assert mine.startswith("since the last resume: 6.1 s training · ") and "27.0 s in all" in mine
+
+
+def lines_with(part: str, text: str) -> list[str]:
+    return [line.strip() for line in text.splitlines() if part in line]
 
 
 def test_scores_that_come_later_complete_the_summary_and_change_nothing_else(run_dir):

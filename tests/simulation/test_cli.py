@@ -34,9 +34,11 @@ def test_every_cluster_asked_for_is_a_line_that_fits_80_columns(tmp_path):
     assert found["setting"]["latency_us"] == 50 and found["costs"]["parameters"] == 122570
 
 
-@pytest.mark.parametrize("options", [("--mode", "sync-ps"), ("--one-machine", "--cores", "4"), ("--mode", "sync")])
+@pytest.mark.parametrize(
+    "options", [("--ps", 1, "--mode", "sync-ps"), ("--ps", 1, "--one-machine", "--cores", "4"), ("--mode", "sync")]
+)
 def test_other_clusters_are_simulated_too(options):
-    result = simulate("--workers", 4, "--ps", 1, *options)
+    result = simulate("--workers", 4, *options)
     assert result.exit_code == 0 and len(result.output.splitlines()) == 4, result.output
 
 
@@ -69,6 +71,9 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
         (["--backup-workers", "1"], "--backup-workers: got 1: it needs --mode sync-ps"),
         (["--cores", "2"], "--cores: got 2: it needs --one-machine or --check"),
         (["--mode", "sync", "--one-machine"], "--mode: got 'sync'"),
+        (["--mode", "sync", "--ps", "1,4"], "--ps: got 1,4: mode sync has none"),
+        (["--one-machine", "--link-gbps", "1"], "--link-gbps: got 1: one machine has no network"),
+        (["--one-machine", "--latency-us", "5"], "--latency-us: got 5: one machine has no network"),
         (["--mode", "sync-ps", "--one-machine", "--ps", "1,4"], "--ps: got 4"),
         (["--from", "nowhere"], "nowhere"),
         (["--check", "nowhere", "--ps", "1"], "--check predicts the run as it was: leave --ps out"),
