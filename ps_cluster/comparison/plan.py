@@ -44,6 +44,11 @@ class Comparison(BaseModel):
     target_accuracy: float | None = Field(default=None, gt=0, lt=1)
     settings: dict[str, Any] = {}
 
+    @property
+    def own(self) -> frozenset[str]:
+        """Dotted keys of what arms set for themselves."""
+        return frozenset(key for arm in self.arms for key in arm.set)
+
 
 @dataclass(frozen=True)
 class PlannedRun:
