@@ -54,7 +54,7 @@ class Cluster(_Section):
     wire: Literal["auto", "bfloat16", "float32"]
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]
     straggler: str
-    pin_workers: bool
+    pin_workers: Literal["auto"] | bool
     isolation: Literal["auto", "require", "off"]
 
     @field_validator("straggler")

@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from ps_cluster.cluster.pinning import keeps_to_cores
 from ps_cluster.comparison.groups import flat_settings
 from ps_cluster.comparison.records import Record
 
@@ -51,8 +52,13 @@ def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Di
 
 
 def in_surroundings(records: Sequence[Record]) -> list[Difference]:
-    """Return in what the runs' machines, their TensorFlow and the commits of this code differ, as they noted it."""
-    return list(_differing([record.machine for record in records]))
+    """Return in what the runs' machines differ, their TensorFlow, the commits of this code, and where workers are placed."""
+    pinned = [
+        {"whether workers keep to cores of their own": keeps_to_cores(record.config)}
+        for record in records
+        if record.config.training_workers > 1
+    ]
+    return [*_differing([record.machine for record in records]), *_differing(pinned)]
 
 
 def _may_differ(key: str, own: Collection[str]) -> bool:

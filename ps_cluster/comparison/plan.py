@@ -124,6 +124,8 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
         values["training.batch_size_per_worker"] = per_step
     values["cluster.straggler"] = straggler
     config = build_config(None, deepcopy(values))
+    if config.cluster.pin_workers == "auto":  # would pin in some modes only: the mode would not be all that differs
+        config = config.with_values({"cluster.pin_workers": False})
     if comparison.learning_rate == "linear":
         times = config.training.batch_size_per_worker * config.gradients_per_update / size
         config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})

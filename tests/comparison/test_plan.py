@@ -69,6 +69,13 @@ def test_seeds_are_outermost_and_a_straggler_without_its_worker_is_left_out():
     ]
 
 
+def test_workers_are_placed_alike_in_all_modes_unless_an_arm_says_otherwise():
+    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "bounded")))
+    assert {config.cluster.pin_workers for config in runs.values()} == {False}
+    runs = plan(seeds=1, arms=arms("async", **{"cluster.pin_workers": True}))
+    assert [run.config.cluster.pin_workers for run in runs] == [True]
+
+
 def test_what_is_set_for_an_arm_stays_in_it():
     runs = plan(seeds=1, arms=[*arms("async", **{"training.simulate_workers": 8}), *arms("async")])
     assert [run.config.training.simulate_workers for run in runs] == [8, None]

@@ -468,6 +468,14 @@ def test_runs_of_another_machine_tensorflow_or_commit_are_compared_with_a_word_o
     assert f"differ in {what}: {machine[what]}, another" in said
 
 
+def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top(tmp_path):
+    settings = [{"training.mode": mode, "cluster.pin_workers": "auto"} for mode in ("sync", "async", "single")]
+    records = [read_record(write_run(tmp_path / each["training.mode"], Fake(each))) for each in settings]
+    (said,) = check(records, make_groups(records), force=False)
+    assert "differ in whether workers keep to cores of their own: false, true" in said
+    assert check(records[1:], make_groups(records[1:]), force=False) == []
+
+
 def test_models_that_differ_are_refused(tmp_path):
     settings = {"model.name": "resnet_small"}
     roots = [write_run(tmp_path / "a", Fake({})), write_run(tmp_path / "b", Fake(settings))]
