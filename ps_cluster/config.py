@@ -143,6 +143,7 @@ class Schedule(_Section):
 
 class Evaluation(_Section):
     augment_last: bool
+    validation_examples: int = Field(ge=0, le=10_000_000)
 
 
 class Checkpoints(_Section):

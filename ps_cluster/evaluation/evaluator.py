@@ -172,12 +172,13 @@ class _Evaluator:
             "step": checkpoint.step,
             "test_accuracy": score.accuracy,
             "test_loss": score.loss,
+            "validation_accuracy": score.validation_accuracy,
             "augmented_test_accuracy": score.augmented_accuracy,
             "train_seconds": checkpoint.meta.get("train_seconds"),
             "examples": checkpoint.meta.get("examples"),
             "seconds": time.monotonic() - started,
-            "best": self._records.is_best(score.accuracy),
         }
+        row["best"] = self._records.is_best(row)
         self._rows.append(row)
         self._notify(_line(row, self._scorer.test_examples, checkpoint.meta.get("dataset_kind")))
         if self._records.acquire() and (augmented or row["step"] not in self._records.steps()):
@@ -246,9 +247,10 @@ class _Evaluator:
 
 def _line(row: Row, test_examples: int, dataset_kind: str | None) -> str:
     loss = "not a finite number" if row["test_loss"] is None else f"{row['test_loss']:.4f}"
+    held_out = "" if row["validation_accuracy"] is None else f", on images held out {row['validation_accuracy']:.2%}"
     views = f", over six views {row['augmented_test_accuracy']:.2%}" if row["augmented_test_accuracy"] else ""
     return (
-        f"step {row['step']:,}: test accuracy {row['test_accuracy']:.2%}{views}, loss {loss} "
+        f"step {row['step']:,}: test accuracy {row['test_accuracy']:.2%}{held_out}{views}, loss {loss} "
         f"({test_examples:,} {'GENERATED ' * (dataset_kind == 'synthetic')}images, {row['seconds']:.1f} s)"
         f"{', best so far' * row['best']}"
     )

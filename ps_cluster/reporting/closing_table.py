@@ -112,7 +112,8 @@ def _accuracy(evaluation: Json) -> Text:
     if evaluation["augmented_test_accuracy"] is not None:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] != evaluation["step"]:
-        text.append(f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}")
+        on = "test images" if evaluation["validation_accuracy"] is None else "images held out"
+        text.append(f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}, chosen on {on}")
     return text
 
 
