@@ -1,7 +1,8 @@
 """The configuration of a run: typed, validated in one place, read from YAML files and overrides.
 
 The defaults stand in `configs/default.yaml` and nowhere else. Later layers win: default.yaml, configs/models/<model>.yaml,
-the user's file, `--set key=value` and the command's own options.
+what that has under `modes` for the mode, workers and batch (recipes.py), the user's file, `--set key=value` and the
+command's own options.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from ps_cluster import recipes
 from ps_cluster.data.augmentation_config import Augmentation
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
@@ -315,8 +317,18 @@ def build_config(file: Path | None = None, overrides: Layer | None = None) -> Ru
     name = model.get("name") if isinstance(model, dict) else None
     recipe = CONFIG_FOLDER / "models" / f"{name}.yaml"
     if name in MODEL_NAMES and recipe.exists():
-        base = _merged(base, read_yaml(recipe))
+        layer = read_yaml(recipe)
+        modes = recipes.read_modes(layer, str(recipe))
+        base = _merged(base, {key: value for key, value in layer.items() if key != recipes.MODES})
+        base = _merged(base, recipes.found_for(modes, _merged(base, user), user))
     return _validated(_merged(base, user), str(file) if file else "options")
+
+
+def rates_found(config: RunConfig) -> recipes.Found | None:
+    """What the recipe of its network has for the mode, workers and batch of a configuration, used or not."""
+    recipe = CONFIG_FOLDER / "models" / f"{config.model.name}.yaml"
+    place = (config.training.mode, config.training_workers, config.training.batch_size_per_worker)
+    return next((found for found in recipes.read_modes(read_yaml(recipe), str(recipe)) if found.place == place), None)
 
 
 def load_config(file: Path) -> RunConfig:

@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ps_cluster.comparison.rates import was_found
 from ps_cluster.config import MODES, RunConfig, build_config, read_yaml
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
@@ -31,8 +32,9 @@ class Comparison(BaseModel):
     """What is compared. `settings` holds the sections of a run's configuration that all runs share.
 
     `batches`: "same_per_update" gives every update the same number of images, workers x batch size, whoever computes
-    them; "same_per_worker" gives every worker the same batch size. `learning_rate`: "linear" multiplies it by the images
-    of an update over the batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1); "same" does not.
+    them; "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has none for the
+    mode, workers and batch, "linear" multiplies its own by the images of an update over the batch size (Goyal et al. 2017,
+    arXiv:1706.02677, section 2.1, for SGD); "same" does not.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
@@ -126,7 +128,7 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
     config = build_config(None, deepcopy(values))
     if config.cluster.pin_workers == "auto":  # would pin in some modes only: the mode would not be all that differs
         config = config.with_values({"cluster.pin_workers": False})
-    if comparison.learning_rate == "linear":
+    if comparison.learning_rate == "linear" and not was_found(config):
         times = config.training.batch_size_per_worker * config.gradients_per_update / size
         config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})
     # Not the batch arm: where both come to the same batch (sync), one run serves both.

@@ -16,6 +16,7 @@ from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
 from ps_cluster.comparison.page import render_page
 from ps_cluster.comparison.plots import Plot, make_plots
+from ps_cluster.comparison.rates import warn_of_scaled
 from ps_cluster.comparison.records import Record, read_record
 from ps_cluster.comparison.table import Row
 from ps_cluster.comparison.words import Findings
@@ -63,6 +64,7 @@ def write_report(
     records = [read_record(root) for root in run_roots]
     groups = make_groups(records)
     warnings = check(records, groups, force, own)
+    warnings += warn_of_scaled(groups)
     if any(record.dataset_kind == "synthetic" for record in records):
         warnings.insert(0, SYNTHETIC)
     target = target_accuracy if target_accuracy is not None else default_target(records)
