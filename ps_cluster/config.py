@@ -145,11 +145,13 @@ class Schedule(_Section):
 
 class Evaluation(_Section):
     augment_last: bool
+    after_training: bool
     validation_examples: int = Field(ge=0, le=10_000_000)
 
 
 class Checkpoints(_Section):
     every_seconds: float = Field(gt=0)
+    every_epochs: float | None = Field(gt=0, le=100_000)
     snapshot_every_seconds: float = Field(gt=0)
     keep: int = Field(ge=1)
 

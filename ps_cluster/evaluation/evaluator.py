@@ -39,7 +39,8 @@ def evaluate(
 ) -> list[Row]:
     """Scores each new checkpoint of a run until training has ended and the last one is scored.
 
-    When several came meanwhile, only the newest is scored; a step that metrics/evaluation.jsonl already names is not
+    When several came meanwhile, only the newest is scored, unless the run's `evaluation.after_training` wants each of them once
+    there are no more; a step that metrics/evaluation.jsonl already names is not
     scored again (except with `once`).
 
     Args:
@@ -106,8 +107,8 @@ class _Evaluator:
                 scored = self._records.steps()
             # Asked before looking for checkpoints: whatever was written before the end is then seen.
             ended = checkpoints.ended(self._place.checkpoints)
-            step = self._newest()
-            if step is not None and step not in scored:
+            step = self._due(scored, bool(ended))
+            if step is not None:
                 if (checkpoint := self._load(step)) is not None:
                     self._score(checkpoint)
                     scored.add(step)
@@ -136,9 +137,21 @@ class _Evaluator:
         bound = "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, anew with each sign of life)"
         self._notify(f"waiting for a checkpoint: {self._place.describe_lack()}{bound}")
 
+    def _due(self, scored: set[int], has_ended: bool) -> int | None:
+        """Return the step to score next: the newest, or, where that is put off until training has ended, the oldest."""
+        if self._place.scores_after_training():
+            left = [step for step in self._sound() if step not in scored] if has_ended else []
+            return min(left, default=None)
+        newest = self._newest()
+        return None if newest in scored else newest
+
     def _newest(self) -> int | None:
+        return max(self._sound(), default=None)
+
+    def _sound(self) -> list[int]:
+        """Return the steps of all checkpoints but those passed over."""
         present = checkpoints.steps(self._place.checkpoints)
-        return max((step for step in present if self._identity(step) not in self._passed_over), default=None)
+        return [step for step in present if self._identity(step) not in self._passed_over]
 
     def _identity(self, step: int) -> tuple[int, int]:
         """Tells a damaged file from a sound one that replaces it when training went back and came again."""

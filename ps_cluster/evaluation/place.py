@@ -58,6 +58,10 @@ class Place:
             found = sources.of_run(self.run_dir.dataset, name, config.data.data_dir, cache, notify=notify)
         return found.holding_out(config.evaluation.validation_examples)
 
+    def scores_after_training(self) -> bool:
+        """Whether the run wants its checkpoints scored when training has ended; a run that is not there yet, not."""
+        return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
+
     def describe_lack(self) -> str:
         """Why there is nothing to score, in a few words."""
         folder = self.checkpoints

@@ -143,6 +143,19 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))
 
 
+def test_every_checkpoint_is_scored_in_order_once_training_has_ended_where_that_is_asked_for(run_dir, network):
+    config = load_config(run_dir.config).with_values({"evaluation.after_training": True})
+    write_whole(run_dir.config, config.to_yaml())
+    for step, label in ((10, 4), (20, 1), (30, 5)):
+        save(run_dir, step, always(label, network))
+    with pytest.raises(UserError, match="nothing new for 0.1 s"):
+        evaluate(run_dir.root, notify=print, patience_s=0.1)
+    assert not run_dir.evaluation.exists(), "training may still want the processors"
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=30, outcome="completed")
+    rows = evaluate(run_dir.root, notify=print)
+    assert [(row["step"], row["best"]) for row in rows] == [(10, True), (20, True), (30, False)]
+
+
 def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run_dir, network):
     save(run_dir, 10, always(1, network))
     evaluate(run_dir.root, once=True, notify=print)
