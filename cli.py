@@ -148,18 +148,20 @@ def compare(
     given = {name: value for name, value in changes.items() if value is not None}
     if runs and (values or file or given.keys() - {"target_accuracy"}):
         raise UserError("with finished runs only --output, --target-accuracy, --baseline and --force can be given")
-    roots, code = list(runs), 0
+    roots, code, own = list(runs), 0, frozenset()
     with locks.sole_use(output, "--output:", notify=print_line):
         if not runs:
             comparison = plan.read_comparison(file, given, values)
-            target_accuracy = comparison.target_accuracy
+            target_accuracy, own = comparison.target_accuracy, comparison.own
             roots, code = runner.train_all(comparison, output)
         if code:
             print_error(f"stopped before all runs were trained; the same command goes on: {output}")
             return code
         from ps_cluster.comparison import report  # matplotlib takes half a second to import
 
-        written = report.write_report(roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force)
+        written = report.write_report(
+            roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force, own=own
+        )
         report.print_report(written, make_console())
     return 0
 

@@ -2,6 +2,7 @@
 
     python -m benchmarks.waiting --rounds 3 --models tutorial_cnn,cifar_tf_cnn --data-dir DATA
     python -m benchmarks.waiting --rounds 3 --data-dir DATA --before OTHER_CHECKOUT
+    python -m benchmarks.waiting --rounds 3 --data-dir DATA --ways "async,async pinned,sync,sync pinned"
 
 With --before the same runs are measured in turns with the code of another checkout, where it has their settings.
 """
@@ -31,7 +32,11 @@ WAYS = {
     "bounded lag=0": {"training.mode": "bounded", "training.max_clock_lag": 0},
     "bounded lag=2 2:5x": {"training.mode": "bounded", "training.max_clock_lag": 2} | SLOW,
 }
-NOT_BEFORE = ("async", "sync", "bounded lag=0", "bounded lag=2 2:5x")  # the same as now, or not there
+PINNED = {  # each worker keeps to cores of its own
+    f"{way} pinned": WAYS[way] | {"cluster.pin_workers": True} for way in ("async", "bounded s=2", "sync-ps", "sync")
+}
+WAYS |= PINNED
+NOT_BEFORE = ("async", "sync", "bounded lag=0", "bounded lag=2 2:5x", *PINNED)  # the same as now, or not there
 COLUMNS = (
     over_rounds("images/s", "examples_per_second", ",.0f"),
     medians("waits/pulls/pushes\n[% of a worker]", ["shares.waits", "shares.pulls", "shares.pushes"], ".1f", 100),

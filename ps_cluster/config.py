@@ -1,7 +1,8 @@
 """The configuration of a run: typed, validated in one place, read from YAML files and overrides.
 
 The defaults stand in `configs/default.yaml` and nowhere else. Later layers win: default.yaml, configs/models/<model>.yaml,
-the user's file, `--set key=value` and the command's own options.
+what that has under `modes` for the mode, workers and batch (recipes.py), the user's file, `--set key=value` and the
+command's own options.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from ps_cluster import recipes
 from ps_cluster.data.augmentation_config import Augmentation
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
@@ -68,7 +70,7 @@ class Cluster(_Section):
     wire: Literal["auto", "bfloat16", "float32"]
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]
     straggler: str
-    pin_workers: bool
+    pin_workers: Literal["auto"] | bool
     isolation: Literal["auto", "require", "off"]
 
     @field_validator("straggler")
@@ -151,10 +153,13 @@ class Schedule(_Section):
 
 class Evaluation(_Section):
     augment_last: bool
+    after_training: bool
+    validation_examples: int = Field(ge=0, le=10_000_000)
 
 
 class Checkpoints(_Section):
     every_seconds: float = Field(gt=0, le=LONGEST_SECONDS)
+    every_epochs: float | None = Field(gt=0, le=100_000)
     snapshot_every_seconds: float = Field(gt=0, le=LONGEST_SECONDS)
     keep: int = Field(ge=1, le=1_000_000)
 
@@ -333,7 +338,12 @@ def _defaults(user: Layer) -> Layer:
     model = _merged(base, user).get("model")
     name = model.get("name") if isinstance(model, dict) else None
     recipe = CONFIG_FOLDER / "models" / f"{name}.yaml"
-    return _merged(base, read_yaml(recipe)) if name in MODEL_NAMES and recipe.exists() else base
+    if name not in MODEL_NAMES or not recipe.exists():
+        return base
+    layer = read_yaml(recipe)
+    modes = recipes.read_modes(layer, str(recipe))
+    base = _merged(base, {key: value for key, value in layer.items() if key != recipes.MODES})
+    return _merged(base, recipes.found_for(modes, _merged(base, user), user))
 
 
 def _origin(error: ValidationError, file: Path | None, options: Layer) -> str:
@@ -342,6 +352,13 @@ def _origin(error: ValidationError, file: Path | None, options: Layer) -> str:
     if file is None or field and any(f"{field}.".startswith(f"{key}.") for key in options):
         return "options"
     return str(file) if field or not options else f"{file} and options"
+
+
+def rates_found(config: RunConfig) -> recipes.Found | None:
+    """What the recipe of its network has for the mode, workers and batch of a configuration, used or not."""
+    recipe = CONFIG_FOLDER / "models" / f"{config.model.name}.yaml"
+    place = (config.training.mode, config.training_workers, config.training.batch_size_per_worker)
+    return next((found for found in recipes.read_modes(read_yaml(recipe), str(recipe)) if found.place == place), None)
 
 
 def load_config(file: Path) -> RunConfig:

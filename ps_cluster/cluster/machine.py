@@ -1,9 +1,11 @@
-"""The machine that a run is on: what it has, and what its processor computes fast in."""
+"""What a run is on: the machine, what its processor computes fast in, TensorFlow, and the commit of this code."""
 
 from __future__ import annotations
 
 import contextlib
+import os
 import platform
+import subprocess
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,7 @@ from ps_cluster.cluster.control_group import Allowance, allowance
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 _CPUINFO = Path("/proc/cpuinfo")
+_CODE = Path(__file__).resolve().parents[2]
 
 
 def fastest_precision(cpuinfo: Path = _CPUINFO) -> str:
@@ -25,7 +28,8 @@ def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict
     """What summary.json says of this machine; nothing in it names the machine or its user.
 
     `cores` and `memory_gib` are what this process may use; `cpu_limit` (processor seconds a second) and `memory_limit_gib`
-    are those of its control group, None where it has none; `tensorflow` is None where it is not installed.
+    are those of its control group, None where it has none; `tensorflow` is None where it is not installed, `commit` where
+    this code is no working copy of git. It ends in "-dirty" where a file differs from that commit.
     """
     flags, allowed = _flags(cpuinfo), allowed or allowance()
     memory, limit = psutil.virtual_memory().total, allowed.memory_bytes
@@ -37,7 +41,21 @@ def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict
         "memory_limit_gib": round(limit / 2**30, 1) if limit else None,
         **{flag: flag in flags for flag in _BFLOAT16_FLAGS},
         "tensorflow": _tensorflow_version(),
+        "commit": commit_of(_CODE),
     }
+
+
+def commit_of(code: Path) -> str | None:
+    """Return the commit that a folder of code is at, e.g. "392b7299c0de" or "392b7299c0de-dirty"; None where git can't tell."""
+    if not (code / ".git").exists():  # else git would tell of a repository that the code happens to lie in
+        return None
+    command = ["git", "-C", str(code), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
+    without_locks = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=without_locks)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
 
 
 def _flags(cpuinfo: Path) -> set[str]:

@@ -17,7 +17,7 @@ MODES_WITHOUT_WAITING = ("async", "elastic")
 def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
     """The cores that a worker may use: a part of them, where the configuration asks for it.
 
-    All of them in modes in which the quick wait for the slow: three workers on two cores are not equally fast.
+    By itself ("auto") not in modes in which the quick wait for the slow: three workers on two cores are not equally fast.
 
     Args:
       usable: how many of them may be busy at the same time.
@@ -29,7 +29,8 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 
 def keeps_to_cores(config: RunConfig) -> bool:
     """Whether each worker keeps to a part of the cores."""
-    return config.cluster.pin_workers and config.training.mode in MODES_WITHOUT_WAITING
+    chosen = config.cluster.pin_workers
+    return config.training.mode in MODES_WITHOUT_WAITING if chosen == "auto" else chosen
 
 
 def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:

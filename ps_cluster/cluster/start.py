@@ -51,7 +51,8 @@ def start_run(
             _clear(root)
         with _new_run_dir(root) as run_dir:
             isolation.check(config.cluster.isolation, run_dir.root)
-            dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
+            found = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
+            dataset = found.holding_out(config.evaluation.validation_examples)
         return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view, began=began)
 
 
@@ -79,9 +80,10 @@ def _resume(
     isolation.check(config.cluster.isolation, run_dir.root)
     locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
     name, data_dir, cache = config.data.dataset, config.data.data_dir, sources.default_cache_dir()
-    dataset = sources.of_run(
+    found = sources.of_run(
         run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
     )
+    dataset = found.holding_out(config.evaluation.validation_examples)
     if _is_complete(run_dir, config, dataset):
         view.notice(
             f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
@@ -130,7 +132,8 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
     held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
     with locks.sole_use(held, WHAT, notify):
-        dataset = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
+        found = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
+        dataset = found.holding_out(config.evaluation.validation_examples)
         config = complete_config(config, dataset)
         if task == topology.leader and resume:  # before what the run was is overwritten
             newest_checkpoint(config, run_dir, dataset.train_examples, notify)

@@ -55,8 +55,8 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
     def body() -> None:
         topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
-        dataset = load_pointed(run_dir.dataset)
         config = load_config(run_dir.config)
+        dataset = load_pointed(run_dir.dataset).holding_out(config.evaluation.validation_examples)
         run_task(config, run_dir, dataset, topology, member, resume=options.resume, index=task.index)
 
     end_with(body, run_dir, task)

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
+from ps_cluster.comparison.differences import in_settings, in_surroundings
 from ps_cluster.comparison.groups import Group
 from ps_cluster.comparison.records import Record
 from ps_cluster.errors import UserError
 
 EXAMPLES_TOLERANCE = 0.02
-_FIELDS = ("dataset", "dataset_kind", "model", "precision")
 
 
-def check(records: Sequence[Record], groups: Sequence[Group], force: bool) -> list[str]:
+def check(
+    records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()
+) -> list[str]:
     """What is unequal among the runs, a sentence each; to be said on top of everything that is made of them.
 
+    Args:
+      own: dotted keys of settings that the arms of this comparison set on purpose.
     Raises:
       UserError: something is unequal and `force` is not set; nothing forces a comparison of no runs or of one run twice.
     """
@@ -24,17 +28,18 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool) -> li
     twice = next((root for root in roots if roots.count(root) > 1), None)
     if twice is not None:
         raise UserError(f"run directory '{twice}' is given twice: it would count as two runs")
-    unequal = [*_unequal_fields(records), *_unequal_seeds(groups), *_unequal_examples(records)]
+    unequal = [
+        *(f"they differ in {difference}" for difference in in_settings(records, own)),
+        *_unequal_seeds(groups),
+        *_unequal_examples(records),
+    ]
     if unequal and not force:
         raise UserError(f"these runs can't be compared: {'; '.join(unequal)}; --force compares them nevertheless")
-    return [f"Not a fair comparison (--force): {text}." for text in unequal]
-
-
-def _unequal_fields(records: Sequence[Record]) -> Iterator[str]:
-    for name in _FIELDS:
-        values = list(dict.fromkeys(str(getattr(record, name)) for record in records))
-        if len(values) > 1:
-            yield f"they differ in {name}: {', '.join(values)}"
+    surroundings = (
+        f"The runs differ in {difference}. A difference between arms may come from that."
+        for difference in in_surroundings(records)
+    )
+    return [*(f"Not a fair comparison (--force): {text}." for text in unequal), *surroundings]
 
 
 def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:

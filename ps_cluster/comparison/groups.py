@@ -121,8 +121,15 @@ def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[Vie
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:
     """Dotted key → value of the whole configuration."""
-    sections = config.model_dump(mode="json")
-    return {f"{section}.{name}": value for section, values in sections.items() for name, value in values.items()}
+    return dict(_flattened(config.model_dump(mode="json"), ""))
+
+
+def _flattened(section: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
+    for name, value in section.items():
+        if isinstance(value, dict):
+            yield from _flattened(value, f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value
 
 
 def _told_apart(records: Sequence[Record]) -> list[Record]:

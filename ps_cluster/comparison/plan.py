@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
+from random import Random
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ps_cluster.comparison.rates import was_found
 from ps_cluster.config import MODES, RunConfig, build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
@@ -25,10 +28,11 @@ LONGEST_NAME = 150  # characters of a run's folder
 
 
 class Arm(BaseModel):
-    """A mode, and what is set otherwise than for all."""
+    """A mode, and what is set otherwise than for all; `batches` are in place of those of the comparison."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Literal[MODES]
+    batches: Annotated[tuple[Literal[BATCHES], ...], Field(min_length=1)] | None = None
     set: dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any] = {}
 
 
@@ -36,8 +40,10 @@ class Comparison(BaseModel):
     """What is compared. `settings` holds the sections of a run's configuration that all runs share.
 
     `batches`: "same_per_update" gives every update the same number of images, workers x batch size, whoever computes
-    them; "same_per_worker" gives every worker the same batch size. `learning_rate`: "linear" multiplies it by the images
-    of an update over the batch size (Goyal et al. 2017, arXiv:1706.02677, section 2.1); "same" does not.
+    them; "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has none for the
+    mode, workers and batch, "linear" multiplies its own by the images of an update over the batch size (Goyal et al. 2017,
+    arXiv:1706.02677, section 2.1, for SGD); "same" does not. Checkpoints are written after every `score_every_epochs` passes over
+    the training images, in all modes alike, and scored when training has ended, so that scoring takes no time from it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -47,8 +53,21 @@ class Comparison(BaseModel):
     stragglers: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=20)] = ("none",)
     batches: Annotated[tuple[Literal[BATCHES], ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
     learning_rate: Literal["linear", "same"] = "linear"
+    score_every_epochs: float = Field(default=1 / 8, gt=0, le=1000)
     target_accuracy: float | None = Field(default=None, gt=0, lt=1)
     settings: dict[str, Any] = {}
+
+    def arms_by_batch(self) -> Iterator[tuple[str, Arm]]:
+        """Yield each arm with each of its batches."""
+        for batch in BATCHES:
+            for arm in self.arms:
+                if batch in (arm.batches or self.batches):
+                    yield batch, arm
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Dotted keys of what arms set for themselves."""
+        return frozenset(key for arm in self.arms for key in arm.set)
 
 
 @dataclass(frozen=True)
@@ -78,7 +97,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
 
 
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
-    """All runs, in an order that spreads what the machine does meanwhile over all modes: seeds outermost.
+    """Return all runs: seeds outermost, then stragglers, batches and arms.
 
     A straggler that a mode has no such worker for (a single process has only worker 0) is left out.
 
@@ -97,10 +116,9 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     runs: dict[str, PlannedRun] = {}
     for seed in range(comparison.seeds):
         for straggler in comparison.stragglers:
-            for batch in comparison.batches:
-                for arm in comparison.arms:
-                    for run in _run(comparison, arm, batch, straggler, seed):
-                        runs.setdefault(run.name, run)
+            for batch, arm in comparison.arms_by_batch():
+                for run in _run(comparison, arm, batch, straggler, seed):
+                    runs.setdefault(run.name, run)
     configs = [run.config for run in runs.values()]
     for config in configs:
         config.check_fits_one_machine()
@@ -112,6 +130,19 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     if not runs:
         raise UserError(f"--straggler: got {', '.join(comparison.stragglers)}: no mode here has such a worker")
     return list(runs.values())
+
+
+def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return the runs as they are trained: seeds one after the other, and the arms of each seed in an order drawn from it.
+
+    So what the machine does meanwhile is no arm's alone, and no arm always comes after the same other.
+    """
+    order: list[PlannedRun] = []
+    for seed, of_seed in groupby(runs, key=lambda run: run.config.training.seed):
+        shuffled = list(of_seed)
+        Random(seed).shuffle(shuffled)
+        order += shuffled
+    return order
 
 
 def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:
@@ -137,7 +168,11 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
         values["training.batch_size_per_worker"] = per_step
     values["cluster.straggler"] = straggler
     config = build_config(None, deepcopy(values))
-    if comparison.learning_rate == "linear":
+    alike: dict[str, Any] = {"checkpoints.every_epochs": comparison.score_every_epochs, "evaluation.after_training": True}
+    if config.cluster.pin_workers == "auto":  # would pin in some modes only: the mode would not be all that differs
+        alike["cluster.pin_workers"] = False
+    config = config.with_values(alike)
+    if comparison.learning_rate == "linear" and not was_found(config):
         times = config.training.batch_size_per_worker * config.gradients_per_update / size
         config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})
     # Not the batch arm: where both come to the same batch (sync), one run serves both.

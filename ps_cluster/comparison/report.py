@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
 from ps_cluster.comparison.page import render_page
 from ps_cluster.comparison.plots import Plot, make_plots
+from ps_cluster.comparison.rates import warn_of_scaled
 from ps_cluster.comparison.records import Record, read_record
 from ps_cluster.comparison.table import Row
 from ps_cluster.comparison.words import Findings
@@ -45,6 +46,7 @@ def write_report(
     target_accuracy: float | None = None,
     baseline: str | None = None,
     force: bool = False,
+    own: Collection[str] = (),
 ) -> Report:
     """Compares finished runs and writes report.html, plots/, rows.csv, groups.csv and report.json into `output`.
 
@@ -53,6 +55,7 @@ def write_report(
       baseline: label of the arm that the others are held against; None takes "sync" where there is one, else the arm of the
         first run that was given.
       force: compare runs that differ in what must be equal, and say so on top.
+      own: dotted keys of settings that arms set on purpose, which may differ.
     Raises:
       UserError: a directory holds no finished run, the runs may not be compared, or no arm is the baseline.
     """
@@ -60,7 +63,8 @@ def write_report(
         raise UserError(f"target accuracy: got {target_accuracy}: write a share of 1, e.g. 0.6 for 60 %")
     records = [read_record(root) for root in run_roots]
     groups = make_groups(records)
-    warnings = check(records, groups, force)
+    warnings = check(records, groups, force, own)
+    warnings += warn_of_scaled(groups)
     if any(record.dataset_kind == "synthetic" for record in records):
         warnings.insert(0, SYNTHETIC)
     target = target_accuracy if target_accuracy is not None else default_target(records)

@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 from ps_cluster.cluster.start import resolve_data, start_run
-from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs
+from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs, training_order
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, ownership
 from ps_cluster.files.writing import write_whole
@@ -14,13 +14,16 @@ from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run_dir import RunDir
+from ps_cluster.training import checkpoints
 
 PLAN = "comparison.yaml"
 INTERRUPTED = 130
 
 
 def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
-    """Trains what is not trained yet. Returns the run directories and the exit code of the first run that didn't end well.
+    """Trains what is not trained yet, in `training_order`, and writes that down.
+
+    Returns the run directories, as planned, and the exit code of the first run that didn't end well.
 
     A run that was interrupted is trained from its beginning, so that its times are those of one training.
 
@@ -32,12 +35,15 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     runs = planned_runs(comparison)
     data = runs[0].config.data
     resolve_data(data.dataset, data.data_dir, notify=print_line)  # what is wrong with it is found before anything is made
-    _claim(output, comparison)
-    roots = [output / "runs" / run.name for run in runs]
-    for number, (run, root) in enumerate(zip(runs, roots), 1):
+    _claim(output, comparison, [run.name for run in training_order(runs)])
+    roots = {run.name: output / "runs" / run.name for run in runs}
+    for number, run in enumerate(training_order(runs), 1):
+        root = roots[run.name]
         if not _completed(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
-            return roots, code
-    return roots, 0
+            return list(roots.values()), code
+        # Each was kept to be scored; of many runs they would fill the disk.
+        checkpoints.keep_newest(RunDir(root).checkpoints, run.config.checkpoints.keep)
+    return list(roots.values()), 0
 
 
 def _train(run: PlannedRun, root: Path, title: str) -> int:
@@ -52,9 +58,10 @@ def _completed(root: Path) -> bool:
     return summary.is_file() and json.loads(summary.read_text(encoding="utf-8"))["outcome"] == "completed"
 
 
-def _claim(output: Path, comparison: Comparison) -> None:
+def _claim(output: Path, comparison: Comparison, order: list[str]) -> None:
     # The target is of the report alone: another one needs no other runs.
-    plan = dump_yaml(comparison.model_dump(mode="json", exclude={"target_accuracy"}))
+    content = comparison.model_dump(mode="json", exclude={"target_accuracy"}) | {"trained_in_this_order": order}
+    plan = dump_yaml(content)
     file = output / PLAN
     try:
         if file.is_file():

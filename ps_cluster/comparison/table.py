@@ -21,7 +21,7 @@ from ps_cluster.reporting.closing_table import number
 Row = dict[str, Any]
 # The columns are too many for one table in a terminal: three, each with who it is about on its left.
 TABLES = {
-    "Accuracy (mean ± sd over seeds)": ("n", "accuracy", "interval"),
+    "Accuracy (mean ± sd over seeds)": ("n", "rate", "accuracy", "interval"),
     "Speed (mean ± sd over seeds)": ("speed", "seconds", "examples"),
     "Staleness, work and cost (means over seeds)": ("staleness", "updates", "idle", "cpu", "memory"),
 }
@@ -113,6 +113,7 @@ def headings(target: float | None) -> dict[str, str]:
     goal = percent(target) if target is not None else "target"
     return {
         "n": "seeds",
+        "rate": "learning rate / momentum",
         "accuracy": "test accuracy [%]",
         "interval": "95 % interval [%]",
         "speed": "images/s",
@@ -138,6 +139,7 @@ def cells(row: Row) -> dict[str, str]:
     memory = row["peak_memory_bytes_mean"]
     return {
         "n": str(row["n"]),
+        "rate": f"{row['learning_rate']:.3g} / {row['momentum']:.3g}",
         "accuracy": _accuracy(row),
         "interval": "–" if None in interval else f"{interval[0] * 100:.2f} to {interval[1] * 100:.2f}",
         "speed": _spread(row, "examples_per_second", 1, ",.0f"),
@@ -188,6 +190,8 @@ def _identity(group: Group) -> Row:
         "batch_per_worker": group.batch_per_worker,
         "batch_per_update": group.batch,
         "straggler": group.straggler,
+        "learning_rate": group.first.config.optimizer.learning_rate,
+        "momentum": group.first.config.optimizer.momentum,
     }
 
 

@@ -1,12 +1,14 @@
 """A data set as raw files that every process maps instead of copies: one folder, five files, complete or absent."""
 
+from __future__ import annotations
+
 import contextlib
 import errno
 import json
 import shutil
 import time
 import uuid
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -42,16 +44,37 @@ class PackedDataset:
     test_examples: int
     classes: tuple[str, ...]
     source: str = ""  # the archive or folder that it was packed from; "" where it was generated
+    validation_examples: int = 0  # the last ones of the packed training images, which do not count as such
+
+    def holding_out(self, validation_examples: int) -> PackedDataset:
+        """Return the same data set with so many of its training images held out for choosing.
+
+        Raises:
+            UserError: nothing would be left to train on.
+        """
+        everything = self.train_examples + self.validation_examples
+        if validation_examples >= everything:
+            raise UserError(
+                f"evaluation.validation_examples: got {validation_examples}: the data set has {everything} training "
+                "images: hold out fewer"
+            )
+        left = everything - validation_examples
+        return replace(self, train_examples=left, validation_examples=validation_examples)
 
     def images(self, split: str) -> np.memmap:
-        """Read-only uint8 [N, 32, 32, 3] of `split` ("train" or "test")."""
-        file_name = {"train": TRAIN_IMAGES, "test": TEST_IMAGES}[split]
-        return np.memmap(self.directory / file_name, np.uint8, mode="r").reshape(-1, *IMAGE_SHAPE)
+        """Read-only uint8 [N, 32, 32, 3] of `split` ("train", "validation" or "test")."""
+        file_name = TEST_IMAGES if split == "test" else TRAIN_IMAGES
+        return np.memmap(self.directory / file_name, np.uint8, mode="r").reshape(-1, *IMAGE_SHAPE)[self._part(split)]
 
     def labels(self, split: str) -> np.memmap:
-        """Read-only uint8 [N] of `split` ("train" or "test"), each an index into `classes`."""
-        file_name = {"train": TRAIN_LABELS, "test": TEST_LABELS}[split]
-        return np.memmap(self.directory / file_name, np.uint8, mode="r")
+        """Read-only uint8 [N] of `split` ("train", "validation" or "test"), each an index into `classes`."""
+        file_name = TEST_LABELS if split == "test" else TRAIN_LABELS
+        return np.memmap(self.directory / file_name, np.uint8, mode="r")[self._part(split)]
+
+    def _part(self, split: str) -> slice:
+        """Return which examples of its files a split has."""
+        first = slice(self.train_examples)
+        return {"train": first, "validation": slice(self.train_examples, None), "test": slice(None)}[split]
 
 
 def load_packed(directory: Path) -> PackedDataset:

@@ -40,7 +40,8 @@ def evaluate(
 ) -> list[Row]:
     """Scores each new checkpoint of a run until training has ended and the last one is scored.
 
-    When several came meanwhile, only the newest is scored; a step that metrics/evaluation.jsonl already names is not
+    When several came meanwhile, only the newest is scored, unless the run's `evaluation.after_training` wants each of them once
+    there are no more; a step that metrics/evaluation.jsonl already names is not
     scored again (except with `once`).
 
     Args:
@@ -107,8 +108,8 @@ class _Evaluator:
                 scored = self._records.steps()
             # Asked before looking for checkpoints: whatever was written before the end is then seen.
             ended = checkpoints.ended(self._place.checkpoints)
-            step = self._newest()
-            if step is not None and step not in scored:
+            step = self._due(scored, bool(ended))
+            if step is not None:
                 if (checkpoint := self._load(step)) is not None:
                     self._score(checkpoint)
                     scored.add(step)
@@ -137,9 +138,21 @@ class _Evaluator:
         bound = "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, anew with each sign of life)"
         self._notify(f"waiting for a checkpoint: {self._place.describe_lack()}{bound}")
 
+    def _due(self, scored: set[int], has_ended: bool) -> int | None:
+        """Return the step to score next: the newest, or, where that is put off until training has ended, the oldest."""
+        if self._place.scores_after_training():
+            left = [step for step in self._sound() if step not in scored] if has_ended else []
+            return min(left, default=None)
+        newest = self._newest()
+        return None if newest in scored else newest
+
     def _newest(self) -> int | None:
+        return max(self._sound(), default=None)
+
+    def _sound(self) -> list[int]:
+        """Return the steps of all checkpoints but those passed over."""
         present = checkpoints.steps(self._place.checkpoints)
-        return max((step for step in present if self._identity(step) not in self._passed_over), default=None)
+        return [step for step in present if self._identity(step) not in self._passed_over]
 
     def _identity(self, step: int) -> tuple[int, int]:
         """Tells a damaged file from a sound one that replaces it when training went back and came again."""
@@ -173,12 +186,13 @@ class _Evaluator:
             "step": checkpoint.step,
             "test_accuracy": score.accuracy,
             "test_loss": score.loss,
+            "validation_accuracy": score.validation_accuracy,
             "augmented_test_accuracy": score.augmented_accuracy,
             "train_seconds": checkpoint.meta.get("train_seconds"),
             "examples": checkpoint.meta.get("examples"),
             "seconds": time.monotonic() - started,
-            "best": self._records.is_best(score.accuracy),
         }
+        row["best"] = self._records.is_best(row)
         self._rows.append(row)
         self._notify(_line(row, self._scorer.test_examples, checkpoint.meta.get("dataset_kind")))
         if self._records.acquire() and (augmented or row["step"] not in self._records.steps()):
@@ -248,9 +262,10 @@ class _Evaluator:
 
 def _line(row: Row, test_examples: int, dataset_kind: str | None) -> str:
     loss = "not a finite number" if row["test_loss"] is None else f"{row['test_loss']:.4f}"
+    held_out = "" if row["validation_accuracy"] is None else f", on images held out {row['validation_accuracy']:.2%}"
     views = f", over six views {row['augmented_test_accuracy']:.2%}" if row["augmented_test_accuracy"] else ""
     return (
-        f"step {row['step']:,}: test accuracy {row['test_accuracy']:.2%}{views}, loss {loss} "
+        f"step {row['step']:,}: test accuracy {row['test_accuracy']:.2%}{held_out}{views}, loss {loss} "
         f"({test_examples:,} {'GENERATED ' * (dataset_kind == 'synthetic')}images, {row['seconds']:.1f} s)"
         f"{', best so far' * row['best']}"
     )

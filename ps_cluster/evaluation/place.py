@@ -53,8 +53,14 @@ class Place:
         """The packed copy that the training used, else the same data set found again (in `data_dir`)."""
         name, cache = config.data.dataset, sources.default_cache_dir()
         if data_dir is not None:
-            return sources.resolve(name, data_dir, cache, notify=notify)
-        return sources.of_run(self.run_dir.dataset, name, config.data.data_dir, cache, notify=notify)
+            found = sources.resolve(name, data_dir, cache, notify=notify)
+        else:
+            found = sources.of_run(self.run_dir.dataset, name, config.data.data_dir, cache, notify=notify)
+        return found.holding_out(config.evaluation.validation_examples)
+
+    def scores_after_training(self) -> bool:
+        """Whether the run wants its checkpoints scored when training has ended; a run that is not there yet, not."""
+        return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
 
     def describe_lack(self) -> str:
         """Why there is nothing to score, in a few words."""

@@ -20,6 +20,12 @@ from ps_cluster.training.checkpoints import Checkpoint
 Row = dict[str, Any]
 
 
+def merit(row: Row) -> float:
+    """Return the accuracy that a best model is chosen by: on images held out from training, else on the test images."""
+    held_out = row.get("validation_accuracy")
+    return row["test_accuracy"] if held_out is None else held_out
+
+
 class Records:
     """The scores of a run. Of several evaluators only one records: the one that holds the lock, for as long as it lives."""
 
@@ -60,10 +66,10 @@ class Records:
             self._lock.release()
             self._lock = None
 
-    def is_best(self, accuracy: float) -> bool:
-        """Whether `accuracy` beats the model in best/; an equal one that came earlier stays."""
+    def is_best(self, row: Row) -> bool:
+        """Whether a score beats that of the model in best/; an equal one that came earlier stays."""
         best = self._best()
-        return best is None or accuracy > best["test_accuracy"]
+        return best is None or merit(row) > merit(best)
 
     def _best(self) -> Row | None:
         try:
@@ -88,7 +94,7 @@ class Records:
             os.fsync(file.fileno())
         beside.replace(self._run_dir.best_model)
         checkpoints.write(folder / "checkpoint.npz", checkpoint)
-        write_json(self._best_file, {name: row[name] for name in ("step", "test_accuracy", "test_loss")})
+        write_json(self._best_file, {name: row[name] for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")})
 
     def add(self, row: Row) -> None:
         append_row(self._run_dir.evaluation, row)

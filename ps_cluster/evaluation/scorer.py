@@ -1,4 +1,4 @@
-"""A checkpoint's accuracy and loss on the whole test set. Imports TensorFlow when the first scorer is made."""
+"""A checkpoint's accuracy and loss on the whole test set, and its accuracy on images held out from training. Imports TensorFlow when the first scorer is made."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ BATCH_SIZE = 50  # with 500 the evaluator took most memory of all tasks
 class Score:
     accuracy: float  # 0..1, share of the test images whose highest score is that of their label
     loss: float | None  # mean cross-entropy in nats; None where it is not a finite number
+    validation_accuracy: float | None = None  # on the training images that were held out, where there are any
     augmented_accuracy: float | None = None  # that of the mean over six views of each image, where it was asked for
 
 
@@ -46,7 +47,8 @@ class Scorer:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         self.test_examples = dataset.test_examples
-        self._images, self._labels = dataset.images("test"), dataset.labels("test")
+        self._test = dataset.images("test"), dataset.labels("test")
+        self._held_out = (dataset.images("validation"), dataset.labels("validation")) if dataset.validation_examples else None
         self._model = build(
             config.model.name,
             len(dataset.classes),
@@ -61,25 +63,16 @@ class Scorer:
         self._count, self._count_of_views = _counter(scores), _counter(partial(mean_over_views, scores))
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Score:
-        """Every test image exactly once; with `augmented` a second time, by six views of each.
+        """Every test image exactly once, and every image held out; with `augmented` the test images also by six views of each.
 
         Raises:
           UserError: the checkpoint is not of this network.
         """
         self._assign(checkpoint)
-        accuracy, loss = self._over_the_test_set(self._count)
-        by_views = self._over_the_test_set(self._count_of_views)[0] if augmented else None
-        return Score(accuracy, loss if math.isfinite(loss) else None, by_views)
-
-    def _over_the_test_set(self, count: Callable) -> tuple[float, float]:
-        """(accuracy, mean loss)"""
-        correct, loss_sum = 0, 0.0
-        for start in range(0, self.test_examples, BATCH_SIZE):
-            batch = slice(start, start + BATCH_SIZE)
-            batch_correct, batch_loss = count(np.asarray(self._images[batch]), np.asarray(self._labels[batch]))
-            correct += int(batch_correct)
-            loss_sum += float(batch_loss)
-        return correct / self.test_examples, loss_sum / self.test_examples
+        accuracy, loss = _over(self._test, self._count)
+        held_out = _over(self._held_out, self._count)[0] if self._held_out else None
+        by_views = _over(self._test, self._count_of_views)[0] if augmented else None
+        return Score(accuracy, loss if math.isfinite(loss) else None, held_out, by_views)
 
     def save_model(self, path: Path) -> None:
         """The network with the weights scored last, as a .keras file that needs none of this code to load."""
@@ -95,6 +88,18 @@ class Scorer:
             raise UserError(f"checkpoint of step {checkpoint.step}: holds no array {error}") from error
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
+
+
+def _over(split: tuple[np.ndarray, np.ndarray], count: Callable) -> tuple[float, float]:
+    """Return accuracy and mean loss over `split`, images uint8 [N, 32, 32, 3] and labels uint8 [N]."""
+    images, labels = split
+    correct, loss_sum = 0, 0.0
+    for start in range(0, len(labels), BATCH_SIZE):
+        batch = slice(start, start + BATCH_SIZE)
+        batch_correct, batch_loss = count(np.asarray(images[batch]), np.asarray(labels[batch]))
+        correct += int(batch_correct)
+        loss_sum += float(batch_loss)
+    return correct / len(labels), loss_sum / len(labels)
 
 
 def _counter(score: Callable):

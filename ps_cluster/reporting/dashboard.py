@@ -14,6 +14,7 @@ from rich.text import Text
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.evaluation.records import merit
 from ps_cluster.run_dir import RunDir
 
 SYNTHETIC = "SYNTHETIC DATA: generated images, not CIFAR-10. No number of this run says anything about CIFAR-10."
@@ -56,7 +57,7 @@ class RunState:
         return (self.total - self.applied) * self.config.examples_per_update / speed
 
     def score(self, row: Row) -> None:
-        if row["test_accuracy"] > self.best_score.get("test_accuracy", -1):
+        if not self.best_score or merit(row) > merit(self.best_score):
             self.best_score = row
         self.last_score = row  # last: the view may be drawn by another thread at any moment
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import KINDS
+from ps_cluster.evaluation.records import merit
 from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
 from ps_cluster.reporting.dashboard import trainer_type
@@ -205,18 +206,23 @@ def _addresses(run_dir: RunDir) -> dict[tuple[str, int], Json]:
 
 def _evaluation(run_dir: RunDir) -> Json:
     """The scores, each step once (the newest of it), in the order of steps; nulls and an empty history without any."""
-    names = ("step", "test_accuracy", "test_loss", "augmented_test_accuracy", "train_seconds", "examples")
+    names = (
+        "step", "test_accuracy", "test_loss", "validation_accuracy", "augmented_test_accuracy", "train_seconds", "examples"
+    )  # fmt: skip
     by_step = {row["step"]: {name: row.get(name) for name in names} for row in read_rows(run_dir.evaluation)}
     history = [by_step[step] for step in sorted(by_step)]
     last = history[-1] if history else {}
-    best = max(history, key=lambda row: row["test_accuracy"], default={})
+    best = max(history, key=merit, default={})
+    held_out = last.get("validation_accuracy")
     return {
         "test_accuracy": last.get("test_accuracy"),
         "test_loss": last.get("test_loss"),
+        "validation_accuracy": held_out,
         "augmented_test_accuracy": last.get("augmented_test_accuracy"),
         "step": last.get("step"),
         "best_test_accuracy": best.get("test_accuracy"),
         "best_step": best.get("step"),
+        "best_chosen_on": None if not history else "test" if held_out is None else "validation",
         "history": history,
     }
 

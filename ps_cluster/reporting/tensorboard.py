@@ -9,7 +9,7 @@ from typing import Any
 from ps_cluster.run_dir import RunDir
 
 TRAINING = ("loss", "accuracy", "learning_rate", "staleness_mean", "examples_per_second")
-EVALUATION = ("test_accuracy", "test_loss")
+EVALUATION = ("test_accuracy", "test_loss", "validation_accuracy")
 
 Row = Mapping[str, Any]
 

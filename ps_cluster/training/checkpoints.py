@@ -84,13 +84,17 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
     try:
         remove_leftovers(directory, "step-*.npz")
         write(path, checkpoint)
-        present = steps(directory)
-        kept = [step for step in present if step <= checkpoint.step][-keep:]
-        for step in set(present) - set(kept):
-            path_of(directory, step).unlink(missing_ok=True)
+        remove_later(directory, checkpoint.step)
+        keep_newest(directory, keep)
     except OSError as error:
         raise CheckpointNotWritten(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
     return path
+
+
+def keep_newest(directory: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest `keep`."""
+    for step in steps(directory)[:-keep]:
+        path_of(directory, step).unlink(missing_ok=True)
 
 
 def remove_later(directory: Path, step: int) -> None:

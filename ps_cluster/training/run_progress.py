@@ -157,6 +157,11 @@ class RunProgress:
         return self.scheduled_updates.count - self.applied
 
     @property
+    def epochs(self) -> float:
+        """Passes over the training images so far."""
+        return self.examples / self._train_examples
+
+    @property
     def examples(self) -> int:
         return self._tally.examples
 
@@ -192,7 +197,7 @@ class RunProgress:
             "examples_per_second": self._rate(2),
             "train_seconds": times.seconds,
             "times": training_clock.to_json(times),
-            "epoch": self.examples / self._train_examples,
+            "epoch": self.epochs,
             "loss": mean("loss"),
             "diverged": not math.isfinite(sums["loss"]),
             "accuracy": sums["correct"] / sums["examples"] if sums["examples"] else None,

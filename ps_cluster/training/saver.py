@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ from ps_cluster.training.ledger import COUNTS
 from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
+ALL = 10**9
 # The chief hands out no steps while it saves: no more than 5 % of the time, unless the disk is so slow that a long pause
 # would risk more work than it saves.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
@@ -40,6 +42,7 @@ class Saver:
         self._notify = notify
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
+        self._epochs = self._whole_epochs()
         self._next = clock()
         self.last_seconds: float | None = None
 
@@ -47,13 +50,11 @@ class Saver:
         """A checkpoint or a snapshot if it is time. A disk that refuses is reported, and training goes on."""
         if self._clock() < self._next:
             return
-        settings = self._config.checkpoints
-        plans = (
-            (self._run_dir.checkpoints, settings.every_seconds, settings.keep),
-            (self._run_dir.snapshots, settings.snapshot_every_seconds, SNAPSHOTS_KEPT),
-        )
-        for directory, every_s, keep in plans:
-            if self._clock() - self._saved[directory] >= every_s:
+        for directory, is_due, keep in (
+            (self._run_dir.checkpoints, self._checkpoint_is_due(), self._checkpoints_kept),
+            (self._run_dir.snapshots, self._snapshot_is_due(), SNAPSHOTS_KEPT),
+        ):
+            if is_due:
                 try:
                     self._save(directory, keep)
                 except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
@@ -61,9 +62,30 @@ class Saver:
                     self._notify(f"training goes on, but: {error}")
                 return
 
+    def _checkpoint_is_due(self) -> bool:
+        settings = self._config.checkpoints
+        if settings.every_epochs is not None:
+            before, self._epochs = self._epochs, self._whole_epochs()
+            return self._epochs > before
+        return self._clock() - self._saved[self._run_dir.checkpoints] >= settings.every_seconds
+
+    def _snapshot_is_due(self) -> bool:
+        every_s = self._config.checkpoints.snapshot_every_seconds
+        return self._clock() - self._saved[self._run_dir.snapshots] >= every_s
+
+    def _whole_epochs(self) -> int:
+        """Return how many times `every_epochs` were trained."""
+        every = self._config.checkpoints.every_epochs
+        return 0 if every is None else math.floor(self._progress.epochs / every)
+
+    @property
+    def _checkpoints_kept(self) -> int:
+        """How many: all where each is to be scored later."""
+        return ALL if self._config.evaluation.after_training else self._config.checkpoints.keep
+
     def save_last(self) -> None:
         """The last checkpoint; snapshots are of no use behind it. Raises RunFailed where the disk refuses."""
-        self._save(self._run_dir.checkpoints, self._config.checkpoints.keep)
+        self._save(self._run_dir.checkpoints, self._checkpoints_kept)
         shutil.rmtree(self._run_dir.snapshots, ignore_errors=True)
 
     def _save(self, directory: Path, keep: int) -> None:

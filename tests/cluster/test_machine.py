@@ -1,6 +1,8 @@
+import subprocess
+
 import pytest
 
-from ps_cluster.cluster.machine import describe, fastest_precision
+from ps_cluster.cluster.machine import commit_of, describe, fastest_precision
 
 CPUINFO = """processor\t: {core}
 model name\t: Some EPYC 9B45
@@ -41,4 +43,22 @@ def test_a_machine_is_described_by_what_speed_and_numbers_depend_on(cpuinfo):
     assert machine.pop("cores") >= 1 and machine.pop("memory_gib") > 0.1
     limits = [machine.pop(name) for name in ("cpu_limit", "memory_limit_gib")]
     assert all(limit is None or limit > 0 for limit in limits)
-    assert machine.pop("tensorflow").startswith("2.") and not machine
+    assert machine.pop("tensorflow").startswith("2.")
+    machine.pop("commit")
+    assert not machine
+
+
+def test_the_commit_is_known_and_says_where_a_file_differs_from_it(tmp_path):
+    def git(*words):
+        subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=b", "-C", tmp_path, *words], check=True)
+
+    (tmp_path / "code.py").write_text("1")
+    git("init", "-q")
+    git("add", "code.py")
+    git("commit", "-q", "-m", "one")
+    clean = commit_of(tmp_path)
+    assert len(clean) == 12 and int(clean, 16)
+    (tmp_path / "code.py").write_text("2")
+    assert commit_of(tmp_path) == f"{clean}-dirty"
+    (tmp_path / "copy").mkdir()
+    assert commit_of(tmp_path / "copy") is None, "a folder inside another working copy"

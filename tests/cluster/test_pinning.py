@@ -26,6 +26,11 @@ def test_all_workers_use_all_cores_where_they_wait_for_each_other_or_are_not_pin
     assert cores_of_all(3, [0, 1], **settings) == [[0, 1]] * 3
 
 
+@pytest.mark.parametrize("mode", ["async", "bounded", "sync-ps", "sync"])
+def test_every_mode_can_be_told_to_pin_its_workers(mode):
+    assert cores_of_all(3, [0, 1], **{"training.mode": mode, "cluster.pin_workers": True}) == [[0], [1], [0]]
+
+
 def test_nobody_is_pinned_where_a_quota_allows_less_than_the_cores_that_are_seen():
     assert cores_of_all(2, [0, 1, 2, 3], usable=2) == [[0, 1, 2, 3]] * 2
     assert cores_of_all(2, [0, 1, 2, 3], usable=4) == [[0, 1], [2, 3]]

@@ -38,7 +38,10 @@ class Fake:
 
 
 def config_of(settings: dict[str, Any]) -> RunConfig:
-    fixed = {"data.dataset": "cifar10", "model.name": "tutorial_cnn", "model.precision": "float32"}  # and WORKERS workers
+    fixed = {
+        "data.dataset": "cifar10", "model.name": "tutorial_cnn", "model.precision": "float32",
+        "cluster.pin_workers": False,
+    }  # fmt: skip
     return build_config(None, fixed | settings)
 
 

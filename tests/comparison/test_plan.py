@@ -3,9 +3,10 @@ import shutil
 from types import SimpleNamespace
 
 import pytest
+import yaml
 
 from ps_cluster.comparison import runner
-from ps_cluster.comparison.plan import planned_runs, read_comparison
+from ps_cluster.comparison.plan import planned_runs, read_comparison, training_order
 from ps_cluster.config import CONFIG_FOLDER
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
@@ -70,6 +71,13 @@ def test_seeds_are_outermost_and_a_straggler_without_its_worker_is_left_out():
     ]
 
 
+def test_workers_are_placed_alike_in_all_modes_unless_an_arm_says_otherwise():
+    runs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "bounded")))
+    assert {config.cluster.pin_workers for config in runs.values()} == {False}
+    runs = plan(seeds=1, arms=arms("async", **{"cluster.pin_workers": True}))
+    assert [run.config.cluster.pin_workers for run in runs] == [True]
+
+
 def test_what_is_set_for_an_arm_stays_in_it():
     runs = plan(seeds=1, arms=[*arms("async", **{"training.simulate_workers": 8}), *arms("async")])
     assert [run.config.training.simulate_workers for run in runs] == [8, None]
@@ -118,7 +126,9 @@ def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path
     comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "single"), "seeds": 2}, SMALL)
     output = tmp_path / "out"
     roots, code = runner.train_all(comparison, output)
-    assert code == 0 and trained.names == [root.name for root in roots] and len(roots) == 4
+    order = [run.name for run in training_order(planned_runs(comparison))]
+    assert code == 0 and trained.names == order and sorted(order) == sorted(root.name for root in roots)
+    assert yaml.safe_load((output / runner.PLAN).read_text())["trained_in_this_order"] == order and len(roots) == 4
     summary = RunDir(roots[2]).summary
     summary.write_text(json.dumps({"outcome": "stopped"}))
     (roots[2] / "left over").touch()
@@ -137,3 +147,28 @@ def test_another_comparison_is_not_mixed_in(tmp_path, trained):
     runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
     with pytest.raises(UserError, match="holds another comparison"):
         runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
+
+
+def test_all_modes_are_scored_after_the_same_images_and_only_when_training_has_ended():
+    configs = by_mode(plan(seeds=1, arms=arms("async", "sync", "sync-ps", "single"))).values()
+    assert {config.checkpoints.every_epochs for config in configs} == {0.125}
+    assert {config.evaluation.after_training for config in configs} == {True}
+    (run,) = plan(seeds=1, arms=arms("async"), score_every_epochs=0.5)
+    assert run.config.checkpoints.every_epochs == 0.5
+
+
+def test_an_arm_may_have_batches_of_its_own():
+    changes = {"seeds": 1, "arms": [{"mode": "async", "batches": ["same_per_update", "same_per_worker"]}, {"mode": "sync"}]}
+    runs = planned_runs(read_comparison(None, PER_UPDATE | changes, SMALL | {"training.steps": None}))
+    names = ["async-batch=384-none-seed0", "sync-batch=128-none-seed0", "async-batch=128-none-seed0"]
+    assert [run.name for run in runs] == names
+
+
+def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
+    runs = plan(seeds=6, arms=arms("async", "sync", "sync-ps", "bounded", "single"))
+    order = training_order(runs)
+    assert order == training_order(runs) and sorted(run.name for run in order) == sorted(run.name for run in runs)
+    seeds = [run.config.training.seed for run in order]
+    assert seeds == sorted(seeds), "seed by seed"
+    by_seed = {tuple(run.config.training.mode for run in order if run.config.training.seed == seed) for seed in range(6)}
+    assert len(by_seed) > 3, "and no arm always after the same other"

@@ -15,6 +15,7 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.comparison import words
+from ps_cluster.comparison.compatibility import check
 from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
 from ps_cluster.comparison.plots import make_plots
@@ -421,6 +422,58 @@ def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path
     page = report.page.read_text()
     assert page.index("Not a fair comparison") < page.index("What was compared")
     assert (SYNTHETIC in report.warnings) == ("dataset_kind" in changes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "named"),
+    [
+        ("optimizer.rule", "nesterov", "differ in optimizer.rule: adam, nesterov"),
+        ("optimizer.weight_decay", 0.002, "differ in optimizer.weight_decay: 0.0, 0.002"),
+        ("model.activation", "gelu", "differ in model.activation: relu, gelu"),
+        ("data.augmentation.flip", "none", "differ in data.augmentation.flip: random, none"),
+        ("schedule.kind", "cosine", "differ in schedule.kind: triangle, cosine"),
+        ("checkpoints.every_seconds", 5.0, "differ in checkpoints.every_seconds: 60.0, 5.0"),
+    ],
+)
+def test_runs_that_differ_in_a_setting_that_is_not_the_arms_own_are_refused(tmp_path, setting, value, named):
+    settings = [{"training.mode": "sync"}, {"training.mode": "async", setting: value}]
+    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    records = [read_record(root) for root in roots]
+    with pytest.raises(UserError, match=named):
+        check(records, make_groups(records), force=False)
+    assert check(records, make_groups(records), force=False, own={setting}) == []
+
+
+def test_settings_that_are_an_arms_own_may_differ(tmp_path):
+    settings = [
+        {"training.mode": "sync"},
+        {"training.mode": "async", "optimizer.learning_rate": 0.003, "optimizer.momentum": 0.5},
+        {"training.mode": "bounded", "training.max_staleness": 2, "cluster.workers": 4},
+        {"training.mode": "async", "training.simulate_workers": 8, "training.staleness_method": "dc_constant",
+         "delay_compensation.strength": 2.0},
+    ]  # fmt: skip
+    records = [read_record(write_run(tmp_path / str(number), Fake(each))) for number, each in enumerate(settings)]
+    assert check(records, make_groups(records), force=False) == []
+
+
+@pytest.mark.parametrize("what", ["processor", "tensorflow", "commit"])
+def test_runs_of_another_machine_tensorflow_or_commit_are_compared_with_a_word_on_top(tmp_path, what):
+    machine = {"processor": "A Xeon", "tensorflow": "2.20.0", "commit": "392b7299c0de"}
+    roots = [
+        write_run(tmp_path / mode, Fake({"training.mode": mode}, machine=machine | changes))
+        for mode, changes in (("sync", {}), ("async", {what: "another"}))
+    ]
+    records = [read_record(root) for root in roots]
+    (said,) = check(records, make_groups(records), force=False)
+    assert f"differ in {what}: {machine[what]}, another" in said
+
+
+def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top(tmp_path):
+    settings = [{"training.mode": mode, "cluster.pin_workers": "auto"} for mode in ("sync", "async", "single")]
+    records = [read_record(write_run(tmp_path / each["training.mode"], Fake(each))) for each in settings]
+    (said,) = check(records, make_groups(records), force=False)
+    assert "differ in whether workers keep to cores of their own: false, true" in said
+    assert check(records[1:], make_groups(records[1:]), force=False) == []
 
 
 def test_models_that_differ_are_refused(tmp_path):

@@ -38,6 +38,19 @@ def test_what_is_packed_is_what_is_loaded(tmp_path):
             mapped[0] = 1
 
 
+def test_images_held_out_are_the_last_ones_and_no_training_images(tmp_path):
+    arrays = made(train=6)
+    dataset = write_packed(tmp_path / "set", "synthetic", CLASSES, arrays).holding_out(2)
+    assert (dataset.train_examples, dataset.validation_examples, dataset.test_examples) == (4, 2, 3)
+    for split, images, labels in (
+        ("train", arrays[0][:4], arrays[1][:4]), ("validation", arrays[0][4:], arrays[1][4:]), ("test", *arrays[2:])
+    ):  # fmt: skip
+        assert (dataset.images(split) == images).all() and (dataset.labels(split) == labels).all()
+    assert dataset.holding_out(2) == dataset, "of all training images, not of those that are left"
+    with pytest.raises(UserError, match="evaluation.validation_examples: got 6: the data set has 6 training images"):
+        dataset.holding_out(6)
+
+
 def test_directory_is_absolute_so_that_other_processes_find_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert write_packed(Path("set"), "cifar10", CLASSES, made()).directory == tmp_path / "set"

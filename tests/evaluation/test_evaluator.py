@@ -13,7 +13,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ps_cluster.config import build_config
+from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator, records
@@ -88,6 +88,22 @@ def test_score_is_that_of_the_whole_test_set_counted_by_hand(run_dir, dataset, n
     assert list(read_rows(run_dir.evaluation)) == [row]
 
 
+def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir, dataset, network):
+    settings = {"data.dataset": "synthetic", "evaluation.validation_examples": 5}
+    write_whole(run_dir.config, load_config(run_dir.config).with_values(settings).to_yaml())
+    held_out = np.bincount(dataset.labels("train")[-5:], minlength=10) / 5
+    pairs = ((a, b) for a in range(10) for b in range(10))  # the test images would choose the other of the two
+    pair = next((a, b) for a, b in pairs if held_out[a] > held_out[b] and share(dataset, a) < share(dataset, b))
+    scores = []
+    for step, label in enumerate(pair, start=1):
+        save(run_dir, step, always(label, network))
+        scores += evaluate(run_dir.root, once=True, notify=print)
+    assert [row["validation_accuracy"] for row in scores] == [held_out[label] for label in pair]
+    assert [row["test_accuracy"] for row in scores] == [share(dataset, label) for label in pair]
+    assert [row["best"] for row in scores] == [True, False]
+    assert json.loads((run_dir.best / "best.json").read_text())["step"] == 1
+
+
 def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
     model, weights = network
     save(run_dir, 1, weights)
@@ -124,10 +140,23 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     assert [(row["step"], row["best"]) for row in rows] == [(10, True), (40, True), (50, False)]
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
-    assert best == {name: rows[1][name] for name in ("step", "test_accuracy", "test_loss")}
+    assert best == {name: rows[1][name] for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")}
     assert checkpoints.load(run_dir.best / "checkpoint.npz").step == 40
     assert sorted(path.name for path in run_dir.best.iterdir()) == ["best.json", "checkpoint.npz", "model.keras"]
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))
+
+
+def test_every_checkpoint_is_scored_in_order_once_training_has_ended_where_that_is_asked_for(run_dir, network):
+    config = load_config(run_dir.config).with_values({"evaluation.after_training": True})
+    write_whole(run_dir.config, config.to_yaml())
+    for step, label in ((10, 4), (20, 1), (30, 5)):
+        save(run_dir, step, always(label, network))
+    with pytest.raises(UserError, match="nothing new for 0.1 s"):
+        evaluate(run_dir.root, notify=print, patience_s=0.1)
+    assert not run_dir.evaluation.exists(), "training may still want the processors"
+    checkpoints.mark_ended(run_dir.checkpoints, last_step=30, outcome="completed")
+    rows = evaluate(run_dir.root, notify=print)
+    assert [(row["step"], row["best"]) for row in rows] == [(10, True), (20, True), (30, False)]
 
 
 def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run_dir, network):

@@ -73,7 +73,7 @@ def run_dir(tmp_path):
     return run_dir
 
 
-NO_VIEWS = {"augmented_test_accuracy": None}
+ONE_SCORE = {"validation_accuracy": None, "augmented_test_accuracy": None}
 
 
 def reshape(run_dir: RunDir, mode: str, members: dict[str, list[int]], **result) -> None:
@@ -105,9 +105,9 @@ def progress_row(applied: int, monotonic: float = BEGAN, life: str = LIFE, **tim
     }  # fmt: skip
 
 
-def score(run_dir: RunDir, step: int, accuracy: float) -> None:
+def score(run_dir: RunDir, step: int, accuracy: float, **more) -> None:
     row = {"step": step, "test_accuracy": accuracy, "test_loss": 0.9, "train_seconds": 8.0, "examples": step * 128}
-    append_row(run_dir.evaluation, {"time": 5.0, **row, "seconds": 1.0, "best": True})
+    append_row(run_dir.evaluation, {"time": 5.0, **row, "seconds": 1.0, "best": True, **more})
 
 
 def write(run_dir: RunDir, **changes) -> dict:
@@ -143,11 +143,11 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
         {"index": 0, "pid": 98, "address": "127.0.0.1:40098", "parameters": 122570, "restarts": 0}
     ]
     assert summary["evaluation"] == {
-        "test_accuracy": 0.71, "test_loss": 0.9, "augmented_test_accuracy": None,
-        "step": 391, "best_test_accuracy": 0.71, "best_step": 391,
+        "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE,
+        "step": 391, "best_test_accuracy": 0.71, "best_step": 391, "best_chosen_on": "test",
         "history": [
-            {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, **NO_VIEWS, "train_seconds": 8.0, "examples": 24960},
-            {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, **NO_VIEWS, "train_seconds": 8.0, "examples": 50048},
+            {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, **ONE_SCORE, "train_seconds": 8.0, "examples": 24960},
+            {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE, "train_seconds": 8.0, "examples": 50048},
         ],
     }  # fmt: skip
 
@@ -247,7 +247,20 @@ def test_best_score_and_last_score_are_told_apart(run_dir):
     summary = write(run_dir)
     assert (summary["evaluation"]["test_accuracy"], summary["evaluation"]["step"]) == (0.71, 391)
     assert (summary["evaluation"]["best_test_accuracy"], summary["evaluation"]["best_step"]) == (0.75, 300)
-    assert "71.00% at step 391 · best 75.00% at step 300" in closing_table(summary, run_dir)
+    text = " ".join(closing_table(summary, run_dir).split())
+    assert "71.00% at step 391 · best 75.00% at step 300, chosen on test images" in text
+
+
+def test_the_best_score_is_chosen_on_images_held_out_where_there_are_any(run_dir):
+    score(run_dir, 200, 0.74, validation_accuracy=0.70)
+    score(run_dir, 300, 0.72, validation_accuracy=0.73)
+    score(run_dir, 391, 0.71, validation_accuracy=0.69)
+    summary = write(run_dir)
+    found = summary["evaluation"]
+    assert (found["best_step"], found["best_test_accuracy"], found["best_chosen_on"]) == (300, 0.72, "validation")
+    assert found["validation_accuracy"] == 0.69
+    text = " ".join(closing_table(summary, run_dir).split())
+    assert "best 72.00% at step 300, chosen on images held out" in text
 
 
 def test_closing_table_says_that_the_last_step_is_not_scored_yet_and_how_it_will_be(run_dir):

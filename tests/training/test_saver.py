@@ -37,8 +37,11 @@ class Clock:
 @pytest.fixture
 def saving(tmp_path):
     """saving(seconds) lets so many seconds pass, one look a second."""
-    settings = {"every_seconds": 10.0, "snapshot_every_seconds": 2.0, "keep": 2}
-    config = build_config(overrides={f"checkpoints.{name}": value for name, value in settings.items()})
+    return make_saving(tmp_path, {"every_seconds": 10.0, "snapshot_every_seconds": 2.0, "keep": 2})
+
+
+def make_saving(tmp_path, settings, **more):
+    config = build_config(overrides={f"checkpoints.{name}": value for name, value in settings.items()} | more)
     clock, said = Clock(), []
 
     def let_pass(seconds):
@@ -62,6 +65,36 @@ def test_snapshots_and_checkpoints_are_written_each_at_its_interval(saving):
     assert checkpoints.steps(saving.run_dir.checkpoints) == []
     saving(3)
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
+
+
+class Trained:
+    """Progress of which only the passes over the training images are known."""
+
+    def __init__(self, progress):
+        self._progress = progress
+        self.epochs = 0.0
+
+    def __getattr__(self, name):
+        return getattr(self._progress, name)
+
+
+def test_checkpoints_are_written_after_so_many_images_where_that_is_asked_for_whatever_the_time(tmp_path):
+    settings = {"every_seconds": 1.0, "every_epochs": 0.125, "snapshot_every_seconds": 1e6, "keep": 9}
+    saving = make_saving(tmp_path, settings)
+    progress = saving.saver._progress = Trained(saving.saver._progress)
+    written = []
+    for epochs in (0.0, 0.12, 0.13, 0.24, 0.25, 0.26, 0.6, 0.61):
+        progress.epochs = epochs
+        saving(100)
+        written.append(len(checkpoints.steps(saving.run_dir.checkpoints)))
+    assert written == [0, 0, 1, 1, 2, 2, 3, 3]
+
+
+def test_all_checkpoints_are_kept_where_they_are_scored_after_the_training(tmp_path):
+    settings = {"every_seconds": 1.0, "snapshot_every_seconds": 1e6, "keep": 2}
+    saving = make_saving(tmp_path, settings, **{"evaluation.after_training": True})
+    saving(6)
+    assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 6
 
 
 def test_saving_that_takes_long_is_done_less_often(saving):

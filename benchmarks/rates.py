@@ -1,0 +1,172 @@
+"""Find a learning rate and a momentum for each mode of a network, on training images that are held out.
+
+    python -m benchmarks.rates --model tutorial_cnn --modes async,sync,single --epochs 4 --data-dir DATA --output runs/rates
+
+Trains the whole grid, goes on where it was interrupted, and writes rates.md (every point), rates.json and modes.yaml, whose lines
+belong into the recipe of the network. The test images have no say in it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import product
+from pathlib import Path
+from statistics import mean
+from typing import Any
+
+import click
+
+from ps_cluster.cluster import environment
+from ps_cluster.command_line import CommaList, Number, OneLineCommand
+from ps_cluster.comparison.plan import Comparison
+from ps_cluster.comparison.runner import train_all
+from ps_cluster.config import MODEL_NAMES, MODES, RunConfig, build_config, load_config
+from ps_cluster.errors import RunFailed
+from ps_cluster.recipes import Found
+from ps_cluster.run_dir import RunDir, write_json, write_whole
+
+HELD_OUT = 5000
+_FIXED_RULES = {"elastic": "sgd"}  # the others have the network's
+
+
+@dataclass(frozen=True)
+class Point:
+    """One place of the grid. `scores`: accuracy on the images held out, in 0..1, a seed each; None where the run diverged."""
+
+    place: tuple[str, int, int]  # mode, workers, batch a worker
+    learning_rate: float
+    momentum: float
+    scores: tuple[float | None, ...]
+
+    @property
+    def score(self) -> float | None:
+        """The mean over seeds; None where one diverged."""
+        return None if None in self.scores else mean(self.scores)
+
+
+@click.command(cls=OneLineCommand)
+@click.option("--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn")
+@click.option("--modes", type=CommaList(click.Choice(MODES)), default="async,sync,single")
+@click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Images of a worker's step.")
+@click.option("--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Of the network's rate.")
+@click.option("--momenta", type=CommaList(Number(0, 0.999)), default="0,0.5,0.9")
+@click.option("--epochs", type=Number(0, min_open=True), default=4.0)
+@click.option("--seeds", type=click.IntRange(1, 20), default=1)
+@click.option("--held-out", type=click.IntRange(1), default=HELD_OUT, help="Training images that choose.")
+@click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto")
+@click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is.")
+@click.option("--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of runs and table.")
+def main(output: Path, **grid: Any) -> None:
+    """Train a grid of learning rates and momenta for each mode, and write what came out."""
+    os.environ.update(environment.for_tensorflow(os.environ))
+    roots, code = train_all(comparison(**grid), output)
+    if code:
+        raise RunFailed(f"stopped before all runs were trained; the same command goes on: {output}")
+    points = read_points(roots)
+    write_whole(output / "rates.md", table(points))
+    write_whole(output / "modes.yaml", recipe_lines(points))
+    write_json(output / "rates.json", [vars(point) | {"score": point.score} for point in points])
+    click.echo(table(points))
+    click.echo(recipe_lines(points))
+    for warning in at_the_edge(points):
+        click.echo(warning)
+
+
+def comparison(
+    *, model: str, modes: Sequence[str], batches: Sequence[int], factors: Sequence[float], momenta: Sequence[float],
+    epochs: float, seeds: int, held_out: int, dataset: str, data_dir: Path | None,
+) -> Comparison:  # fmt: skip
+    """Return the grid as runs of equal work: an arm for each mode, batch, rate and momentum, on one network."""
+    own = build_config(None, {"model.name": model, "optimizer.rule": _rule_of(model)}).optimizer.learning_rate
+    arms = [
+        {
+            "mode": mode,
+            "set": {
+                "training.batch_size_per_worker": batch,
+                "optimizer.rule": _FIXED_RULES.get(mode, _rule_of(model)),
+                "optimizer.learning_rate": own * factor,
+                "optimizer.momentum": momentum,
+            },
+        }
+        for mode, batch, factor, momentum in product(modes, batches, factors, momenta)
+    ]
+    settings = {
+        "model.name": model, "training.epochs": epochs, "evaluation.validation_examples": held_out,
+        "data.dataset": dataset, "data.data_dir": str(data_dir) if data_dir else None,
+    }  # fmt: skip
+    return Comparison(
+        arms=arms, seeds=seeds, batches=("same_per_worker",), learning_rate="same", settings=settings
+    )
+
+
+def read_points(roots: Sequence[Path]) -> list[Point]:
+    """Return the grid from its finished runs, in their order."""
+    scores: dict[tuple, list[float | None]] = {}
+    for root in roots:
+        run_dir = RunDir.open(root)
+        config = load_config(run_dir.config)
+        found = json.loads(run_dir.summary.read_text(encoding="utf-8"))["evaluation"]
+        score = None if found["test_loss"] is None else found["validation_accuracy"]  # no loss: not a finite one
+        key = (_place(config), config.optimizer.learning_rate, config.optimizer.momentum)
+        scores.setdefault(key, []).append(score)
+    return [Point(*key, tuple(values)) for key, values in scores.items()]
+
+
+def best(points: Sequence[Point]) -> Iterator[Point]:
+    """Yield the best point of each mode, workers and batch; none where all diverged."""
+    for place in dict.fromkeys(point.place for point in points):
+        sound = [point for point in points if point.place == place and point.score is not None]
+        if sound:
+            yield max(sound, key=lambda point: point.score)
+
+
+def table(points: Sequence[Point]) -> str:
+    """Return every point as a line of Markdown, the best of each mode in bold."""
+    chosen = list(best(points))
+    lines = [
+        "| mode | workers | batch a worker | learning rate | momentum | on images held out [%] | seeds |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for point in points:
+        text = "diverged" if point.score is None else f"{100 * point.score:.2f}"
+        cells = (*point.place, f"{point.learning_rate:.4g}", f"{point.momentum:g}", text, len(point.scores))
+        mark = "**" if point in chosen else ""
+        lines.append("| " + " | ".join(f"{mark}{cell}{mark}" for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def recipe_lines(points: Sequence[Point]) -> str:
+    """Return the best points as `modes:` of a recipe."""
+    entries = (
+        Found(
+            mode=mode, workers=workers, batch_size_per_worker=batch, learning_rate=point.learning_rate, momentum=point.momentum
+        )
+        for point in best(points)
+        for mode, workers, batch in (point.place,)
+    )
+    lines = (", ".join(f"{name}: {value}" for name, value in entry) for entry in entries)
+    return "modes:\n" + "".join(f"- {{{line}}}\n" for line in lines)
+
+
+def at_the_edge(points: Sequence[Point]) -> Iterator[str]:
+    """Yield a sentence for each mode whose best rate is the lowest or the highest that was tried."""
+    for point in best(points):
+        rates = [other.learning_rate for other in points if other.place == point.place]
+        if len(set(rates)) > 1 and point.learning_rate in (min(rates), max(rates)):
+            mode, _, batch = point.place
+            yield f"{mode}, batch {batch}: the best rate, {point.learning_rate:.4g}, is at the edge of the grid: widen --factors"
+
+
+def _rule_of(model: str) -> str:
+    return build_config(None, {"model.name": model}).optimizer.rule
+
+
+def _place(config: RunConfig) -> tuple[str, int, int]:
+    return config.training.mode, config.training_workers, config.training.batch_size_per_worker
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""In which settings, and in what else that may matter, runs differ that are held against each other."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from ps_cluster.cluster.pinning import keeps_to_cores
+from ps_cluster.comparison.groups import flat_settings
+from ps_cluster.comparison.records import Record
+
+FIELDS = ("dataset", "dataset_kind", "model", "precision")
+
+# A method and the rate that it is trained with. Tables, labels and pages say them, so nobody takes them for something else.
+_OF_AN_ARM = {
+    "cluster.workers", "cluster.parameter_servers", "cluster.straggler", "training.mode", "training.seed",
+    "training.batch_size_per_worker", "training.max_staleness", "training.max_clock_lag", "training.backup_workers",
+    "training.simulate_workers", "training.staleness_method", "optimizer.learning_rate", "optimizer.momentum",
+    "optimizer.beta_2",
+}  # fmt: skip
+_SECTIONS_OF_AN_ARM = ("delay_compensation.", "elastic.")
+# Held against each other as fields and images, or a place on this machine.
+_KNOWN_OTHERWISE = {
+    "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps"
+}  # fmt: skip
+_ABSENT = "not noted"
+
+
+class Difference(NamedTuple):
+    """Something that is not the same in all runs; `values` in the order of the runs, each once."""
+
+    name: str
+    values: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.name}: {', '.join(self.values)}"
+
+
+def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Difference]:
+    """Return what must be the same in all runs and is not: data set, network, precision, settings that are no arm's own.
+
+    Args:
+      own: dotted keys that arms of this comparison set on purpose, besides those that always are an arm's own.
+    """
+    fields = [{name: getattr(record, name) for name in FIELDS} for record in records]
+    settings = [
+        {key: value for key, value in flat_settings(record.config).items() if not _may_differ(key, own)}
+        for record in records
+    ]
+    return [*_differing(fields), *_differing(settings)]
+
+
+def in_surroundings(records: Sequence[Record]) -> list[Difference]:
+    """Return in what the runs' machines differ, their TensorFlow, the commits of this code, and where workers are placed."""
+    pinned = [
+        {"whether workers keep to cores of their own": keeps_to_cores(record.config)}
+        for record in records
+        if record.config.training_workers > 1
+    ]
+    return [*_differing([record.machine for record in records]), *_differing(pinned)]
+
+
+def _may_differ(key: str, own: Collection[str]) -> bool:
+    return key in _OF_AN_ARM or key in _KNOWN_OTHERWISE or key.startswith(_SECTIONS_OF_AN_ARM) or key in own
+
+
+def _differing(rows: Sequence[dict[str, Any]]) -> Iterator[Difference]:
+    for name in dict.fromkeys(key for row in rows for key in row):
+        values = tuple(dict.fromkeys(_text(row[name]) if name in row else _ABSENT for row in rows))
+        if len(values) > 1:
+            yield Difference(name, values)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)

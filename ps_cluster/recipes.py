@@ -1,0 +1,75 @@
+"""What a network's recipe says of single modes: rates that were found for them, and for which batch.
+
+`modes` in configs/models/<model>.yaml is a table that `python -m benchmarks.rates` writes. A learning rate and a momentum are
+good for one mode, number of workers and batch; so an entry is used for exactly those and never scaled to others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.validation import first_error
+
+MODES = "modes"
+# Rate and momentum go together: where one of these is set by hand, the others are not taken from the table.
+_BELONG_TOGETHER = ("rule", "learning_rate", "momentum", "beta_2")
+
+Layer = Mapping[str, Any]
+
+
+class Found(BaseModel):
+    """A rate and a momentum, and what they were found for: `workers` is 1 in mode single."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    mode: str
+    workers: int = Field(ge=1)
+    batch_size_per_worker: int = Field(ge=1)
+    learning_rate: float = Field(gt=0)
+    momentum: float = Field(ge=0, lt=1)
+
+    @property
+    def place(self) -> tuple[str, int, int]:
+        return self.mode, self.workers, self.batch_size_per_worker
+
+    def layer(self) -> dict[str, Any]:
+        """Return the settings as a layer of a configuration."""
+        return {"optimizer": {"learning_rate": self.learning_rate, "momentum": self.momentum}}
+
+
+class _Table(BaseModel):
+    modes: tuple[Found, ...]
+
+
+def read_modes(recipe: Layer, origin: str) -> tuple[Found, ...]:
+    """Return the table of a recipe, empty where it has none. Raises UserError for one that can't be."""
+    try:
+        table = _Table.model_validate({MODES: recipe.get(MODES) or ()}).modes
+    except ValidationError as error:
+        raise UserError(first_error(error, origin)) from error
+    places = [found.place for found in table]
+    if len(set(places)) < len(places):
+        raise UserError(f"{origin}: modes: the same mode, workers and batch come twice")
+    return table
+
+
+def found_for(table: Sequence[Found], settings: Layer, user: Layer) -> Layer:
+    """Return what the table has for the mode, workers and batch of `settings`, as a layer; empty where it has nothing.
+
+    Args:
+      settings: the sections of all layers together, not validated yet.
+      user: what the user has set of them. Whoever chooses a rate, a momentum or a rule gets nothing of the table.
+    """
+    own = user.get("optimizer")
+    training, cluster = settings.get("training"), settings.get("cluster")
+    if not all(isinstance(section, Mapping) for section in (training, cluster, own or {})):
+        return {}  # refused where everything is validated
+    if any(name in (own or {}) for name in _BELONG_TOGETHER):
+        return {}
+    mode = training.get("mode")
+    workers = 1 if mode == "single" else cluster.get("workers")
+    place = (mode, workers, training.get("batch_size_per_worker"))
+    return next((found.layer() for found in table if found.place == place), {})

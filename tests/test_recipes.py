@@ -1,0 +1,88 @@
+"""Rates that a network's recipe has for single modes: used for exactly what they were found for."""
+
+import pytest
+
+from ps_cluster import config as configuration
+from ps_cluster.comparison.plan import planned_runs, read_comparison
+from ps_cluster.comparison.rates import was_found, was_scaled
+from ps_cluster.config import CONFIG_FOLDER, build_config
+from ps_cluster.errors import UserError
+
+FOUND = """
+model: {activation: relu}
+optimizer: {rule: adam, learning_rate: 0.001, momentum: 0.9}
+modes:
+- {mode: async, workers: 3, batch_size_per_worker: 384, learning_rate: 0.002, momentum: 0.5}
+- {mode: single, workers: 1, batch_size_per_worker: 128, learning_rate: 0.004, momentum: 0.8}
+"""
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """recipe(text): the recipe of tutorial_cnn."""
+    (tmp_path / "models").mkdir()
+    (tmp_path / "default.yaml").write_text((CONFIG_FOLDER / "default.yaml").read_text())
+    monkeypatch.setattr(configuration, "CONFIG_FOLDER", tmp_path)
+    return (tmp_path / "models" / "tutorial_cnn.yaml").write_text
+
+
+def rates(**settings):
+    values = {key.replace("__", "."): value for key, value in settings.items()}
+    optimizer = build_config(None, {"model.name": "tutorial_cnn"} | values).optimizer
+    return optimizer.learning_rate, optimizer.momentum
+
+
+def test_a_mode_gets_the_rate_that_was_found_for_its_workers_and_batch_and_no_other(recipe):
+    recipe(FOUND)
+    assert rates(training__batch_size_per_worker=384) == (0.002, 0.5)
+    assert rates() == (0.001, 0.9)
+    assert rates(training__batch_size_per_worker=384, cluster__workers=2) == (0.001, 0.9)
+    assert rates(training__batch_size_per_worker=384, training__mode="sync") == (0.001, 0.9)
+    assert rates(training__mode="single") == (0.004, 0.8), "however many workers a cluster would have"
+
+
+@pytest.mark.parametrize(
+    ("setting", "rate"), [
+        ({"optimizer__learning_rate": 0.01}, (0.01, 0.9)),
+        ({"optimizer__momentum": 0.1}, (0.001, 0.1)),
+        ({"optimizer__rule": "nesterov"}, (0.001, 0.9)),
+        ({"optimizer__weight_decay": 0.1}, (0.004, 0.8)),
+    ],
+)  # fmt: skip
+def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table(recipe, setting, rate):
+    recipe(FOUND)
+    assert rates(training__mode="single", **setting) == rate
+
+
+@pytest.mark.parametrize(
+    ("modes", "named"), [
+        ("modes: [{mode: async}]", r"tutorial_cnn.yaml: 'modes.0.workers' is missing"),
+        ("modes: 3", "tutorial_cnn.yaml: modes"),
+        ("modes: [{mode: async, workers: 3, batch_size_per_worker: 1, learning_rate: -1, momentum: 0}]", "learning_rate"),
+        (FOUND + "- {mode: single, workers: 1, batch_size_per_worker: 128, learning_rate: 1, momentum: 0}", "twice"),
+    ],
+)  # fmt: skip
+def test_a_table_that_cant_be_is_refused(recipe, modes, named):
+    recipe(modes)
+    with pytest.raises(UserError, match=named):
+        rates()
+
+
+def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
+    recipe(FOUND)
+    arms = [{"mode": mode} for mode in ("async", "sync", "single")]
+    changes = {"arms": arms, "seeds": 1, "batches": ["same_per_update", "same_per_worker"]}
+    runs = planned_runs(read_comparison(None, changes, {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}))
+    found = {
+        (run.config.training.mode, run.config.training.batch_size_per_worker): (
+            run.config.optimizer.learning_rate, was_found(run.config), was_scaled(run.config)
+        )
+        for run in runs
+    }  # fmt: skip
+    assert {place: (round(rate, 9), *told) for place, (rate, *told) in found.items()} == {
+        ("async", 384): (0.002, True, False),
+        ("async", 128): (0.001, False, False),
+        ("sync", 128): (0.003, False, True),
+        ("single", 384): (0.003, False, True),
+        ("single", 128): (0.004, True, False),
+    }
