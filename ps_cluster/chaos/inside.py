@@ -63,7 +63,7 @@ def _run(argv: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
 
 
 def take_mounts_of_its_own() -> None:
-    """For a process that is about to start: what is mounted in it from now on is seen by it and its children, and goes with them.
+    """For a process that is about to start: what is mounted in it from now on only it and its children see.
 
     Does nothing where the user may not mount.
     """

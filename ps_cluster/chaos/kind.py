@@ -111,4 +111,4 @@ class FaultKind(ABC):
 
     @abstractmethod
     def inject(self, scene: Scene) -> Injection:
-        """Does it to the run, and takes back what would outlast it. Raises ChaosFailed where it can't be done, or ends wrong."""
+        """Does it to the run, and takes back what would outlast it. Raises ChaosFailed where the run does not as it should."""

@@ -83,7 +83,9 @@ def _make(limit: Limit, around: list[Path]) -> Path:
         except OSError as error:
             reason = error.strerror
             continue
-        files = next((files for files in (limit.version_2, limit.version_1) if (group / next(iter(files))).exists()), {})
+        files = next(
+            (files for files in (limit.version_2, limit.version_1) if (group / next(iter(files))).exists()), {}
+        )
         for name, value in files.items():
             if (group / name).exists():  # swap is not counted everywhere
                 (group / name).write_text(value)

@@ -47,7 +47,7 @@ def run_chaos(
 
     Args:
       root: gets the folders of both runs and chaos.json; None makes a new folder under runs/.
-      faults: instead of those of the plan.
+      faults: instead of those of the plan; of these, too, those are injected that the system allows.
     """
     settings.check()
     root = (root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos").resolve()
@@ -104,7 +104,7 @@ class Experiment:
         self._left: list[str] = []
 
     def disturb(self, faults: Sequence[Fault] | None) -> None:
-        """Injects the faults, or those of the plan, and drains the run; with that it is known how many steps there are to be."""
+        """Injects the faults, or those of the plan, and drains the run; that says how many steps there are to be."""
         settings, self._began = self._settings, time.monotonic()
         what = f"{settings.faults} faults" if settings.minutes is None else f"faults for {settings.minutes:g} min"
         self._notify(f"disturbed run: {what}, seed {settings.seed}; files in {self._root}")
@@ -116,7 +116,8 @@ class Experiment:
             try:
                 runner.wait_for_training()
                 allowed = self._allowed(kinds, run)
-                runner.disturb(settings.plan(allowed) if faults is None else faults, until)
+                given = None if faults is None else [fault for fault in faults if fault.kind in allowed]
+                runner.disturb(settings.plan(allowed) if given is None else given, until)
                 runner.drain()
             finally:
                 self._seconds = time.monotonic() - self._began

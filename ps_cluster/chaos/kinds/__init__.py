@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import signal
 
+from ps_cluster.chaos.kind import FaultKind
 from ps_cluster.chaos.kinds.clock import ClockSetBack
 from ps_cluster.chaos.kinds.deaths import Signalled
 from ps_cluster.chaos.kinds.disk import FullAtLastCheckpoint, OutOfInodes
 from ps_cluster.chaos.kinds.forking import ForkServerStopped
 from ps_cluster.chaos.kinds.hang_up import HangUp
-from ps_cluster.chaos.kind import FaultKind
 from ps_cluster.chaos.kinds.limits import OutOfMemory, Throttled
 from ps_cluster.chaos.kinds.link import LinkCut, LinkSlow
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, WORKER

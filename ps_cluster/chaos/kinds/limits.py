@@ -5,8 +5,8 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 
-from ps_cluster.chaos.kinds.deaths import Death
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, Run, Scene
+from ps_cluster.chaos.kinds.deaths import Death
 from ps_cluster.chaos.limited_group import Limit, limited, why_not
 from ps_cluster.chaos.signs import TrainingGoesOn, WorkerGoesOn, signs_after_deaths
 from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, Task
