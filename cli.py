@@ -11,6 +11,7 @@ import click
 
 from benchmarks import arms, throughput
 from ps_cluster.chaos import start as chaos_start
+from ps_cluster.chaos.settings import MODES as CHAOS_MODES
 from ps_cluster.cluster import environment, start
 from ps_cluster.cluster.usage import age_seconds
 from ps_cluster.command_line import (
@@ -181,6 +182,15 @@ def data(**options: Any) -> None:
 @click.option("--faults", type=Whole(1, 10_000), default=chaos_start.Settings.faults, help="How many in one run.")
 @click.option("--minutes", type=Number(0, 100_000, min_open=True), help="Soak: as many faults as fit into this time.")
 @click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
+@click.option(
+    "--kinds",
+    type=CommaList(click.Choice(chaos_start.Settings.kinds)),
+    default=chaos_start.Settings.kinds,
+    metavar="KIND,...",
+    show_default=False,
+    help=f"Of fault; default: all that the system allows. There are: {', '.join(chaos_start.Settings.kinds)}.",
+)
+@click.option("--mode", type=click.Choice(CHAOS_MODES), default="async", help="Of the training.")
 @click.option("--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn", help="The network.")
 @click.option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
 @click.option(
@@ -195,7 +205,7 @@ def data(**options: Any) -> None:
 )
 @click.pass_context
 def chaos(context: click.Context, root: Path | None, **settings: Any) -> int:
-    """Kill and freeze random tasks of a run, and compare it with an undisturbed one."""
+    """Inject faults into a run, from tasks killed to a full disk, and compare it with an undisturbed one."""
     given = click.core.ParameterSource.COMMANDLINE
     if settings["minutes"] and context.get_parameter_source("faults") == given:
         raise UserError("--faults and --minutes both say how long: give one of them")

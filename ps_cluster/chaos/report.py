@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from ps_cluster.chaos.faults import KINDS
+from ps_cluster.chaos.kinds import KINDS
 from ps_cluster.chaos.runner import Injected
 from ps_cluster.chaos.verdict import tolerance
 from ps_cluster.cluster import machine
@@ -26,7 +26,10 @@ def make_report(
     settings: Json,
     injected: Sequence[Injected],
     seconds: float,
+    skipped: Mapping[str, str],
+    resumes: int,
     restarts: Mapping[str, int] | None,
+    leader: str,
     disturbed: Json | None,
     undisturbed: Json | None,
     test_examples: int | None,
@@ -36,7 +39,9 @@ def make_report(
 
     Args:
       seconds: from the start of the disturbed run to the end of what followed the last fault.
-      restarts: of each task in that time.
+      skipped: name of a kind that could not be injected → why.
+      restarts: of each task in that time; `leader` is the one that never starts again alone.
+      resumes: of the whole run in that time.
       disturbed, undisturbed: the summaries; None for a run that did not get that far.
       problems: what is wrong, a line each; the run passes without any.
     """
@@ -49,7 +54,10 @@ def make_report(
         "seconds": seconds,
         "faults": [fault.to_json() for fault in injected],
         "by_kind": by_kind(injected),
+        "skipped": dict(skipped),
+        "resumes": resumes,
         "restarts": restarts,
+        "cluster_restarts": None if restarts is None else restarts.get(leader, 0),
         "updates": {name: disturbed["updates"][name] for name in UPDATES} if disturbed else None,
         "accuracy": None,
     }
@@ -100,13 +108,17 @@ def print_report(report: Json, console: Console) -> None:
 
 
 def _facts(report: Json) -> Iterator[tuple[str, str]]:
-    updates, accuracy, restarts = report["updates"], report["accuracy"], report["restarts"]
+    updates, accuracy, restarts = report["updates"], report["accuracy"], report["cluster_restarts"]
     yield "time", f"{report['seconds']:.0f} s with faults, {report['machine']['cores']} cores"
     if updates:
         yield "ledger", " · ".join(f"{updates[name]:,} {name.replace('_', ' ')}" for name in UPDATES)
     if restarts is not None:
         expected = sum(fault["whole_cluster"] for fault in report["faults"])
-        yield "cluster", f"started again {restarts.get('chief-0', 0)} times, after {expected} faults that ask for it"
+        yield (
+            "cluster",
+            f"started again {restarts} times by the launcher and {report['resumes']} times with --resume, after {expected} "
+            "faults that ask for it",
+        )
     if accuracy and accuracy["tolerance"] is not None:
         first, second = accuracy["disturbed"], accuracy["undisturbed"]
         yield (
@@ -114,6 +126,8 @@ def _facts(report: Json) -> Iterator[tuple[str, str]]:
             f"{first:.2%}, undisturbed {second:.2%}: {100 * (first - second):+.2f} points, noise is up to "
             f"{100 * accuracy['tolerance']:.2f} (generated images)",
         )
+    for name, reason in report["skipped"].items():
+        yield "skipped", f"{name}: {reason}"
     yield "verdict", "passed" if report["passed"] else "FAILED: " + report["problems"][0]
 
 

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from ps_cluster.chaos.faults import Fault
-from ps_cluster.chaos.signs import signs_of_recovery
+from ps_cluster.chaos.kind import ChaosFailed, Injection, Run, Scene
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.topology import Task
-
-
-class ChaosFailed(Exception):
-    """The run did not do what it should; the message is one line."""
 
 
 class Interrupted(Exception):
@@ -29,8 +25,8 @@ class Bounds:
     look_every_s: float = 0.1
     training_s: float = Limits.startup_s + 30
     recovery_s: float = 60.0
-    # What dies sooner after its start died "in a row", and is given up after a few times.
-    whole_cluster_spacing_s: float = Limits.stable_s + Limits.frozen_s + 1
+    # A cluster that died "in a row" is given up after a few times; one that got further than the one before it did not.
+    whole_cluster_spacing_s: float = 10.0
     end_s: float = Limits.drain_s + Limits.scoring_s + 60
 
 
@@ -46,19 +42,6 @@ class Injected:
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
-
-
-class Run(Protocol):
-    """What is needed of a TrainingRun."""
-
-    exit_code: int | None
-    last_line: str
-
-    def new_rows(self) -> list[dict[str, Any]]: ...
-
-    def running(self) -> Mapping[Task, int]: ...
-
-    def interrupt(self) -> None: ...
 
 
 class Runner:
@@ -85,8 +68,12 @@ class Runner:
         self._sleep = sleep
         self._last_row: dict[str, Any] | None = None
 
+    def wait_for_training(self) -> None:
+        """Until the first update."""
+        self._wait_for(self._new_rows_train, self._bounds.training_s, "no update was applied")
+
     def disturb(self, faults: Iterable[Fault], until: float | None = None) -> None:
-        """Waits until the run trains, then injects `faults`, the next when it has recovered from the last.
+        """Injects `faults` into a run that trains, the next when it has recovered from the last.
 
         Args:
           until: monotonic s after which no further fault is injected.
@@ -94,7 +81,6 @@ class Runner:
           ChaosFailed: it ended by itself, or did not recover in time.
           Interrupted: see `stop_requested`.
         """
-        self._wait_for(lambda: self._new_rows_train(), self._bounds.training_s, "no update was applied")
         for fault in faults:
             self._pause(fault)
             if until is not None and self._clock() >= until:
@@ -106,50 +92,64 @@ class Runner:
         self._run.interrupt()
         self.wait_for_end(self._bounds.end_s)
 
-    def wait_for_end(self, limit_s: float) -> None:
-        """Until the run has ended with exit code 0."""
+    def wait_for_end(self, limit_s: float, exit_code: int = 0) -> None:
+        """Until the run has ended, as it should with this exit code."""
         deadline = self._clock() + limit_s
         while self._run.exit_code is None:
             self._look_out(deadline, "the run did not end", limit_s)
-        if self._run.exit_code:
-            raise ChaosFailed(f"the run failed with exit code {self._run.exit_code}: {self._run.last_line}")
+        if self._run.exit_code != exit_code:
+            other = "failed with" if exit_code == 0 else f"was to end with exit code {exit_code} and had"
+            raise ChaosFailed(f"the run {other} exit code {self._run.exit_code}: {self._run.last_line}")
 
     def _inject(self, fault: Fault) -> None:
-        limit_s = self._bounds.recovery_s
-        names = " and ".join(map(str, fault.victims))
-        self._wait_for(lambda: self._all_run(fault.victims), limit_s, f"{names} did not run")
+        names = " and ".join(map(str, fault.victims)) or "the run"
+        self._wait_for(lambda: self._all_run(fault.victims), self._bounds.recovery_s, f"{names} did not run")
         self._new_rows()
-        running, fault_time = self._run.running(), self._clock()
-        signs = signs_of_recovery(fault, running, self._last_row, fault_time)
-        for victim in fault.victims:
-            self._kill(running[victim], fault.kind.signal)
-        self._injected(fault, fault_time, None)
-
-        def recovered() -> bool:
-            rows, now_running = self._new_rows(), self._run.running()
-            for sign in signs:
-                sign.look(rows, now_running, self._clock())
-            return all(sign.seen_at is not None for sign in signs)
-
-        def missing() -> str:
-            return ", ".join(sign.missing for sign in signs if sign.seen_at is None)
-
-        self._wait_for(recovered, limit_s, missing)
+        began = self._clock()
+        self._injected(fault, began, None)
+        injection = fault.kind.inject(self._scene(fault))
+        self._wait_for_signs(injection)
         self.injected.pop()
-        self._injected(fault, fault_time, max(sign.seen_at for sign in signs) - fault_time)
+        recovered_at = max(sign.seen_at for sign in injection.signs)
+        self._injected(fault, began, max(0.0, recovered_at - injection.time))
         self._notify(
             f"{len(self.injected):4d}  {fault.kind.name} ({names}): recovered in {self.injected[-1].recovery_s:.1f} s, "
             f"at update {self._last_row['applied']:,}"
         )
 
-    def _injected(self, fault: Fault, fault_time: float, recovery_s: float | None) -> None:
+    def _scene(self, fault: Fault) -> Scene:
+        running = self._run.running()
+        return Scene(
+            run=self._run,
+            victims={victim: running[victim] for victim in fault.victims},
+            whole_cluster=fault.whole_cluster,
+            last_row=self._last_row,
+            now=self._clock,
+            kill=self._kill,
+            wait_for=self._wait_for,
+            wait_for_end=lambda exit_code: self.wait_for_end(self._bounds.end_s, exit_code),
+        )
+
+    def _wait_for_signs(self, injection: Injection) -> None:
+        def recovered() -> bool:
+            rows, now_running = self._new_rows(), self._run.running()
+            for sign in injection.signs:
+                sign.look(rows, now_running, self._clock())
+            return all(sign.seen_at is not None for sign in injection.signs)
+
+        def missing() -> str:
+            return ", ".join(sign.missing for sign in injection.signs if sign.seen_at is None)
+
+        self._wait_for(recovered, self._bounds.recovery_s, missing)
+
+    def _injected(self, fault: Fault, time_s: float, recovery_s: float | None) -> None:
         victims = tuple(map(str, fault.victims))
-        self.injected.append(Injected(fault.kind.name, victims, fault_time, fault.kind.whole_cluster, recovery_s))
+        self.injected.append(Injected(fault.kind.name, victims, time_s, fault.whole_cluster, recovery_s))
 
     def _pause(self, fault: Fault) -> None:
         """Time in which the run is left alone before `fault`."""
         until = self._clock() + fault.pause_s
-        if fault.kind.whole_cluster:
+        if fault.whole_cluster:
             before = [injected.time for injected in self.injected if injected.whole_cluster]
             until = max([until, *(time_s + self._bounds.whole_cluster_spacing_s for time_s in before)])
         while self._clock() < until:
@@ -169,6 +169,7 @@ class Runner:
         return any(row["phase"] == "training" and row["applied"] > 0 for row in self._new_rows())
 
     def _wait_for(self, condition: Callable[[], bool], limit_s: float, problem: str | Callable[[], str]) -> None:
+        """Raises ChaosFailed with the problem where it takes longer, or where the run ends meanwhile."""
         deadline = self._clock() + limit_s
         while not condition():
             self._goes_on()

@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ps_cluster.chaos.faults import Fault, plan
+from ps_cluster.chaos.kind import FaultKind
+from ps_cluster.chaos.kinds import BY_NAME
+from ps_cluster.cluster.policy import on_death
+from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, ClusterTopology
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
 
 # More than fit into the time between faults; each costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000
@@ -15,6 +21,7 @@ MOST_STEPS = 10_000_000
 # With 500 at the end of 800, equal runs of 64 images a step still differ by 4 points; with 1,500 by 0.1 (3 seeds).
 COOL_DOWN_FRACTION, SHORTEST_COOL_DOWN = 0.25, 1500
 COOL_DOWN_END_FACTOR = 0.05
+MODES = ("async", "sync-ps", "sync")
 
 
 @dataclass(frozen=True)
@@ -24,6 +31,8 @@ class Settings:
     seed: int = 0
     faults: int = 20
     minutes: float | None = None
+    kinds: tuple[str, ...] = tuple(BY_NAME)
+    mode: str = "async"
     model: str = "tutorial_cnn"
     workers: int = 3
     parameter_servers: int = 1
@@ -38,13 +47,41 @@ class Settings:
         """The options of `run`; `values`: dotted key → value of more settings."""
         return (
             *("--dataset", "synthetic", "--model", self.model, "--seed", str(self.seed)),
-            *("--workers", str(self.workers), "--ps", str(self.parameter_servers)),
+            *("--mode", self.mode, "--workers", str(self.workers)),
+            *(("--ps", str(self.parameter_servers)) if self._on_parameter_servers else ()),
             *(option for key, value in values.items() for option in ("--set", f"{key}={value}")),
             *self.more_options,
         )
 
-    def plan(self) -> Iterator[Fault]:
-        faults = plan(self.seed, workers=self.workers, parameter_servers=self.parameter_servers)
+    def check(self) -> None:
+        """Raises UserError for a cluster that there can't be."""
+        if self.parameter_servers > 1 and not self._on_parameter_servers:
+            raise UserError(f"--ps: got {self.parameter_servers}: mode {self.mode} has no parameter servers")
+        cluster = {"cluster.workers": self.workers, "cluster.parameter_servers": self.parameter_servers}
+        build_config(None, {"training.mode": self.mode, "model.name": self.model} | cluster)
+
+    @property
+    def _on_parameter_servers(self) -> bool:
+        return PS in TYPES_OF_MODE[self.mode]
+
+    @property
+    def topology(self) -> ClusterTopology:
+        """The tasks that there are to hit; their addresses are for the launcher to know."""
+        workers, servers = self.workers, self.parameter_servers
+        return ClusterTopology.local(self.mode, workers, servers, evaluator=True, pick_port=lambda: 0)
+
+    def wanted(self) -> dict[FaultKind, str | None]:
+        """Kinds that were asked for, and why the mode can't have one; None where it can."""
+        there = {task.type for task in self.topology.tasks}
+        missing = {BY_NAME[name]: set(BY_NAME[name].victims) - there for name in self.kinds}
+        return {
+            kind: f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
+            for kind, types in missing.items()
+        }
+
+    def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
+        """The faults, of these kinds; without end where there are minutes for them."""
+        faults = plan(self.seed, kinds, self.topology.tasks, on_death(self.mode))
         return itertools.islice(faults, self.faults) if self.minutes is None else faults
 
 

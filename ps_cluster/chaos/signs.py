@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
-from ps_cluster.chaos.faults import Fault
 from ps_cluster.cluster.topology import EVALUATOR, WORKER, Task
 
 Row = Mapping[str, Any]
@@ -70,20 +70,85 @@ class ProcessBack:
             self.seen_at = now
 
 
-def signs_of_recovery(fault: Fault, running: Pids, last_row: Row | None, fault_time: float) -> list[Sign]:
-    """What must be seen until the run has recovered.
+class TrainingGoesOn:
+    """More updates were applied in a row of progress than in the one before it, both after this time (monotonic s)."""
+
+    def __init__(self, since: float):
+        self.missing = "no update"
+        self.seen_at: float | None = None
+        self._since = since
+        self._before: int | None = None
+
+    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
+        for row in rows:
+            if row["monotonic"] <= self._since or self.seen_at is not None:
+                continue
+            count = self._count(row)
+            if self._before is not None and count > self._before:
+                self.seen_at = row["monotonic"]
+            self._before = count
+
+    def _count(self, row: Row) -> int:
+        return row["applied"]
+
+
+class WorkerGoesOn(TrainingGoesOn):
+    """Likewise, updates of this worker, of whichever process."""
+
+    def __init__(self, worker: Task, since: float):
+        super().__init__(since)
+        self.missing = f"no update by {worker}"
+        self._index = worker.index
+
+    def _count(self, row: Row) -> int:
+        return sum(worker["updates"] for worker in row["workers"] if worker["index"] == self._index)
+
+
+class NewFile:
+    """A file of this pattern is in the folder that was not there before."""
+
+    def __init__(self, folder: Path, pattern: str):
+        self.missing = f"no new file in '{folder}'"
+        self.seen_at: float | None = None
+        self._folder, self._pattern = folder, pattern
+        self._known = self._there()
+
+    def _there(self) -> set[Path]:
+        return set(self._folder.glob(self._pattern))
+
+    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
+        if self.seen_at is None and self._there() - self._known:
+            self.seen_at = now
+
+
+class FileGone:
+    """Somebody has taken this file away."""
+
+    def __init__(self, path: Path):
+        self.missing = f"'{path}' is still there"
+        self.seen_at: float | None = None
+        self._path = path
+
+    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
+        if self.seen_at is None and not self._path.exists():
+            self.seen_at = now
+
+
+def signs_after_deaths(victims: Pids, last_row: Row | None, fault_time: float, *, whole_cluster: bool) -> list[Sign]:
+    """What must be seen until a run has recovered from the end of these tasks.
 
     Args:
-      running: the tasks as they were just before the fault.
+      victims: as they were just before the fault.
       last_row: the newest row of progress before it.
+      whole_cluster: whether chief, parameter servers and workers start again.
     """
-    signs: list[Sign] = [TrainingBack(fault_time)] if fault.kind.whole_cluster else []
-    for victim in fault.victims:
+    signs: list[Sign] = [TrainingBack(fault_time)] if whole_cluster else []
+    for victim, pid in victims.items():
         if victim.type == WORKER:
-            known = worker_pids(last_row or {"workers": []}, victim.index) | {running[victim]}
+            known = worker_pids(last_row or {"workers": []}, victim.index) | {pid}
             signs.append(WorkerBack(victim, known))
         elif victim.type == EVALUATOR:
-            signs.append(ProcessBack(victim, running[victim]))
+            signs.append(ProcessBack(victim, pid))
     return signs
 
 

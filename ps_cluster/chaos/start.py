@@ -9,7 +9,8 @@ falling. Both end after the same number of updates, computed from the same batch
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -18,8 +19,9 @@ from typing import Any
 from rich.console import Console
 
 from ps_cluster.chaos.faults import Fault
+from ps_cluster.chaos.kind import ChaosFailed, FaultKind
 from ps_cluster.chaos.report import make_report, print_report
-from ps_cluster.chaos.runner import Bounds, ChaosFailed, Injected, Interrupted, Runner
+from ps_cluster.chaos.runner import Bounds, Injected, Interrupted, Runner
 from ps_cluster.chaos.settings import Settings, constant_rate, with_cool_down
 from ps_cluster.chaos.training_run import TrainingRun
 from ps_cluster.chaos.verdict import complaints
@@ -38,7 +40,7 @@ def run_chaos(
     settings: Settings,
     root: Path | None,
     *,
-    faults: Iterable[Fault] | None = None,
+    faults: Sequence[Fault] | None = None,
     bounds: Bounds = Bounds(),
     notify: Callable[[str], None] = print_line,
     console: Console | None = None,
@@ -47,8 +49,9 @@ def run_chaos(
 
     Args:
       root: gets the folders of both runs and chaos.json; None makes a new folder under runs/.
-      faults: instead of those of the plan.
+      faults: instead of those of the plan; of these, too, those are injected that the system allows.
     """
+    settings.check()
     root = root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos"
     with locks.sole_use(root, "--run-dir:", notify):
         if not locks.is_empty(root):
@@ -60,7 +63,7 @@ def _run_in(
     root: Path,
     settings: Settings,
     *,
-    faults: Iterable[Fault] | None,
+    faults: Sequence[Fault] | None,
     bounds: Bounds,
     notify: Callable[[str], None],
     console: Console | None,
@@ -68,7 +71,7 @@ def _run_in(
     with StopRequests() as requests:
         experiment = Experiment(settings, root, bounds, notify, lambda: requests.count > 0)
         try:
-            experiment.disturb(faults or settings.plan())
+            experiment.disturb(faults)
             experiment.cool_down()
             experiment.compare()
             problems = experiment.complaints()
@@ -104,7 +107,11 @@ class Experiment:
         self._notify = notify
         self._stop_requested = stop_requested
         self._injected: list[Injected] = []
-        self._seconds = 0.0
+        self._began = time.monotonic()
+        self._seconds, self._disturbed_seconds = 0.0, 0.0
+        self._tools = root / "faults"
+        self._skipped: dict[str, str] = {}
+        self._resumes = 0
         self._restarts: dict[str, int] | None = None
         self._schedule: dict[str, Any] = {}
         self._disturbed: dict[str, Any] | None = None
@@ -112,23 +119,42 @@ class Experiment:
         self._test_examples: int | None = None
         self._left: list[str] = []
 
-    def disturb(self, faults: Iterable[Fault]) -> None:
-        """Injects the faults and drains the run; with that it is known how many steps there are to be."""
-        settings, started = self._settings, time.monotonic()
+    def disturb(self, faults: Sequence[Fault] | None) -> None:
+        """Injects the faults, or those of the plan, and drains the run; that says how many steps there are to be."""
+        settings, self._began = self._settings, time.monotonic()
         what = f"{settings.faults} faults" if settings.minutes is None else f"faults for {settings.minutes:g} min"
         self._notify(f"disturbed run: {what}, seed {settings.seed}; files in {self._root}")
-        until = None if settings.minutes is None else started + 60 * settings.minutes
+        until = None if settings.minutes is None else self._began + 60 * settings.minutes
         options = settings.run_options(constant_rate(settings.most_steps()))
-        with self._training("disturbed", options) as (run, runner):
+        kinds = settings.wanted() if faults is None else dict.fromkeys(fault.kind for fault in faults)
+        with self._training("disturbed", options, environment=self._environment(kinds)) as (run, runner):
             self._injected = runner.injected
             try:
-                runner.disturb(faults, until)
+                runner.wait_for_training()
+                allowed = self._allowed(kinds, run)
+                given = None if faults is None else [fault for fault in faults if fault.kind in allowed]
+                runner.disturb(settings.plan(allowed) if given is None else given, until)
                 runner.drain()
             finally:
-                self._seconds = time.monotonic() - started
+                self._seconds = time.monotonic() - self._began
             summary = run.summary()
-        self._restarts = summary["restarts"]
+        self._restarts = dict(run.restarts + Counter(summary["restarts"]))
+        self._resumes = run.resumes
         self._schedule = with_cool_down(summary["updates"]["applied"])
+
+    def _environment(self, kinds: Iterable[FaultKind]) -> dict[str, str]:
+        self._tools.mkdir()
+        return {name: value for kind in kinds for name, value in kind.environment(self._tools).items()}
+
+    def _allowed(self, kinds: Mapping[FaultKind, str | None], run: TrainingRun) -> list[FaultKind]:
+        """Asks the system about each kind that the mode can have, and says which can't be injected, and why."""
+        refused = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
+        self._skipped = {kind.name: reason for kind, reason in refused.items() if reason}
+        for name, reason in self._skipped.items():
+            self._notify(f"skipped: {name}: {reason}")
+        if len(self._skipped) == len(kinds):
+            raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(self._skipped.values())}")
+        return [kind for kind, reason in refused.items() if not reason]
 
     def cool_down(self) -> None:
         """The disturbed run goes on to its end, left alone."""
@@ -136,6 +162,7 @@ class Experiment:
         config = RunDir(self._root / "disturbed").config
         write_whole(config, load_config(config).with_values(self._schedule).to_yaml())
         self._disturbed = self._to_the_end("disturbed", None)
+        self._disturbed_seconds = time.monotonic() - self._began
 
     def compare(self) -> None:
         """The undisturbed run."""
@@ -147,7 +174,8 @@ class Experiment:
         run_dir = RunDir(self._root / "disturbed")
         self._test_examples = load_pointed(run_dir.dataset).test_examples
         step_ids = read_csv(run_dir.updates)["step"].astype(int).tolist()
-        return complaints(self._disturbed, self._undisturbed, self._total, step_ids, self._test_examples)
+        disturbed, undisturbed, took = self._disturbed, self._undisturbed, self._disturbed_seconds
+        return complaints(disturbed, undisturbed, self._total, step_ids, self._test_examples, took)
 
     def report(self, problems: Sequence[str]) -> dict[str, Any]:
         """The content of chaos.json."""
@@ -155,7 +183,10 @@ class Experiment:
             settings=asdict(self._settings),
             injected=self._injected,
             seconds=self._seconds,
+            skipped=self._skipped,
+            resumes=self._resumes,
             restarts=self._restarts,
+            leader=str(self._settings.topology.leader),
             disturbed=self._disturbed,
             undisturbed=self._undisturbed,
             test_examples=self._test_examples,
@@ -172,8 +203,11 @@ class Experiment:
             return run.summary()
 
     @contextmanager
-    def _training(self, name: str, options: Sequence[str] | None) -> Iterator[tuple[TrainingRun, Runner]]:
-        run = TrainingRun(self._root / name, self._root / f"{name}.out", options)
+    def _training(
+        self, name: str, options: Sequence[str] | None, environment: Mapping[str, str] | None = None
+    ) -> Iterator[tuple[TrainingRun, Runner]]:
+        output = self._root / f"{name}.out"
+        run = TrainingRun(self._root / name, output, options, tools=self._tools, environment=environment)
         stop, notify = self._stop_requested, self._notify
         try:
             yield run, Runner(run, bounds=self._bounds, stop_requested=stop, notify=notify)

@@ -9,14 +9,16 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from ps_cluster.chaos.inside import take_mounts_of_its_own
 from ps_cluster.cluster.lifeline import die_with_parent
-from ps_cluster.cluster.topology import Task
+from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.files.writing import open_append
 from ps_cluster.run_dir import RowTail, RunDir
 
@@ -31,24 +33,55 @@ class TrainingRun:
     """A run in a session of its own, so that a Ctrl-C of the terminal reaches it only through the program above it.
 
     It ends with that program, however that one ends.
+
+    Attributes:
+      files: those of the run.
+      tools: a folder for what is brought along for faults.
+      resumes: how often it was resumed. restarts: of each task, by the launchers that have ended since.
     """
 
-    def __init__(self, root: Path, output: Path, options: Sequence[str] | None):
-        """Starts it; `options` None goes on with the run that is there."""
+    def __init__(
+        self,
+        root: Path,
+        output: Path,
+        options: Sequence[str] | None,
+        *,
+        tools: Path,
+        environment: Mapping[str, str] | None = None,
+    ):
+        """Starts it; `options` None goes on with the run that is there. `environment`: more variables."""
         self.root = root.resolve()
-        self._run_dir = RunDir(self.root)
+        self.files = RunDir(self.root)
+        self.tools = tools
+        self.resumes = 0
+        self.restarts: Counter[str] = Counter()
         self._output = output
-        self._progress = RowTail(self._run_dir.progress)
-        what = ("--resume", str(self.root)) if options is None else ("--run-dir", str(self.root), *options)
-        with open_append(output) as file:
+        self._environment = os.environ | (environment or {})
+        self._progress = RowTail(self.files.progress)
+        self._start(*(("--resume", self.root) if options is None else ("--run-dir", self.root, *options)))
+
+    def _start(self, *options: str | Path) -> None:
+        with open_append(self._output) as file:
             self._popen = subprocess.Popen(
-                [sys.executable, str(CLI), "run", *what],
+                [sys.executable, str(CLI), "run", *map(str, options)],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
+                env=self._environment,
                 start_new_session=True,
-                preexec_fn=die_with_parent,
+                preexec_fn=_as_part_of_chaos,
             )
+
+    def resume(self) -> None:
+        """Goes on with the run when its launcher has ended."""
+        self.restarts.update(self.summary()["restarts"])
+        self.resumes += 1
+        self._start("--resume", self.root)
+
+    @property
+    def pid(self) -> int:
+        """That of the launcher."""
+        return self._popen.pid
 
     @property
     def exit_code(self) -> int | None:
@@ -67,19 +100,35 @@ class TrainingRun:
 
     def running(self) -> dict[Task, int]:
         """The pids of its tasks, of those that run: not dead, not frozen."""
+        return {task: pid for task, pid in self._tasks().items() if self._runs(pid)}
+
+    @property
+    def leader_log(self) -> Path:
+        """The log of the task that writes checkpoints and rows."""
+        leader = ClusterTopology({task.type: [] for task in self._tasks()}).leader
+        return self.files.log(leader.type, leader.index)
+
+    def _tasks(self) -> dict[Task, int]:
         try:
-            tasks = json.loads(self._run_dir.cluster.read_text(encoding="utf-8"))["tasks"]
+            tasks = json.loads(self.files.cluster.read_text(encoding="utf-8"))["tasks"]
         except FileNotFoundError:
             return {}
-        return {Task(task["type"], task["index"]): task["pid"] for task in tasks if self._runs(task["pid"])}
+        return {Task(task["type"], task["index"]): task["pid"] for task in tasks}
 
     def summary(self) -> dict[str, Any]:
-        return json.loads(self._run_dir.summary.read_text(encoding="utf-8"))
+        return json.loads(self.files.summary.read_text(encoding="utf-8"))
 
     def interrupt(self) -> None:
         """What Ctrl-C does."""
+        self._signal(signal.SIGINT)
+
+    def hang_up(self) -> None:
+        """What the end of its terminal does."""
+        self._signal(signal.SIGHUP)
+
+    def _signal(self, number: int) -> None:
         if self.exit_code is None:
-            self._popen.send_signal(signal.SIGINT)
+            self._popen.send_signal(number)
 
     def stop(self) -> None:
         """Ends it at once, in bounded time."""
@@ -116,3 +165,8 @@ class TrainingRun:
                 return False
             return str(self.root) in process.cmdline() or self.root in Path(process.cwd()).parents
         return False
+
+
+def _as_part_of_chaos() -> None:
+    die_with_parent()
+    take_mounts_of_its_own()

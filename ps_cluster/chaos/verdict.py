@@ -12,8 +12,12 @@ STANDARD_ERRORS = 3
 Json = Mapping[str, Any]
 
 
+# Seconds of a summary that lie within the time that its run took, whatever was done to the machine's clock.
+DURATIONS = ("train_seconds", "rolled_back_seconds", "interrupted_seconds")
+
+
 def complaints(
-    disturbed: Json, undisturbed: Json, total: int, step_ids: Sequence[int], test_examples: int
+    disturbed: Json, undisturbed: Json, total: int, step_ids: Sequence[int], test_examples: int, seconds: float
 ) -> list[str]:
     """What is wrong, a line each; empty when the run passes.
 
@@ -21,10 +25,12 @@ def complaints(
       disturbed, undisturbed: their summaries.
       total: the updates that each was to have.
       step_ids: those in the ledger of the disturbed run.
+      seconds: that the disturbed run took, by the clock of this process.
     """
     return [
         *_ledger("disturbed", disturbed, total),
-        *_ids(step_ids, total),
+        *_ids(step_ids, total * disturbed["gradients"]["per_update"]),
+        *_durations(disturbed, seconds),
         *_ledger("undisturbed", undisturbed, total),
         *_accuracy(disturbed, undisturbed, total, test_examples),
     ]
@@ -45,14 +51,23 @@ def _ledger(name: str, summary: Json, total: int) -> Iterator[str]:
     if not updates["scheduled"] == updates["applied"] == total or updates["duplicated"] or updates["lost"]:
         counts = ", ".join(f"{updates[key]} {key}" for key in ("scheduled", "applied", "duplicated", "lost"))
         yield f"the ledger of the {name} run is not exact: {counts} of {total}"
+    gradients = summary["gradients"]
+    if gradients["applied"] != total * gradients["per_update"]:
+        yield f"the {name} run applied {gradients['applied']} gradients, not {gradients['per_update']} in each of {total}"
     by_workers = sum(worker["updates"] for worker in summary["workers"])
-    if by_workers != updates["applied"]:
-        yield f"the workers of the {name} run had {by_workers} updates applied, its ledger says {updates['applied']}"
+    if by_workers != gradients["applied"]:
+        yield f"the workers of the {name} run had {by_workers} gradients applied, its ledger says {gradients['applied']}"
 
 
 def _ids(step_ids: Sequence[int], total: int) -> Iterator[str]:
     if list(step_ids) != list(range(total)):
         yield f"updates.csv holds {len(set(step_ids))} different steps in {len(step_ids)} rows, not each of {total} once"
+
+
+def _durations(summary: Json, seconds: float) -> Iterator[str]:
+    for name in DURATIONS:
+        if not 0 <= summary[name] <= seconds:
+            yield f"{name} of the disturbed run is {summary[name]:.1f}, and it took {seconds:.1f} s"
 
 
 def _accuracy(disturbed: Json, undisturbed: Json, total: int, test_examples: int) -> Iterator[str]:

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-_MEMBERSHIP, _ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
+_MEMBERSHIP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
 
 
@@ -35,20 +35,20 @@ class Allowance:
         return self.threads < self.processors
 
 
-def allowance(membership: Path = _MEMBERSHIP, root: Path = _ROOT) -> Allowance:
+def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
     """Return what this process is allowed by its control group and all those around it, of version 2 or 1 or both.
 
     Args:
       membership: which groups it is in, a line each: `number:controllers:path`.
       root: where the groups are mounted.
     """
-    cpus = [limit for folder in _folders("cpu", membership, root) for limit in _cpus(folder)]
-    memory = [limit for folder in _folders("memory", membership, root) for limit in _memory(folder)]
+    cpus = [limit for folder in folders("cpu", membership, root) for limit in _cpus(folder)]
+    memory = [limit for folder in folders("memory", membership, root) for limit in _memory(folder)]
     return Allowance(len(os.sched_getaffinity(0)), min(cpus, default=None), min(memory, default=None))
 
 
-def _folders(controller: str, membership: Path, root: Path) -> Iterator[Path]:
-    """Return the folders in which the group's limits may stand: its own and all above it.
+def folders(controller: str, membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Iterator[Path]:
+    """Return the folders in which a group's limits may stand: its own and all above it, of which not all need be there.
 
     Inside a container the path may be that on the host, of which nothing is to be seen but the mount itself.
     """

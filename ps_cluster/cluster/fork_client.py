@@ -19,7 +19,7 @@ from ps_cluster.files.writing import open_append
 
 ARGV = (sys.executable, "-m", "ps_cluster.cluster.fork_server")
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
-ANSWER_TIMEOUT_S = 30.0
+ANSWER_TIMEOUT_S = 10.0  # a fork takes milliseconds
 LOOK_EVERY_S = 0.5
 
 _PR_SET_CHILD_SUBREAPER = 36
@@ -79,10 +79,17 @@ class ForkServer:
             raise OSError(message) from error
 
     def _ask(self, request: str, stdout: BinaryIO) -> ForkedProcess:
-        socket.send_fds(self._channel, [request.encode()], [stdout.fileno()])
-        answer = self._answer()
-        if not answer:
-            raise ConnectionError("it ended")
+        """A fork waits until it is known here: one whose pid never comes ends when the pipe is closed."""
+        leave, give_leave = os.pipe()
+        try:
+            socket.send_fds(self._channel, [request.encode()], [stdout.fileno(), leave])
+            answer = self._answer()
+            if not answer:
+                raise ConnectionError("it ended")
+            os.write(give_leave, b"\n")
+        finally:
+            os.close(leave)
+            os.close(give_leave)
         self._timeout_s = ANSWER_TIMEOUT_S
         return ForkedProcess(int(answer))
 

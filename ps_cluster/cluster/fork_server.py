@@ -8,6 +8,7 @@ be seen in the list of processes. fork_client.py is the launcher's side.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import gc
 import importlib
@@ -15,6 +16,7 @@ import json
 import os
 import random
 import runpy
+import signal
 import socket
 import sys
 import time
@@ -27,6 +29,9 @@ from setproctitle import getproctitle, setproctitle
 from ps_cluster.cluster.lifeline import die_with_launcher
 
 MESSAGE_BYTES = 1 << 20
+# A place where a test can stop this process: the variable names a file; once it is there it is taken away, and after the
+# next fork, before the answer, the process stops itself.
+STOP_VARIABLE = "PS_CLUSTER_TEST_FORK_STOP"
 _MADV_DONTNEED = 4
 PRELOADED = (
     "ps_cluster.training.async_trainer",
@@ -45,13 +50,22 @@ def serve(channel: socket.socket) -> None:
     gc.freeze()  # a collection would write to every page that the tasks share
     _let_go_of_unchanged_files()
     while True:
-        message, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 1)
+        message, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 2)
         if not message:
             return
-        (log,) = descriptors
-        pid = _fork_for_the_launcher(json.loads(message), channel, log)
+        log, leave = descriptors
+        pid = _fork_for_the_launcher(json.loads(message), channel, log, leave)
         os.close(log)
+        os.close(leave)
+        _stop_where_a_test_wants_it()
         channel.send(b"%d" % pid)
+
+
+def _stop_where_a_test_wants_it() -> None:
+    if path := os.environ.get(STOP_VARIABLE):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _let_go_of_unchanged_files() -> None:
@@ -69,8 +83,12 @@ def _let_go_of_unchanged_files() -> None:
             madvise(begin, end - begin, _MADV_DONTNEED)
 
 
-def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int) -> int:
-    """A process whose parent is the launcher: the one in between has ended when this returns the pid."""
+def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, leave: int) -> int:
+    """A process whose parent is the launcher: the one in between has ended when this returns the pid.
+
+    Args:
+      leave: a pipe; the launcher writes into it when it knows the pid, and closes it when it never will.
+    """
     reader, writer = os.pipe()
     between = os.fork()
     if between == 0:
@@ -81,6 +99,9 @@ def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log:
                 os.close(descriptor)
             while os.getppid() == between:  # the launcher adopts this process when the one in between ends
                 time.sleep(0.001)
+            if not os.read(leave, 1):
+                os._exit(0)  # nobody would watch it, and another process gets its address
+            os.close(leave)
             _become(request, log)
         os.write(writer, b"%d" % pid)
         os._exit(0)

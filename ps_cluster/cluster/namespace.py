@@ -2,6 +2,7 @@
 
     python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends the descriptors of a new namespace through a socket
     python -I -S namespace.py enter DESCRIPTORS ARGV...         becomes ARGV inside it, with the same pid
+    python -I -S namespace.py loopback up|down                  joins, or cuts, all that talk to each other inside
 
 Nothing but the standard library, and not even `site`: it runs before every task, and no import may start a thread.
 What fails is told in the last line of stderr, with exit code 1.
@@ -23,7 +24,7 @@ _IFREQ = struct.Struct("16sH22x")  # name, flags, what the union holds besides
 def create(channel: str, run_dir: str, data_dir: str) -> None:
     """Leaves this process in a new namespace and sends what the tasks need to follow: [user,] net."""
     kinds = _unshare()
-    _bring_up_loopback()
+    loopback("up")
     _talk_to_itself()
     # An administrator without all rights loses inside the one to use what belongs to others.
     for folder, wanted in ((run_dir, os.R_OK | os.W_OK | os.X_OK), (data_dir, os.R_OK | os.X_OK)):
@@ -42,6 +43,14 @@ def enter(descriptors: str, *argv: str) -> None:
     os.execv(argv[0], argv)
 
 
+def loopback(state: str) -> None:
+    """Sets the one interface of the network that this process is in up or down."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
+        name, flags = _IFREQ.unpack(fcntl.ioctl(any_socket, _SIOCGIFFLAGS, _IFREQ.pack(b"lo", 0)))
+        flags = flags | _IFF_UP if state == "up" else flags & ~_IFF_UP
+        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, _IFREQ.pack(name, flags))
+
+
 def _unshare() -> tuple[str, ...]:
     """As an administrator the network alone, so that his rights to files stay; else with a user namespace around it."""
     try:
@@ -55,12 +64,6 @@ def _unshare() -> tuple[str, ...]:
     _write("/proc/self/uid_map", f"{user} {user} 1")
     _write("/proc/self/gid_map", f"{group} {group} 1")
     return ("user", "net")
-
-
-def _bring_up_loopback() -> None:
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
-        name, flags = _IFREQ.unpack(fcntl.ioctl(any_socket, _SIOCGIFFLAGS, _IFREQ.pack(b"lo", 0)))
-        fcntl.ioctl(any_socket, _SIOCSIFFLAGS, _IFREQ.pack(name, flags | _IFF_UP))
 
 
 def _talk_to_itself() -> None:
@@ -83,6 +86,6 @@ def _call(name: str, *arguments: int) -> None:
 
 if __name__ == "__main__":
     try:
-        {"create": create, "enter": enter}[sys.argv[1]](*sys.argv[2:])
+        {"create": create, "enter": enter, "loopback": loopback}[sys.argv[1]](*sys.argv[2:])
     except (OSError, AttributeError) as problem:
         sys.exit(f"private network: {str(problem).rpartition('] ')[2]}")  # without the "[Errno 1] "

@@ -1,13 +1,21 @@
-import signal
 from itertools import islice
 
 import pytest
 
-from ps_cluster.chaos.faults import ENOUGH_FOR_ALL, KINDS, LONGEST_PAUSE_S, SHORTEST_PAUSE_S, plan
+from ps_cluster.chaos.faults import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, enough_for_all, plan
+from ps_cluster.chaos.kinds import BY_NAME, KINDS
+from ps_cluster.chaos.settings import MODES, Settings
+from ps_cluster.cluster.policy import on_death
 
 
-def first(count, seed, workers=3, parameter_servers=2):
-    return list(islice(plan(seed, workers=workers, parameter_servers=parameter_servers), count))
+def possible(mode):
+    """The kinds that the mode can have."""
+    return [kind for kind, reason in Settings(mode=mode).wanted().items() if reason is None]
+
+
+def first(count, seed, mode="async", workers=3, parameter_servers=2):
+    tasks = Settings(mode=mode, workers=workers, parameter_servers=parameter_servers).topology.tasks
+    return list(islice(plan(seed, possible(mode), tasks, on_death(mode)), count))
 
 
 def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
@@ -16,16 +24,26 @@ def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
     assert first(20, seed=7) != first(20, seed=8)
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(20))
-def test_every_kind_is_in_the_first_twenty_faults(seed):
-    assert ENOUGH_FOR_ALL <= 20
-    assert {fault.kind for fault in first(ENOUGH_FOR_ALL, seed)} == set(KINDS)
+def test_every_kind_is_in_the_first_twenty_faults(seed, mode):
+    enough = enough_for_all(possible(mode), on_death(mode))
+    assert enough <= 20
+    assert {fault.kind for fault in first(enough, seed, mode)} == set(possible(mode))
 
 
+@pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("seed", range(20))
-def test_the_whole_cluster_is_hit_at_most_every_other_time(seed):
-    whole = [fault.kind.whole_cluster for fault in first(40, seed)]
+def test_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
+    whole = [fault.whole_cluster for fault in first(40, seed, mode)]
     assert all(one != next_one for one, next_one in zip(whole, whole[1:]))
+
+
+def test_kinds_that_all_take_the_cluster_along_follow_each_other():
+    tasks = Settings().topology.tasks
+    kinds = [BY_NAME["kill ps"], BY_NAME["hang up"]]
+    faults = list(islice(plan(0, kinds, tasks, on_death("async")), 4))
+    assert {fault.kind for fault in faults[:2]} == {fault.kind for fault in faults[2:]} == set(kinds)
 
 
 def test_victims_are_tasks_of_the_run_and_each_of_them_is_hit_sooner_or_later():
@@ -38,7 +56,15 @@ def test_pauses_are_short():
     assert all(SHORTEST_PAUSE_S <= fault.pause_s <= LONGEST_PAUSE_S for fault in first(100, seed=0))
 
 
-def test_only_what_hits_the_chief_or_a_parameter_server_takes_the_cluster_along():
-    alone = {kind.name for kind in KINDS if not kind.whole_cluster}
-    assert alone == {"kill worker", "freeze worker", "kill evaluator"}
-    assert {kind.signal for kind in KINDS} == {signal.SIGKILL, signal.SIGSTOP}
+def test_only_what_hits_the_chief_or_a_parameter_server_or_ends_the_run_takes_the_cluster_along():
+    alone = {kind.name for kind in KINDS if not kind.whole_cluster(on_death("async"))}
+    deaths = {"kill worker", "freeze worker", "kill evaluator", "out of memory", "fork server stopped"}
+    assert alone == deaths | {"throttle", "link cut", "link slow", "out of inodes", "clock set back"}
+
+
+def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chief_and_no_ps_to_hit():
+    refused = {kind.name: reason for kind, reason in Settings(mode="sync").wanted().items() if reason}
+    assert refused["kill ps"] == "mode sync has no ps"
+    assert refused["kill ps+chief"] == "mode sync has no chief and no ps"
+    assert all("ps" in name or "chief" in name for name in refused)
+    assert BY_NAME["kill worker"].whole_cluster(on_death("sync"))

@@ -5,16 +5,19 @@ import signal
 
 import pytest
 
-from ps_cluster.chaos.faults import KINDS, make_fault
-from ps_cluster.chaos.runner import Bounds, ChaosFailed, Interrupted, Runner
+from ps_cluster.chaos.faults import make_fault
+from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection
+from ps_cluster.chaos.kinds import BY_NAME
+from ps_cluster.chaos.runner import Bounds, Interrupted, Runner
+from ps_cluster.chaos.signs import NewFile, TrainingGoesOn, WorkerGoesOn
+from ps_cluster.cluster.policy import ON_DEATH
 from ps_cluster.cluster.topology import Task
 
 CHIEF, PS, WORKER, EVALUATOR = (Task(kind, 0) for kind in ("chief", "ps", "worker", "evaluator"))
 
 
 def fault(name):
-    kind = next(kind for kind in KINDS if kind.name == name)
-    return make_fault(kind, random.Random(0), workers=1, parameter_servers=1)
+    return make_fault(BY_NAME[name], random.Random(0), [CHIEF, PS, WORKER, EVALUATOR], ON_DEATH)
 
 
 class FakeRun:
@@ -25,7 +28,7 @@ class FakeRun:
         self.exit_code, self.last_line = None, "the last words"
         self.pids = {CHIEF: 10, PS: 11, WORKER: 12, EVALUATOR: 13}
         self.applied, self.updates, self.trains = 0, {12: 1}, True
-        self.killed, self.interrupts, self.fault_times = [], 0, []
+        self.killed, self.interrupts, self.fault_times, self.resumes = [], 0, [], 0
         self.reaction = lambda: []
         self._rows, self._agenda = [], []
 
@@ -52,6 +55,16 @@ class FakeRun:
     def interrupt(self):
         self.interrupts += 1
         self.exit_code = 0
+
+    def hang_up(self):
+        self._agenda.append((self.time + 3, self.drained))
+
+    def drained(self):
+        self.trains, self.exit_code = False, 0
+
+    def resume(self):
+        self.resumes, self.exit_code = self.resumes + 1, None
+        self._agenda += [(self.time + 2, self.new_chief), (self.time + 4, self.trains_again)]
 
     def kill(self, pid, number):
         self.killed.append((pid, number))
@@ -158,7 +171,75 @@ def test_training_that_never_begins_fails():
     run = FakeRun()
     run.trains = False
     with pytest.raises(ChaosFailed, match="no update was applied within"):
-        run.runner().disturb([])
+        run.runner().wait_for_training()
+
+
+class Lasting(FaultKind):
+    """Holds training up for some seconds, and takes that back."""
+
+    name = "lasting"
+
+    def inject(self, scene):
+        scene.run.trains = False
+        try:
+            scene.wait(5)
+        finally:
+            scene.run.trains = True
+        return Injection(scene.now(), [TrainingGoesOn(scene.now())])
+
+
+def lasting():
+    return make_fault(Lasting(), random.Random(0), [], ON_DEATH)
+
+
+def test_recovery_from_a_fault_that_lasts_counts_from_its_end():
+    run = FakeRun()
+    runner = run.runner()
+    runner.disturb([lasting()])
+    assert runner.injected[0].recovery_s < 1 and runner.injected[0].victims == ()
+
+
+def test_a_fault_that_lasts_is_taken_back_when_the_user_stops():
+    run = FakeRun()
+    with pytest.raises(Interrupted):
+        run.runner(stop_requested=lambda: not run.trains).disturb([lasting()])
+    assert run.trains
+
+
+def test_a_run_whose_terminal_is_closed_has_recovered_when_it_was_resumed_and_trains():
+    run = FakeRun()
+    runner = run.runner()
+    runner.disturb([fault("hang up")])
+    assert run.resumes == 1 and runner.injected[0].recovery_s == pytest.approx(7, abs=0.3)
+
+
+def test_a_run_that_fails_where_it_should_drain_is_told():
+    run = FakeRun()
+    run.drained = run.end
+    with pytest.raises(ChaosFailed, match="failed with exit code 1: the last words"):
+        run.runner().disturb([fault("hang up")])
+
+
+def test_a_worker_goes_on_with_an_update_of_its_own_and_training_with_one_of_anybody():
+    rows = [
+        {"monotonic": time, "applied": applied, "workers": [{"index": 0, "updates": 1}, {"index": 1, "updates": own}]}
+        for time, applied, own in ((9.0, 5, 4), (10.5, 9, 4), (11.0, 4, 4), (11.5, 5, 4), (12.0, 6, 5))
+    ]
+    training, worker = TrainingGoesOn(10.0), WorkerGoesOn(Task("worker", 1), 10.0)
+    for sign in (training, worker):
+        sign.look(rows, {}, 20.0)
+    # What the first row after the fault holds may be from before it, and a restart goes back.
+    assert (training.seen_at, worker.seen_at) == (11.5, 12.0)
+
+
+def test_a_file_that_was_there_before_is_not_a_new_one(tmp_path):
+    (tmp_path / "step-1.npz").touch()
+    sign = NewFile(tmp_path, "*.npz")
+    sign.look([], {}, 1.0)
+    assert sign.seen_at is None
+    (tmp_path / "step-2.npz").touch()
+    sign.look([], {}, 2.0)
+    assert sign.seen_at == 2.0
 
 
 def test_ctrl_c_ends_every_wait():

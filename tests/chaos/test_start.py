@@ -46,6 +46,25 @@ def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+def test_a_mode_without_parameter_servers_is_given_none():
+    assert "--ps" not in Settings(mode="sync").run_options({})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works with 1"),
+        (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
+        (["--kinds", "kill worker,kill cat"], "'kill cat' is not one of"),
+        (["--mode", "bounded"], "'bounded' is not one of"),
+    ],
+)
+def test_a_cluster_or_kind_that_there_is_not_is_refused_before_anything_starts(options, words, tmp_path):
+    result = CliRunner().invoke(cli, ["chaos", "--run-dir", str(tmp_path / "chaos"), *options])
+    assert result.exit_code == 2 and words in result.output and len(result.output.strip().splitlines()) == 1
+    assert not (tmp_path / "chaos").exists()
+
+
 def test_a_number_of_faults_and_a_time_together_are_refused():
     result = CliRunner().invoke(cli, ["chaos", "--faults", "3", "--minutes", "1"])
     assert result.exit_code == 2 and "--faults and --minutes" in result.output

@@ -13,6 +13,8 @@ GOOD = {
         "scheduled": 5, "applied": 5, "duplicated": 0, "lost": 0, "rolled_back": 3, "replays_refused": 1, "mixed": 0
     },
     "workers": [{"updates": 2}, {"updates": 3}],
+    "gradients": {"applied": 5, "per_update": 1},
+    "train_seconds": 20.0, "rolled_back_seconds": 1.0, "interrupted_seconds": 0.0,
     "evaluation": {"step": 5, "test_accuracy": 0.90},
 }  # fmt: skip
 FAULTS = [
@@ -29,7 +31,16 @@ def changed(section, **values):
 
 
 def test_a_run_with_an_exact_ledger_and_the_same_accuracy_passes():
-    assert complaints(GOOD, changed("evaluation", test_accuracy=0.915), 5, range(5), 4000) == []
+    assert complaints(GOOD, changed("evaluation", test_accuracy=0.915), 5, range(5), 4000, 30.0) == []
+
+
+def test_an_update_of_synchronous_training_has_a_gradient_of_every_worker():
+    both = {**GOOD, "workers": [{"updates": 5}, {"updates": 5}], "gradients": {"applied": 10, "per_update": 2}}
+    assert complaints(both, both, 5, range(10), 4000, 30.0) == []
+    one_lost = {**both, "gradients": {"applied": 9, "per_update": 2}}
+    assert any(
+        "9 gradients, not 2 in each of 5" in line for line in complaints(one_lost, both, 5, range(10), 4000, 30.0)
+    )
 
 
 @pytest.mark.parametrize(
@@ -43,11 +54,17 @@ def test_a_run_with_an_exact_ledger_and_the_same_accuracy_passes():
         (changed("updates", scheduled=4, applied=4), range(5), "4 applied, 0 duplicated, 0 lost of 5"),
         (changed("evaluation", step=4), range(5), "of step 4, not 5"),
         (changed("evaluation", test_accuracy=0.85), range(5), "more than noise"),
-        ({**GOOD, "workers": [{"updates": 4}]}, range(5), "4 updates applied, its ledger says 5"),
+        ({**GOOD, "workers": [{"updates": 4}]}, range(5), "4 gradients applied, its ledger says 5"),
+        (
+            {**GOOD, "train_seconds": 3620.0},
+            range(5),
+            "train_seconds of the disturbed run is 3620.0, and it took 30.0 s",
+        ),
+        ({**GOOD, "interrupted_seconds": -3600.0}, range(5), "interrupted_seconds of the disturbed run is -3600.0"),
     ],
 )
 def test_what_is_wrong_is_told(disturbed, ids, words):
-    assert any(words in line for line in complaints(disturbed, GOOD, 5, ids, 4000))
+    assert any(words in line for line in complaints(disturbed, GOOD, 5, ids, 4000, 30.0))
 
 
 def test_noise_is_two_points_or_three_standard_errors():
@@ -68,13 +85,15 @@ def test_the_report_is_printed_however_far_the_runs_came(complete):
     runs = {"disturbed": GOOD, "undisturbed": GOOD, "test_examples": 4000, "restarts": {"chief-0": 1}}
     runs = runs if complete else dict.fromkeys(runs)
     problems = [] if complete else ["the run failed"]
-    report = make_report(settings={}, injected=FAULTS, seconds=30, problems=problems, **runs)
+    more = {"skipped": {"link cut": "no network"}, "resumes": 2, "leader": "chief-0"}
+    report = make_report(settings={}, injected=FAULTS, seconds=30, problems=problems, **more, **runs)
     console = Console(file=io.StringIO(), width=120)
     print_report(report, console)
     text = console.file.getvalue()
+    assert "link cut: no network" in text
     assert "kill worker" in text and ("passed" in text) == complete
     assert (
         ("5 scheduled · 5 applied" in text) == complete
         and ("90.00%" in text) == complete
-        and ("started again 1 times" in text) == complete
+        and ("started again 1 times by the launcher and 2 times with --resume" in text) == complete
     )

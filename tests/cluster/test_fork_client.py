@@ -14,17 +14,21 @@ import pytest
 from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster import environment, fork_client
 from ps_cluster.cluster.fork_client import fork_server
+from ps_cluster.cluster.fork_server import STOP_VARIABLE
 from tests.helpers import processes
 
 ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory):
-    root = tmp_path_factory.mktemp("forks")
-    with fork_server(
-        subprocess.Popen, root, root / "server.log", environment.for_child(os.environ, os.getpid()), AwakeClock()
-    ) as made:
+def root(tmp_path_factory):
+    return tmp_path_factory.mktemp("forks")
+
+
+@pytest.fixture(scope="module")
+def server(root):
+    env = environment.for_child(os.environ, os.getpid()) | {STOP_VARIABLE: str(root / "stop")}
+    with fork_server(subprocess.Popen, root, root / "server.log", env, AwakeClock()) as made:
         yield made
     processes.assert_none_left(root, within_s=0)
 
@@ -83,13 +87,21 @@ def test_a_server_that_was_killed_is_started_again_and_its_forks_stay(server, fo
     ended(waiting)
 
 
-def test_a_server_that_answers_no_more_is_replaced_by_another(server, fork, monkeypatch):
+def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_not_become_the_task(
+    root, server, fork, tmp_path, monkeypatch
+):
     monkeypatch.setattr(fork_client, "ANSWER_TIMEOUT_S", 0.5)
     ended(fork("exit", "0"))  # from here on it has half a second to answer
-    frozen = server.pid
-    os.kill(frozen, signal.SIGSTOP)
-    assert ended(fork("exit", "4")) == 4
-    assert server.pid != frozen and not processes.psutil.pid_exists(frozen)
+    stopped = server.pid
+    (root / "stop").touch()
+    waiting = fork("wait")
+    assert not (root / "stop").exists(), "it did not stop there"
+    assert server.pid != stopped and not processes.psutil.pid_exists(stopped)
+    processes.wait_until(lambda: f'"pid": {waiting.pid}' in (tmp_path / "log").read_text())
+    os.killpg(waiting.pid, signal.SIGKILL)
+    ended(waiting)
+    begun = [json.loads(line)["pid"] for line in (tmp_path / "log").read_text().splitlines()]
+    assert begun[1:] == [waiting.pid], "the one that the stopped server had forked began, too"
 
 
 def test_pages_of_libraries_that_the_import_has_read_are_not_kept(server, fork):
@@ -132,8 +144,9 @@ class SlowServer:
 
     def _serve(self):
         for seconds in (0.0, 1.5):
-            _, descriptors, *_ = socket.recv_fds(self._channel, fork_client.MESSAGE_BYTES, 1)
-            os.close(descriptors[0])
+            _, descriptors, *_ = socket.recv_fds(self._channel, fork_client.MESSAGE_BYTES, 2)
+            for descriptor in descriptors:
+                os.close(descriptor)
             time.sleep(seconds)
             self._channel.send(b"42")
 

@@ -1,0 +1,72 @@
+"""Programs that run in a namespace of a run's processes, and a run whose mounts nobody else sees."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from ps_cluster.chaos.kind import NotAllowed
+from ps_cluster.cluster.isolation import Network
+
+NETWORK, MOUNTS = "net", "mnt"
+
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
+_TIMEOUT_S = 30.0
+
+
+@contextmanager
+def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
+    """Gives a function that runs a program in the NETWORK of process `pid`, or with its MOUNTS, also when that has ended.
+
+    The function raises NotAllowed with the last line of a program that fails.
+
+    Raises:
+      NotAllowed: the process has none of its own, or it can't be entered.
+    """
+    if not is_its_own(pid, kind):
+        raise NotAllowed("the run has none of its own")
+    kinds = ["user", kind] if is_its_own(pid, "user") else [kind]
+    try:
+        descriptors = [os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC) for name in kinds]
+    except OSError as error:
+        raise NotAllowed(f"it can't be entered: {error.strerror}") from error
+    try:
+        yield lambda *argv: _run(argv, tuple(descriptors))
+    finally:
+        for descriptor in descriptors:
+            os.close(descriptor)
+
+
+def is_its_own(pid: int, kind: str) -> bool:
+    """Whether process `pid` is in another namespace of this kind than this process."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        return False
+
+
+def _run(argv: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
+    ended = subprocess.run(
+        Network(descriptors).inside(argv),
+        pass_fds=descriptors,
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=_TIMEOUT_S,
+    )
+    if ended.returncode:
+        said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+        raise NotAllowed(said[-1])
+
+
+def take_mounts_of_its_own() -> None:
+    """For a process that is about to start: what is mounted in it from now on only it and its children see.
+
+    Does nothing where the user may not mount.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
+        os._exit(1)  # a mount in here would be everybody's

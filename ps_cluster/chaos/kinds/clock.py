@@ -1,0 +1,62 @@
+"""The machine's clock is set back. All use it, so it is done to the run alone: its processes are shown another time."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import struct
+import subprocess
+from collections.abc import Mapping
+from pathlib import Path
+
+from ps_cluster.chaos.kind import FaultKind, Injection, Run, Scene
+from ps_cluster.chaos.signs import TrainingGoesOn
+
+BACK_S = 3600
+FILE_VARIABLE = "PS_CLUSTER_TEST_CLOCK"
+SOURCE = Path(__file__).with_name("shifted_clock.c")
+
+_SHIFT = struct.Struct("l")  # seconds
+_COMPILED_WITHIN_S = 60.0
+
+
+class ClockSetBack(FaultKind):
+    """An hour, for all processes of the run at once; nothing has to die of it, and no duration may be wrong.
+
+    A library in front of the C library answers `clock_gettime`, `gettimeofday` and `time`. Unlike with a clock that is really
+    set, waits that began before take no longer, and times of files are those of the true clock.
+    """
+
+    name = "clock set back"
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        compiler = shutil.which("cc")
+        if compiler is None:
+            return {}
+        argv = (compiler, "-shared", "-fPIC", "-O2", "-o", str(_library(folder)), str(SOURCE), "-ldl")
+        if subprocess.run(argv, capture_output=True, timeout=_COMPILED_WITHIN_S).returncode:
+            return {}
+        _shift_file(folder).write_bytes(_SHIFT.pack(0))
+        before = os.environ.get("LD_PRELOAD")
+        libraries = f"{_library(folder)}:{before}" if before else str(_library(folder))
+        return {"LD_PRELOAD": libraries, FILE_VARIABLE: str(_shift_file(folder))}
+
+    def why_not(self, run: Run) -> str | None:
+        if _shift_file(run.tools).exists():
+            return None
+        return "the library that shows another time needs a C compiler (cc) for the GNU C library 2.30 or newer"
+
+    def inject(self, scene: Scene) -> Injection:
+        with _shift_file(scene.run.tools).open("r+b") as file:  # in place: the processes have mapped it
+            (shift,) = _SHIFT.unpack(file.read(_SHIFT.size))
+            file.seek(0)
+            file.write(_SHIFT.pack(shift - BACK_S))
+        return Injection(scene.now(), [TrainingGoesOn(scene.now())])
+
+
+def _library(folder: Path) -> Path:
+    return folder / "shifted_clock.so"
+
+
+def _shift_file(folder: Path) -> Path:
+    return folder / "clock-shift"

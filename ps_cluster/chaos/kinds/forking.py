@@ -1,0 +1,35 @@
+"""The process that tasks are forked from is stopped when it has forked one and has not told of it yet."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Mapping
+from pathlib import Path
+
+from ps_cluster.chaos.kind import Injection, Scene
+from ps_cluster.chaos.kinds.deaths import Death
+from ps_cluster.chaos.signs import FileGone, signs_after_deaths
+from ps_cluster.cluster.fork_server import STOP_VARIABLE
+from ps_cluster.cluster.topology import WORKER
+
+
+class ForkServerStopped(Death):
+    """A worker is killed, and the fork that is to replace it never told of."""
+
+    name = "fork server stopped"
+    victims = (WORKER,)
+
+    def environment(self, folder: Path) -> Mapping[str, str]:
+        return {STOP_VARIABLE: str(_stop_file(folder))}
+
+    def inject(self, scene: Scene) -> Injection:
+        began, stop = scene.now(), _stop_file(scene.run.tools)
+        signs = signs_after_deaths(scene.victims, scene.last_row, began, whole_cluster=scene.whole_cluster)
+        stop.touch()
+        for pid in scene.victims.values():
+            scene.kill(pid, signal.SIGKILL)
+        return Injection(began, [*signs, FileGone(stop)])
+
+
+def _stop_file(folder: Path) -> Path:
+    return folder / "stop-after-fork"

@@ -1,0 +1,67 @@
+"""Tasks that get less of the machine: control groups with a limit around one process, which need the right to make them."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, Run, Scene
+from ps_cluster.chaos.kinds.deaths import Death
+from ps_cluster.chaos.limited_group import Limit, limited, why_not
+from ps_cluster.chaos.signs import TrainingGoesOn, WorkerGoesOn, signs_after_deaths
+from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, Task
+
+KILLED_WITHIN_S = 30.0
+# Shorter than the launcher lets a worker be silent for: it is slow, not dead.
+THROTTLED_S = 6.0
+
+NO_MEMORY = Limit(
+    "memory",
+    version_2={"memory.max": "1048576", "memory.swap.max": "0"},
+    version_1={"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "1048576"},
+)
+FIVE_PERCENT = Limit(
+    "cpu",
+    version_2={"cpu.max": "5000 100000"},
+    version_1={"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "5000"},
+)
+
+
+class OutOfMemory(Death):
+    """A worker gets no more memory than it has: the kernel kills it when it asks for the next megabyte."""
+
+    name = "out of memory"
+    victims = (WORKER,)
+
+    def why_not(self, run: Run) -> str | None:
+        return why_not(NO_MEMORY)
+
+    def inject(self, scene: Scene) -> Injection:
+        ((worker, pid),) = scene.victims.items()
+        began = scene.now()
+        signs = signs_after_deaths(scene.victims, scene.last_row, began, whole_cluster=scene.whole_cluster)
+        with limited(pid, NO_MEMORY) as group:
+            lived = f"{worker} got no more memory, and the kernel did not kill it"
+            scene.wait_for(lambda: group.count("oom_kill") > 0, KILLED_WITHIN_S, lived)
+        return Injection(began, signs)
+
+
+class Throttled(FaultKind):
+    """A task, whichever, gets 5 % of a processor for a while. Nothing has to die of it."""
+
+    name = "throttle"
+
+    def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
+        return (source.choice([task for task in tasks if task.type in TRAINING_TYPES]),)
+
+    def why_not(self, run: Run) -> str | None:
+        return why_not(FIVE_PERCENT)
+
+    def inject(self, scene: Scene) -> Injection:
+        ((task, pid),) = scene.victims.items()
+        with limited(pid, FIVE_PERCENT) as group:
+            scene.wait(THROTTLED_S)
+            if group.count("nr_throttled") == 0:
+                raise ChaosFailed(f"{task} was to get 5 % of a processor, and the kernel never held it back")
+        ended = scene.now()
+        return Injection(ended, [WorkerGoesOn(task, ended) if task.type == WORKER else TrainingGoesOn(ended)])

@@ -1,0 +1,114 @@
+"""A control group around one process that allows it less than it takes (the kernel's admin-guide/cgroup-v2.rst, cgroup-v1/)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import secrets
+import subprocess
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.chaos.kind import NotAllowed
+from ps_cluster.cluster.control_group import ROOT, folders
+
+_EMPTY_WITHIN_S = 5.0  # a process that was killed is in its group until the kernel has taken it apart
+_LOOK_EVERY_S = 0.02
+_COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines "name count"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The files of a control group of either version, and what to write into them; the first is there for sure."""
+
+    controller: str
+    version_2: Mapping[str, str]
+    version_1: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class Group:
+    folder: Path
+
+    def count(self, name: str) -> int:
+        """What the kernel has counted under this name; 0 where it has no such count."""
+        for file in _COUNTS:
+            with contextlib.suppress(FileNotFoundError):
+                for line in (self.folder / file).read_text().splitlines():
+                    if line.split()[0] == name:
+                        return int(line.split()[1])
+        return 0
+
+
+@contextmanager
+def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Group]:
+    """Keeps process `pid` in a group of its own for as long as the block lasts; it may end in there.
+
+    Raises:
+      NotAllowed: no such group can be made, or the process can't be moved.
+    """
+    around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
+    group = _make(limit, around)
+    try:
+        _move(pid, group)
+        yield Group(group)
+    finally:
+        with contextlib.suppress(NotAllowed):  # it has ended
+            _move(pid, around[0])
+        _remove(group)
+
+
+def why_not(limit: Limit, root: Path = ROOT) -> str | None:
+    """Why no process of this user can be kept in such a group; None where one can. Tries it with one that sleeps."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+        try:
+            with limited(sleeper.pid, limit, root):
+                return None
+        except NotAllowed as reason:
+            return str(reason)
+        finally:
+            sleeper.kill()
+
+
+def _make(limit: Limit, around: list[Path]) -> Path:
+    """A group in the innermost of `around` that has the controller for its members, with the limit."""
+    reason = "none is mounted"
+    for parent in around:
+        group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            group.mkdir()
+        except OSError as error:
+            reason = error.strerror
+            continue
+        files = next(
+            (files for files in (limit.version_2, limit.version_1) if (group / next(iter(files))).exists()), {}
+        )
+        for name, value in files.items():
+            if (group / name).exists():  # swap is not counted everywhere
+                (group / name).write_text(value)
+        if files:
+            return group
+        group.rmdir()
+        reason = f"'{parent}' does not hand the controller on"
+    raise NotAllowed(f"no control group with a limit of {limit.controller} can be made here: {reason}")
+
+
+def _move(pid: int, group: Path) -> None:
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        raise NotAllowed(f"a process can't be moved into '{group.parent}': {error.strerror}") from error
+
+
+def _remove(group: Path) -> None:
+    deadline = time.monotonic() + _EMPTY_WITHIN_S
+    while True:
+        try:
+            return group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_EVERY_S)
