@@ -1,10 +1,7 @@
-"""What users get wrong: one line on stderr that names it, exit code 2, and nothing left behind."""
+"""What users get wrong on the command line (see also test_bad_yaml, test_bad_surroundings, test_bombs)."""
 
-import io
-import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -17,18 +14,12 @@ from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
+from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told, make_folder
 
-PROJECT = Path(__file__).parents[1]
 
-
-def _archive_of_wrong_shape(path: Path) -> None:
-    import pickle
-
-    batch = pickle.dumps({b"data": np.zeros([10, 10], np.uint8), b"labels": [0] * 10}, protocol=2)
-    with tarfile.open(path, "w:gz") as archive:
-        member = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
-        member.size = len(batch)
-        archive.addfile(member, io.BytesIO(batch))
+@pytest.fixture
+def folder(tmp_path):
+    return make_folder(tmp_path / "here")
 
 
 def _checkpoint_of_another_model(run_root: Path) -> None:
@@ -45,43 +36,6 @@ def _checkpoint_of_another_model(run_root: Path) -> None:
     checkpoints.save(
         run_dir.checkpoints, checkpoints.Checkpoint(1, arrays, {"config": config.model_dump(mode="json")}), keep=1
     )
-
-
-@pytest.fixture
-def folder(tmp_path, monkeypatch):
-    """A working directory with everything that can be wrong in it; caches and home are elsewhere."""
-    monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
-    monkeypatch.delenv("TF_CONFIG", raising=False)
-    folder = tmp_path / "here"
-    (folder / "empty").mkdir(parents=True)
-    (folder / "used").mkdir()
-    (folder / "used/notes.txt").write_text("mine")
-    (folder / "file").write_text("a file")
-    (folder / "not.yaml").write_text("cluster: [1, 2\n  workers: {")
-    (folder / "list.yaml").write_text("- 1\n- 2\n")
-    (folder / "unknown.yaml").write_text("cluster: {wrokers: 2}\n")
-    (folder / "type.yaml").write_text("cluster: {workers: many}\n")
-    (folder / "section.yaml").write_text("cluster: 3\n")
-    (folder / "target.yaml").write_text("target_accuracy: .nan\n")
-    (folder / "settings.yaml").write_text("settings: [1, 2]\n")
-    (folder / "training.yaml").write_text("settings: {training: }\n")
-    (folder / "fine.yaml").write_text("cluster: {workers: 2}\n")
-    (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00")
-    for name, content in (("text", b"no archive"), ("none", b"")):
-        (folder / name).mkdir()
-        (folder / name / "cifar-10-python.tar.gz").write_bytes(content)
-    (folder / "shapes").mkdir()
-    _archive_of_wrong_shape(folder / "shapes/cifar-10-python.tar.gz")
-    (folder / "short").mkdir()
-    whole = (folder / "shapes/cifar-10-python.tar.gz").read_bytes()
-    (folder / "short/cifar-10-python.tar.gz").write_bytes(whole[: len(whole) // 2])
-    monkeypatch.chdir(folder)
-    return folder
-
-
-def contents(folder: Path) -> set[Path]:
-    return set(folder.rglob("*"))
 
 
 CASES = [
@@ -101,7 +55,7 @@ CASES = [
     ("run --steps 0", ["--steps", "0"]),
     ("run --epochs 0", ["--epochs", "0"]),
     ("run --epochs nan", ["epochs", "nan"]),
-    ("run --set training.epochs=2024-13-45", ["training.epochs=2024-13-45", "not YAML"]),
+    ("run --set training.epochs=2024-13-45", ["training.epochs", "'2024-13-45'"]),
     ("run --set data.augmentation=none --set data.augmentation.flip=none", ["data.augmentation.flip", "'none'"]),
     ("run --epochs 1 --steps 5", ["--epochs", "--steps"]),
     ("run --batch-size 0", ["--batch-size", "0"]),
@@ -200,23 +154,80 @@ CASES = [
     ("evaluate --checkpoint-dir absent --once", ["absent", "does not exist"]),
     ("evaluate --checkpoint-dir file --once", ["file"]),
     ("evaluate --checkpoint-dir used", ["used", "notes.txt"]),
+    # Numbers that are none, or that others read as another one.
+    ("run --workers 010", ["--workers", "'010'", "plain digits"]),
+    ("run --workers 0x3", ["--workers", "'0x3'", "plain digits"]),
+    ("run --workers 1_0", ["--workers", "'1_0'", "plain digits"]),
+    ("run --workers \uff13", ["--workers", "'\uff13'", "plain digits"]),
+    ("run --workers 3.0", ["--workers", "'3.0'", "plain digits"]),
+    ("run --workers 1e0", ["--workers", "'1e0'", "plain digits"]),
+    ("run --workers true", ["--workers", "'true'", "plain digits"]),
+    (f"run --seed {'9' * 5000}", ["--seed", "5,000 digits"]),
+    (f"run --epochs {'9' * 5000}", ["--epochs", "5,000 digits"]),
+    ("run --epochs inf", ["--epochs", "'inf'"]),
+    ("run --epochs infinity", ["--epochs", "'infinity'"]),
+    ("run --epochs 1e400", ["--epochs", "too large a number"]),
+    ("run --epochs \u0663", ["--epochs", "'\u0663'", "plain digits"]),
+    ("run --epochs 1_0", ["--epochs", "'1_0'"]),
+    ("run --straggler \uff12:5x", ["cluster.straggler", "\uff12:5x"]),
+    ("run --straggler 2:\uff15x", ["cluster.straggler", "2:\uff15x"]),
+    ("run --straggler 02:5x", ["cluster.straggler", "02:5x"]),
+    ("run --straggler 2:1e400x", ["cluster.straggler", "2:1e400x"]),
+    ("run --straggler 2:infx", ["cluster.straggler", "2:infx"]),
+    ("run --straggler 2:1001x", ["cluster.straggler", "a factor is in 1 to 1000"]),
+    ("run --straggler 2:0.5x", ["cluster.straggler", "a factor is in 1 to 1000"]),
+    ("run --straggler 2:+3601s", ["cluster.straggler", "at most 3600 s"]),
+    (f"run --straggler 2:{'9' * 400}x", ["cluster.straggler", "no straggler"]),
+    (f"run --straggler {'9' * 400}:2x", ["cluster.straggler", "no straggler"]),
+    ("compare --seeds \uff13", ["--seeds", "'\uff13'"]),
+    ("compare --seeds 03", ["--seeds", "'03'"]),
+    ("compare --straggler 2:1e400x --dataset synthetic", ["--straggler", "2:1e400x"]),
+    ("compare --target-accuracy 1e-400x", ["--target-accuracy", "'1e-400x'"]),
+    (f"compare --modes {'async,' * 200}async", ["--modes", "201 values", "100"]),
+    ("compare --modes async,sync,async,sync --seeds 100 --straggler " + ",".join(["none"] * 20), ["16,000 runs"]),
+    ("bench --rounds 1_0", ["--rounds", "'1_0'"]),
+    ("bench --rounds 101", ["--rounds", "101"]),
+    ("chaos --faults 0", ["--faults", "0"]),
+    (f"chaos --faults {'9' * 300}", ["--faults", "999"]),
+    ("chaos --faults 5 --minutes 1", ["--faults", "--minutes"]),
+    ("chaos --minutes 1e300", ["--minutes", "1e+300"]),
+    ("chaos --workers 9", ["--workers", "9"]),
+    ("chaos --ps 0", ["--ps", "0"]),
+    ("chaos --model alexnet", ["--model", "alexnet"]),
+    ("chaos --seed 2147483648", ["--seed", "2147483648"]),
+    ("simulate --workers 10,010", ["--workers", "'010'"]),
+    ("simulate --workers 10,", ["--workers", "''"]),
+    ("simulate --workers 10001", ["--workers", "10001"]),
+    (f"simulate --workers {'1,' * 200}1", ["--workers", "201 values", "100"]),
+    ("simulate --ps \uff11", ["--ps", "'\uff11'"]),
+    ("simulate --link-gbps 1e300", ["--link-gbps", "1e+300"]),
+    ("simulate --link-gbps 1e-300", ["--link-gbps", "1e-300"]),
+    ("simulate --latency-us -1", ["--latency-us", "-1"]),
+    ("simulate --latency-us 1_0", ["--latency-us", "'1_0'"]),
+    ("simulate --straggler 2:infx", ["--straggler", "2:infx"]),
+    ("simulate --workers 2 --straggler 2:5x", ["--straggler", "2:5x"]),
+    (f"simulate --mode sync-ps --backup-workers {'9' * 30}", ["--backup-workers", "999"]),
+    ("simulate --cores 4", ["--cores", "4", "--one-machine"]),
+    ("simulate --network alexnet", ["--network", "alexnet"]),
+    ("evaluate --checkpoint-dir empty --wait-seconds 1e300", ["--wait-seconds", "1e+300"]),
+    ("evaluate --checkpoint-dir empty --wait-seconds nan", ["--wait-seconds", "'nan'"]),
+    ("evaluate --checkpoint-dir empty --wait-seconds -1", ["--wait-seconds", "-1"]),
+    ("task --run-dir new --batch-size 08", ["--batch-size", "'08'"]),
 ]
 
 
-@pytest.mark.parametrize(("command", "says"), CASES, ids=[command for command, _ in CASES])
-def test_bad_input_is_told_in_one_line_and_leaves_nothing_behind(folder, command, says):
-    before = contents(folder)
-    result = CliRunner().invoke(cli, command.split())
-    assert_one_line(result.exit_code, result.stderr, says)
-    assert contents(folder) == before
+@pytest.mark.parametrize("row", [Row(*case) for case in CASES], ids=str)
+def test_bad_option_is_told_in_one_line_and_leaves_nothing_behind(row, folder, commands):
+    assert_told(row, folder, commands)
 
 
-def test_checkpoint_of_another_model_is_told_in_one_line(folder):
+def test_checkpoint_of_another_model_is_told_in_one_line(folder, monkeypatch):
+    monkeypatch.chdir(folder)
     _checkpoint_of_another_model(folder / "run")
-    before = contents(folder)
+    before = set(folder.rglob("*"))
     result = CliRunner().invoke(cli, ["evaluate", "--once", "--checkpoint-dir", "run/checkpoints"])
     assert_one_line(result.exit_code, result.stderr, ["checkpoint"])
-    assert contents(folder) - before <= {folder / "run/metrics/evaluation.lock"}
+    assert set(folder.rglob("*")) - before <= {folder / "run/metrics/evaluation.lock"}
 
 
 @pytest.mark.parametrize(
@@ -224,22 +235,13 @@ def test_checkpoint_of_another_model_is_told_in_one_line(folder):
     ["run --workers 0", "run --config type.yaml", "run --dataset cifar10 --data-dir text", "run --run-dir used"],
 )
 def test_it_is_the_same_in_a_process_of_its_own(folder, command):
-    before = contents(folder)
-    ended = subprocess.run(
-        [sys.executable, PROJECT / "cli.py", *command.split()], capture_output=True, text=True, env=dict(os.environ)
-    )
+    before = set(folder.rglob("*"))
+    argv = [sys.executable, PROJECT / "cli.py", *command.split()]
+    ended = subprocess.run(argv, capture_output=True, text=True, cwd=folder)
     assert_one_line(ended.returncode, ended.stderr, [])
-    assert contents(folder) == before
+    assert set(folder.rglob("*")) == before
 
 
-def test_run_directory_that_could_not_be_used_is_found_before_data_is_looked_for(folder):
-    result = CliRunner().invoke(cli, ["run", "--dataset", "cifar10", "--data-dir", "absent", "--run-dir", "used"])
-    assert "'used'" in result.stderr
-
-
-def assert_one_line(exit_code: int, stderr: str, says: list[str]) -> None:
-    assert exit_code == 2, stderr
-    assert stderr.startswith("Error: ") and stderr.endswith("\n") and stderr.count("\n") == 1, stderr
-    assert "Traceback" not in stderr
-    for part in says:
-        assert part in stderr, stderr
+def test_run_directory_that_could_not_be_used_is_found_before_data_is_looked_for(folder, commands):
+    row = Row("run --dataset cifar10 --data-dir absent --run-dir used", ["'used'"])
+    assert_told(row, folder, commands)

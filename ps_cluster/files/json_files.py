@@ -15,8 +15,10 @@ from ps_cluster.files.opening import read_bytes
 from ps_cluster.files.plain_numbers import decimal, whole
 from ps_cluster.files.validation import first_error
 
-MOST_BYTES = 24 * 2**20  # a summary of 100,000 scores has 20 MB
-MOST_PARTS = 2_000_000  # commas, colons and brackets: "[[],[],…" takes twenty times its bytes in memory
+MOST_BYTES = 24 * 2**20
+# Commas, colons and brackets. A value of two bytes takes up to 100 in memory, and 400 more where it is a mistake. This is
+# enough for a summary with a score a minute for a month.
+MOST_PARTS = 600_000
 
 Model = TypeVar("Model", bound=BaseModel)
 

@@ -8,6 +8,8 @@ from pydantic import ValidationError
 
 from ps_cluster.files.plain_text import one_line
 
+MOST_ERRORS = 10_000  # each that is looked at takes 1 KB
+
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxstring, _short.maxother = 2, 80, 80
 
@@ -19,7 +21,9 @@ def first_error(error: ValidationError, origin: str, known: str = "") -> str:
       origin: where the input is from.
       known: the file that lists all keys, or "".
     """
-    first = error.errors()[0]
+    if error.error_count() > MOST_ERRORS:
+        return f"{origin}: holds something else: {error.error_count():,} values are wrong"
+    first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
     if first["type"] == "extra_forbidden":

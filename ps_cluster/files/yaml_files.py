@@ -70,6 +70,8 @@ def parse_yaml(text: bytes | str) -> Any:
         return _document(yaml.parse(text, Loader=yaml.SafeLoader))
     except Malformed:
         raise
+    except UnicodeDecodeError as error:
+        raise Malformed("is not YAML: it is no UTF-8 text") from error
     except (yaml.YAMLError, ValueError, OverflowError) as error:
         raise Malformed(f"is not YAML: {_reason(error)}") from error
 

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
+from rich.text import Text
 
 from ps_cluster.files.plain_text import one_line, printable
 
@@ -35,6 +36,9 @@ class SafeConsole(Console):
 
     def __init__(self, file: Output, *, highlight: bool = True):
         super().__init__(file=file, markup=False, emoji=False, highlight=highlight)
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(_printable_lines(text), **options)  # before its width is taken
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):

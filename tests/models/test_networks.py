@@ -1,5 +1,6 @@
 import subprocess
 import sys
+import time
 
 import keras
 import numpy as np
@@ -87,6 +88,14 @@ def test_factors_go_to_the_variables_that_the_first_matching_pattern_names():
     by_path = dict(zip(names, np.split(factors, np.cumsum(layout.sizes)[:-1])))
     assert (by_path["whiten/kernel"] == 0).all() and (by_path["whiten/bias"] == 3).all()
     assert (by_path["group1_norm0/beta"] == 64).all() and (by_path["group1_conv0/kernel"] == 1).all()
+
+
+@pytest.mark.parametrize("pattern", ["*" * 100, "*a" * 50, "?*" * 50, "*a*b" * 25, "a*" * 49 + "b", "*aa" * 33 + "b"])
+def test_the_worst_patterns_of_a_configuration_are_searched_at_once(pattern):
+    layout = FlatLayout(tuple("a" * length for length in (50, 200, 1000)), ((1,),) * 3)
+    began = time.process_time()
+    layout.factors([(pattern, 2.0)] * 100)
+    assert time.process_time() - began < 5
 
 
 def test_the_whitening_convolution_makes_uncorrelated_outputs_of_unit_variance():

@@ -1,0 +1,26 @@
+import pytest
+
+from ps_cluster.files.plain_text import one_line, printable
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("plain · text ü \U0001f600", "plain · text ü \U0001f600"),
+        ("\x1b[31mred\x1b[0m", "?[31mred?[0m"),
+        ("\x9b31m", "?31m"),
+        ("a\rb\x08c\x07d\0e\x7f", "a?b?c?d?e?"),
+        ("\x1b]0;title\x07", "?]0;title?"),
+        ("left\u202etfel", "left?tfel"),
+        ("a\u2028b\u2029c\x85d", "a?b?c?d"),
+        ("no\udcffutf8", "no?utf8"),
+        ("two\nlines", "two?lines"),
+    ],
+)
+def test_what_moves_the_cursor_or_turns_the_writing_is_a_question_mark(text, shown):
+    assert printable(text) == shown
+
+
+def test_an_error_is_one_line_of_bounded_length_with_its_beginning_and_its_end():
+    line = one_line("begin\n\t" + "x" * 10_000 + "\r\nend")
+    assert len(line) <= 1900 and line.startswith("begin xxx") and line.endswith("xxx end")

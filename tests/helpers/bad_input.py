@@ -1,0 +1,210 @@
+"""Give the command line bad input, in a process whose memory and time are bounded, and see how it is told.
+
+One process takes all commands in turn: to start Python takes longer than most of them.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pickle
+import resource
+import select
+import subprocess
+import sys
+import tarfile
+import time
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psutil
+
+PROJECT = Path(__file__).parents[2]
+MOST_MEMORY = 400 * 2**20  # bytes more than before
+MOST_CPU_S = 10.0  # of the processor; a busy machine makes it longer
+HANGS_S = 100.0
+MOST_CHARACTERS = 2000
+
+
+@dataclass(frozen=True)
+class Told:
+    """How a command ended."""
+
+    exit_code: int
+    stdout: str
+    stderr: str
+    traceback: str  # of what was no clean end, else ""
+    cpu_s: float
+    memory: int  # bytes more than before, at the peak
+
+
+@dataclass(frozen=True)
+class Row:
+    """Bad input: a command, and what its error must name. `files`: name → content, beside those that are always there."""
+
+    command: str | Sequence[str]
+    says: Sequence[str] = ()
+    files: Mapping[str, str | bytes] = field(default_factory=dict)
+    environment: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def arguments(self) -> list[str]:
+        return self.command.split() if isinstance(self.command, str) else list(self.command)
+
+    def __str__(self) -> str:
+        told = " ".join([*self.arguments, *map(repr, self.files.values()), *map(repr, self.environment.values())])
+        return told[:100].encode("ascii", "backslashreplace").decode()
+
+
+def make_folder(folder: Path) -> Path:
+    """Make a working directory with everything that can be wrong in it."""
+    (folder / "empty").mkdir(parents=True)
+    (folder / "used").mkdir()
+    (folder / "used/notes.txt").write_text("mine")
+    (folder / "file").write_text("a file")
+    (folder / "not.yaml").write_text("cluster: [1, 2\n  workers: {")
+    (folder / "list.yaml").write_text("- 1\n- 2\n")
+    (folder / "unknown.yaml").write_text("cluster: {wrokers: 2}\n")
+    (folder / "type.yaml").write_text("cluster: {workers: many}\n")
+    (folder / "section.yaml").write_text("cluster: 3\n")
+    (folder / "target.yaml").write_text("target_accuracy: .nan\n")
+    (folder / "settings.yaml").write_text("settings: [1, 2]\n")
+    (folder / "training.yaml").write_text("settings: {training: }\n")
+    (folder / "fine.yaml").write_text("cluster: {workers: 2}\n")
+    (folder / "binary.yaml").write_bytes(b"\xff\xfe\x00")
+    for name, content in (("text", b"no archive"), ("none", b"")):
+        (folder / name).mkdir()
+        (folder / name / "cifar-10-python.tar.gz").write_bytes(content)
+    (folder / "shapes").mkdir()
+    _archive_of_wrong_shape(folder / "shapes/cifar-10-python.tar.gz")
+    (folder / "short").mkdir()
+    whole = (folder / "shapes/cifar-10-python.tar.gz").read_bytes()
+    (folder / "short/cifar-10-python.tar.gz").write_bytes(whole[: len(whole) // 2])
+    return folder
+
+
+def _archive_of_wrong_shape(path: Path) -> None:
+    batch = pickle.dumps({b"data": np.zeros([10, 10], np.uint8), b"labels": [0] * 10}, protocol=2)
+    with tarfile.open(path, "w:gz") as archive:
+        member = tarfile.TarInfo("cifar-10-batches-py/data_batch_1")
+        member.size = len(batch)
+        archive.addfile(member, io.BytesIO(batch))
+
+
+class Commands:
+    """The process that runs them; it is started with the first one, and again after one that hung."""
+
+    def __init__(self) -> None:
+        self._process: subprocess.Popen | None = None
+
+    def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Told:
+        if self._process is None:
+            argv = [sys.executable, "-m", "tests.helpers.bad_input"]
+            self._process = subprocess.Popen(argv, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        request = {"folder": str(folder), "arguments": list(arguments), "environment": dict(environment)}
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+        if not select.select([self._process.stdout], [], [], HANGS_S)[0]:
+            self.close()
+            raise AssertionError(f"{arguments} had not ended after {HANGS_S:g} s")
+        answer = self._process.stdout.readline()
+        if not answer:
+            self.close()
+            raise AssertionError(f"{arguments} ended the process that ran it")
+        assert not psutil.Process(self._process.pid).children(), "a process is left behind"
+        return Told(**json.loads(answer))
+
+    def close(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.communicate()
+            self._process = None
+
+
+def assert_told(row: Row, folder: Path, commands: Commands) -> None:
+    """Exit code 2, one short line that names what is wrong, bounded memory and time, and nothing left behind."""
+    for name, content in row.files.items():
+        (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
+    before = set(folder.rglob("*"))
+    told = commands.run(folder, row.arguments, row.environment)
+    assert_one_line(told.exit_code, told.stderr, row.says)
+    assert not told.traceback, told.traceback
+    assert all(character == "\n" or character.isprintable() for character in told.stdout + told.stderr), told
+    assert told.memory < MOST_MEMORY and told.cpu_s < MOST_CPU_S, told
+    assert set(folder.rglob("*")) == before
+
+
+def assert_one_line(exit_code: int, stderr: str, says: Sequence[str]) -> None:
+    assert exit_code == 2, stderr
+    assert stderr.startswith("Error: ") and stderr.endswith("\n") and stderr.count("\n") == 1, stderr
+    assert len(stderr) < MOST_CHARACTERS and "Traceback" not in stderr
+    for part in says:
+        assert part in stderr, stderr
+
+
+def serve() -> None:
+    """Run the commands that come in, a JSON object a line, and answer each with how it ended."""
+    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
+    for line in sys.stdin:
+        request = json.loads(line)
+        answers.write(json.dumps(asdict(_run(**request))) + "\n")
+        answers.flush()
+
+
+def _run(folder: str, arguments: list[str], environment: dict[str, str]) -> Told:
+    from click.testing import CliRunner
+
+    from cli import cli
+
+    if arguments[:1] == ["evaluate"]:
+        import ps_cluster.evaluation.evaluator  # noqa: F401  # TensorFlow is not what is to be bounded
+
+    os.chdir(folder)
+    with peak_of() as peak:
+        result = CliRunner().invoke(cli, arguments, env={"TF_CONFIG": None, "KERAS_HOME": folder} | environment)
+    clean = isinstance(result.exception, SystemExit | None)
+    return Told(
+        exit_code=result.exit_code,
+        stdout=result.stdout,
+        stderr=result.stderr,
+        traceback="" if clean else "".join(traceback.format_exception(result.exception)),
+        cpu_s=peak.cpu_s,
+        memory=peak.memory,
+    )
+
+
+@dataclass
+class Peak:
+    """Of a part of this process: bytes more than before it, and seconds of the processor."""
+
+    memory: int = 0
+    cpu_s: float = 0.0
+
+
+@contextmanager
+def peak_of() -> Iterator[Peak]:
+    """Measure the block, and end it with a MemoryError before it takes the machine's memory."""
+    usual, began, peak = _memory("VmRSS"), time.process_time(), Peak()
+    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + 2 * MOST_MEMORY, resource.RLIM_INFINITY))
+    try:
+        yield peak
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        peak.memory, peak.cpu_s = _memory("VmHWM") - usual, time.process_time() - began
+
+
+def _memory(name: str) -> int:
+    """Bytes, as /proc/self/status has it."""
+    fields: dict[str, Any] = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
+    return 1024 * int(fields[name].split()[0])
+
+
+if __name__ == "__main__":
+    serve()

@@ -1,0 +1,129 @@
+"""What comes from around a command: TF_CONFIG, paths that can't be written, and characters that move the cursor."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.helpers.bad_input import PROJECT, Row, assert_told, make_folder
+
+CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
+TASK = "task --run-dir new --dataset synthetic --precision float32"
+CURSOR_UP, BELL, BACK_TO_FRONT = "\x1b[1A\x1b[2K", "\x07", "\u202e"
+
+
+def tf_config(cluster=CLUSTER, kind="worker", index=1, **more):
+    return json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}, **more})
+
+
+TF_CONFIGS = [
+    ("", ["TF_CONFIG is not set"]),
+    ("{", ["TF_CONFIG is not JSON"]),
+    ("[]", ["TF_CONFIG: got []"]),
+    ("3", ["TF_CONFIG: got 3"]),
+    ('{"cluster": {"chief": ["a:1"], "chief": ["b:1"]}}', ["'chief'", "twice"]),
+    ('{"task": {"index": NaN}}', ["NaN"]),
+    ('{"task": {"index": 1e400}}', ["too large a number"]),
+    (f'{{"task": {{"index": {"9" * 5000}}}}}', ["5,000 digits"]),
+    ("[" * 100_000, ["nested too deep"]),
+    (json.dumps({"cluster": CLUSTER}), ["'task' is missing"]),
+    (json.dumps({"task": {"type": "chief", "index": 0}}), ["'cluster' is missing"]),
+    (tf_config(index=True), ["task.index", "True"]),
+    (tf_config(index="1"), ["task.index", "'1'"]),
+    (tf_config(index=1.0), ["task.index", "1.0"]),
+    (tf_config(index=-1), ["task.index", "-1"]),
+    (tf_config(index=2), ["task.index: got 2", "has 2 of type worker"]),
+    (tf_config(kind="master"), ["task.type", "'master'"]),
+    (tf_config(kind=None), ["task.type", "None"]),
+    (tf_config({"worker": []}), ["cluster.worker", "at least 1 item"]),
+    (tf_config({"worker": "c:3"}), ["cluster.worker", "'c:3'"]),
+    (tf_config({"chief": ["a:1"]}), ["task.type: got 'worker'"]),
+    (tf_config(CLUSTER | {"boss": ["x:1"]}), ["cluster: got chief, ps, worker, boss"]),
+    (tf_config(CLUSTER | {CURSOR_UP: ["x:1"]}), ["cluster: got chief, ps, worker, ?[1A?[2K"]),
+    (tf_config(CLUSTER | {"ps": ["a:1"]}), ["'a:1' is there twice"]),
+    *(
+        (tf_config(CLUSTER | {"ps": [address]}), ["cluster.ps.0", "host:port"])
+        for address in ("b", "b:0", "b:010", "b:65536", "b:\uff12", "\uff42:2", "b:2x", "b :2", ":2", "[::1:2", "[1.2.3.4]:5")
+    ),
+    (tf_config(CLUSTER | {"ps": [f"{CURSOR_UP}b:2"]}), ["cluster.ps.0", "host:port"]),
+    (tf_config(CLUSTER | {"ps": [7]}), ["cluster.ps.0", "got 7"]),
+    (tf_config({"worker": [f"h{n}:1" for n in range(5000)]}, index=0), ["training.mode"]),
+]
+FINISHED = "simulate --workers 2 --ps 1"
+OUTPUTS = [
+    *(
+        (f"{command} {path}", [command.split()[-1], says])
+        for command in (
+            "bench --dataset synthetic --output", f"{FINISHED} --json", f"{FINISHED} --save-costs",
+        )
+        for path, says in (
+            ("empty", "is a directory"), ("file/below", "a file is in the way"), ("/proc/figures", "can't be written"),
+            ("/dev/full", "no regular file"), ("a" * 220, "too long a name"), ("deep/" * 700, "too long a name"),
+        )
+    ),
+    *(
+        (f"{command} {path}", [command.split()[-1], says])
+        for command in ("compare --dataset synthetic --output", "compare empty --output", "chaos --run-dir", TASK[:14])
+        for path, says in (
+            ("file", "a file is in the way"), ("file/below", "a file is in the way"), ("/proc/x/y", "can't be written"),
+            ("a" * 220, "too long a name"),
+        )
+    ),
+]  # fmt: skip
+NASTY = [
+    (["run", "--data-dir", f"gone{CURSOR_UP}"], ["gone?[1A?[2K"]),
+    (["run", "--data-dir", "gone[bold red]x[/bold red]:smile:"], ["gone[bold red]x[/bold red]:smile:"]),
+    (["run", "--run-dir", f"file/x{BELL}"], ["'file/x?'", "a file is in the way"]),
+    (["run", "--resume", f"gone{BACK_TO_FRONT}"], ["gone?"]),
+    (["run", "--resume", "a\nError: b"], ["a Error: b"]),
+    (["run", "--config", f"gone{CURSOR_UP}.yaml"], ["gone?[1A?[2K.yaml"]),
+    (["run", "--mode", f"async{CURSOR_UP}"], ["--mode"]),
+    (["run", f"--no{CURSOR_UP}"], ["--no"]),
+    ([f"run{CURSOR_UP}"], ["run"]),
+    (["run", "--workers", f"3{BELL}"], ["--workers"]),
+    (["run", "--set", f"cluster.x{CURSOR_UP}=3"], ["section.key=value"]),
+    (["run", "--set", f"model.name={CURSOR_UP}"], ["model.name"]),
+    (["run", "--set", 'model.name="\\e[1A"'], ["model.name"]),
+    (["run", "--straggler", f"2:5x{BACK_TO_FRONT}"], ["cluster.straggler"]),
+    (["compare", f"gone{CURSOR_UP}"], ["gone?[1A?[2K"]),
+    (["compare", "--baseline", CURSOR_UP, "gone"], ["gone"]),
+    (["evaluate", "--checkpoint-dir", f"gone{CURSOR_UP}", "--once"], ["gone?[1A?[2K"]),
+    (["simulate", "--json", f"file/x{CURSOR_UP}"], ["file/x?[1A?[2K"]),
+    (["bench", "--arms", f"single,{CURSOR_UP}"], ["--arms"]),
+    (["chaos", "--run-dir", f"file/{CURSOR_UP}"], ["file/?[1A?[2K"]),
+    (["run", "--data-dir", "a" * 100_000], ["aaa"]),
+    (["run", "--model", "a" * 100_000], ["--model"]),
+    (["a" * 100_000], ["aaa"]),
+]
+ROWS = [
+    *(Row(TASK, says, environment={"TF_CONFIG": text}) for text, says in TF_CONFIGS),
+    *(Row(*case) for case in OUTPUTS + NASTY),
+    Row("run --config bad.yaml", ["cluster.?[1A"], {"bad.yaml": 'cluster: {"\\e[1A": 3}'}),
+    Row("run --config bad.yaml", ["model.name", "1A"], {"bad.yaml": 'model: {name: "\\e[1A"}'}),
+    Row("compare --config bad.yaml", ["?[1A"], {"bad.yaml": '"\\e[1A": 3'}),
+]
+
+
+@pytest.mark.parametrize("row", ROWS, ids=str)
+def test_bad_surroundings_are_told_in_one_line_and_leave_nothing_behind(row, tmp_path, commands):
+    assert_told(row, make_folder(tmp_path / "here"), commands)
+
+
+def test_an_output_that_can_be_written_is_not_made_before_there_is_something_to_write(tmp_path, commands):
+    row = Row("bench --dataset synthetic --models alexnet --output new/folder/figures.json", ["model.name", "alexnet"])
+    assert_told(row, make_folder(tmp_path / "here"), commands)
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_a_folder_that_may_not_be_written_is_told_at_once(tmp_path, commands):
+    folder = make_folder(tmp_path / "here")
+    (folder / "empty").chmod(0o555)
+    assert_told(Row("simulate --json empty/figures.json", ["--json", "Permission denied"]), folder, commands)
+
+
+def test_a_name_that_is_no_utf8_is_told_as_any_other(tmp_path):
+    argv = [sys.executable, PROJECT / "cli.py", "run", "--data-dir", b"gone\xff"]
+    ended = subprocess.run(argv, capture_output=True, cwd=tmp_path)
+    assert ended.returncode == 2 and b"'gone?' does not exist" in ended.stderr and not list(tmp_path.iterdir())
