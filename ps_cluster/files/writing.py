@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from ps_cluster.files.ownership import trusted
+
 _MODE = 0o644
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused, not waited for
 _TRIES = 100
@@ -93,7 +95,7 @@ def _why_not(status: os.stat_result) -> str | None:
         return "it is no regular file"
     if status.st_nlink > 1:
         return "it has another name elsewhere (a hard link): copy it"
-    if os.geteuid() not in (0, status.st_uid) and status.st_uid:
+    if (user := os.geteuid()) and status.st_uid not in trusted(user):
         return f"it belongs to another user (uid {status.st_uid})"
     return None
 

@@ -2,11 +2,14 @@
 
 import os
 import stat
+import subprocess
+import sys
 
 import pytest
 
 from ps_cluster.files import ownership
 from ps_cluster.files.ownership import Foreign, check_folder
+from tests.helpers.namespaces import why_not
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 ME = os.geteuid()
@@ -122,3 +125,44 @@ def test_files_are_made_so_that_nobody_else_writes_to_them(tmp_path):
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o644}
+
+
+def test_a_link_of_another_user_is_not_read_through_but_one_of_ones_own_is(common):  # noqa: F811
+    from ps_cluster.files.malformed import Malformed
+    from ps_cluster.files.opening import read_bytes
+
+    common.chmod(0o777)
+    with as_user(SOMEBODY):
+        (common / "file").write_text("mine")
+        (common / "link").symlink_to("file")
+        assert read_bytes(common / "link", 10) == b"mine" and not ownership.is_foreign(common / "link")
+    with as_user(SOMEBODY_ELSE):
+        (common / "theirs").symlink_to("file")
+    with as_user(SOMEBODY):
+        assert ownership.is_foreign(common / "theirs")
+        with pytest.raises(Malformed, match="is a link that another user made"):
+            read_bytes(common / "theirs", 10)
+    assert read_bytes(common / "theirs", 10) == b"mine", "root is not kept from it"
+
+
+IN_A_NAMESPACE = """
+import ctypes, importlib, os
+from ps_cluster.files import ownership
+os.setegid(54322)
+os.seteuid(me := 54322)
+assert ctypes.CDLL(None).unshare(0x10000000) == 0, "not allowed"
+for name, text in (("setgroups", "deny"), ("uid_map", f"{me} {me} 1"), ("gid_map", f"{os.getegid()} {os.getegid()} 1")):
+    with open(f"/proc/self/{name}", "w") as file:
+        file.write(text)
+importlib.reload(ownership)
+print(os.stat("/").st_uid, ownership.is_foreign("/", user=54322), ownership.trusted(54322) >= {0, 54322, os.stat("/").st_uid})
+"""
+
+
+def test_a_task_in_the_private_network_of_its_run_trusts_what_belongs_to_root_outside(tmp_path):
+    if os.geteuid():
+        pytest.skip("needs files of root and the right to be another user")
+    if reason := why_not("--user", "--map-root-user"):
+        pytest.skip(reason)
+    asked = subprocess.run([sys.executable, "-c", IN_A_NAMESPACE], capture_output=True, text=True)
+    assert (asked.stdout, asked.returncode) == ("65534 False True\n", 0), asked.stderr
