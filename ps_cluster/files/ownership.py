@@ -19,20 +19,22 @@ from ps_cluster.errors import UserError
 Notify = Callable[[str], None]
 
 
-def _unknown() -> frozenset[int]:
+def unknown_owners(
+    uid_map: Path = Path("/proc/self/uid_map"), overflow: Path = Path("/proc/sys/kernel/overflowuid")
+) -> frozenset[int]:
     """The id that stands for everybody whom a user namespace does not know, root outside included, where this is one.
 
     A task in the private network of its run is in one, and sees what belongs to root so. The launcher, which is not, has
     looked at the run directory before.
     """
     try:
-        whole = Path("/proc/self/uid_map").read_text().split() == ["0", "0", str(2**32 - 1)]
-        return frozenset() if whole else frozenset({int(Path("/proc/sys/kernel/overflowuid").read_text())})
+        whole = uid_map.read_text().split() == ["0", "0", str(2**32 - 1)]
+        return frozenset() if whole else frozenset({int(overflow.read_text())})
     except (OSError, ValueError):
         return frozenset()
 
 
-_UNKNOWN = _unknown()
+_UNKNOWN = unknown_owners()
 
 
 class Foreign(UserError):
