@@ -90,6 +90,14 @@ def open_to_write(path: Path, flags: int) -> int:
     return descriptor
 
 
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one at `path`: somebody may have removed it, and made another."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
 def _why_not(status: os.stat_result) -> str | None:
     if not stat.S_ISREG(status.st_mode):
         return "it is no regular file"
@@ -109,13 +117,13 @@ def _new_beside(path: Path) -> tuple[Path, int]:
     for _ in range(_TRIES):
         beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         descriptor = open_to_write(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        if _lock_new(descriptor):
+        if _lock_new(descriptor, beside):
             return beside, descriptor
         os.close(descriptor)
     raise _refusal(path, "files beside it are removed as soon as they are made")
 
 
-def _lock_new(descriptor: int) -> bool:
+def _lock_new(descriptor: int, path: Path) -> bool:
     """Lock a file just made; False where `remove_leftovers` took it for one of a killed writer before it was locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -123,4 +131,4 @@ def _lock_new(descriptor: int) -> bool:
         return False
     except OSError:  # a file system without locks: nobody else can lock it either, and it is left alone
         return True
-    return os.fstat(descriptor).st_nlink > 0
+    return is_at(descriptor, path)
