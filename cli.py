@@ -75,7 +75,8 @@ def run(
         root = run_dir or start.new_root(config)
         code = start.start_run(config, root, view=make_view(), began=began)
     if profile and code == 0:
-        trace.write_trace(RunDir(root.resolve()))
+        with locks.sole_use(root, start.WHAT, notify=lambda line: None):  # it was said when the run began
+            trace.write_trace(RunDir(root.resolve()))
         trace.print_shares(RunDir(root.resolve()), make_console())
     return code
 

@@ -24,7 +24,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.plain_text import one_line
-from ps_cluster.files.writing import open_to_write
+from ps_cluster.files.writing import is_at, open_to_write
 
 LOCK = ".lock"
 MOMENT_S = 5.0
@@ -86,7 +86,7 @@ class Lock:
 
     def release(self) -> None:
         """Remove the file while it is still held, so that nobody finds a name in it that holds nothing."""
-        if _is_at(self._descriptor, self._path):
+        if is_at(self._descriptor, self._path):
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
@@ -165,7 +165,7 @@ def _locked(path: Path, what: str, notify: Notify) -> int:
                 raise
             notify(f"{what} can't be locked here ({error.strerror}): see to it that no other command writes there")
             return descriptor
-        if _is_at(descriptor, path):
+        if is_at(descriptor, path):
             return descriptor
         os.close(descriptor)
     raise InUse(f"{what} is taken and left by others all the time: try again")
@@ -192,10 +192,3 @@ def _wait_for(descriptor: int, within_s: float) -> bool:
             return True
         else:
             return True
-
-
-def _is_at(descriptor: int, path: Path) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.stat(path, follow_symlinks=False))
-    except FileNotFoundError:
-        return False

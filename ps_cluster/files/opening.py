@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
 
 from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.ownership import trusted
 
 
 def read_bytes(path: Path, most_bytes: int) -> bytes:
@@ -14,9 +16,9 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
     Raises:
       OSError: the system refused.
-      Malformed: no regular file, or more bytes.
+      Malformed: no regular file, more bytes, or a link that another user made.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    descriptor = _open(path)
     with os.fdopen(descriptor, "rb") as file:
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             raise Malformed("is no regular file")
@@ -24,3 +26,15 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise Malformed(f"has more than {most_bytes:,} bytes")
     return content
+
+
+def _open(path: Path) -> int:
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    try:
+        return os.open(path, flags | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno != errno.ELOOP:
+            raise
+    if (user := os.geteuid()) and os.lstat(path).st_uid not in trusted(user):
+        raise Malformed("is a link that another user made")
+    return os.open(path, flags)

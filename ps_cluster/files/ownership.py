@@ -19,6 +19,24 @@ from ps_cluster.errors import UserError
 Notify = Callable[[str], None]
 
 
+def unknown_owners(
+    uid_map: Path = Path("/proc/self/uid_map"), overflow: Path = Path("/proc/sys/kernel/overflowuid")
+) -> frozenset[int]:
+    """The id that stands for everybody whom a user namespace does not know, root outside included, where this is one.
+
+    A task in the private network of its run is in one, and sees what belongs to root so. The launcher, which is not, has
+    looked at the run directory before.
+    """
+    try:
+        whole = uid_map.read_text().split() == ["0", "0", str(2**32 - 1)]
+        return frozenset() if whole else frozenset({int(overflow.read_text())})
+    except (OSError, ValueError):
+        return frozenset()
+
+
+_UNKNOWN = unknown_owners()
+
+
 class Foreign(UserError):
     """A file or folder of another user, or one reached through a link that another user made."""
 
@@ -46,7 +64,7 @@ def check_way(folder: Path, what: str, *, user: int | None = None) -> None:
     user = os.geteuid() if user is None else user
     for link in _links(folder.absolute(), set()):
         owner = os.lstat(link).st_uid
-        if owner not in (0, user):
+        if owner not in trusted(user):
             raise Foreign(
                 f"{what} '{folder}' is reached through '{link}', a link that {name_of(owner)} made: "
                 "name the folder itself, or choose another"
@@ -54,9 +72,14 @@ def check_way(folder: Path, what: str, *, user: int | None = None) -> None:
 
 
 def is_foreign(path: Path, *, user: int | None = None) -> bool:
-    """Whether `path` belongs to a user whose files are not to be trusted. For root that is nobody."""
+    """Whether `path` belongs to a user whose files are not to be trusted, or is a link of one. For root that is nobody."""
     user = os.geteuid() if user is None else user
-    return user != 0 and os.stat(path).st_uid not in (0, user)
+    return user != 0 and not {os.stat(path).st_uid, os.lstat(path).st_uid} <= trusted(user)
+
+
+def trusted(user: int) -> frozenset[int]:
+    """The owners that `user` trusts: himself and root."""
+    return _UNKNOWN | {0, user}
 
 
 def refuse_foreign(path: Path) -> None:
@@ -81,7 +104,7 @@ def _check_owner(folder: Path, what: str, notify: Notify, user: int) -> None:
         raise Foreign(
             f"{what} '{folder}' belongs to {name_of(owner)}, who could change what lies in it: choose another"
         )
-    if owner not in (0, user):
+    if owner not in trusted(user):
         notify(f"{what} '{folder}' belongs to {name_of(owner)} and is used as root: what is made in it belongs to root")
 
 

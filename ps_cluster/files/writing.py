@@ -17,6 +17,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from ps_cluster.files.ownership import trusted
+
 _MODE = 0o644
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused, not waited for
 _TRIES = 100
@@ -88,12 +90,20 @@ def open_to_write(path: Path, flags: int) -> int:
     return descriptor
 
 
+def is_at(descriptor: int, path: Path) -> bool:
+    """Whether an open file is the one at `path`: somebody may have removed it, and made another."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
+    except FileNotFoundError:
+        return False
+
+
 def _why_not(status: os.stat_result) -> str | None:
     if not stat.S_ISREG(status.st_mode):
         return "it is no regular file"
     if status.st_nlink > 1:
         return "it has another name elsewhere (a hard link): copy it"
-    if os.geteuid() not in (0, status.st_uid) and status.st_uid:
+    if (user := os.geteuid()) and status.st_uid not in trusted(user):
         return f"it belongs to another user (uid {status.st_uid})"
     return None
 
@@ -107,13 +117,13 @@ def _new_beside(path: Path) -> tuple[Path, int]:
     for _ in range(_TRIES):
         beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         descriptor = open_to_write(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        if _lock_new(descriptor):
+        if _lock_new(descriptor, beside):
             return beside, descriptor
         os.close(descriptor)
     raise _refusal(path, "files beside it are removed as soon as they are made")
 
 
-def _lock_new(descriptor: int) -> bool:
+def _lock_new(descriptor: int, path: Path) -> bool:
     """Lock a file just made; False where `remove_leftovers` took it for one of a killed writer before it was locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -121,4 +131,4 @@ def _lock_new(descriptor: int) -> bool:
         return False
     except OSError:  # a file system without locks: nobody else can lock it either, and it is left alone
         return True
-    return os.fstat(descriptor).st_nlink > 0
+    return is_at(descriptor, path)

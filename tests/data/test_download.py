@@ -1,12 +1,12 @@
 import hashlib
 import http.server
+import os
 import threading
 import time
 
 import pytest
 
 from ps_cluster.data.download import DownloadError, download
-from ps_cluster.files.locks import Holder
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -252,7 +252,17 @@ def test_second_download_of_the_same_file_does_not_touch_the_first(fetch, server
     first.start()
     while not server.ranges:
         time.sleep(0.01)
-    assert f"is in use by {Holder.ourselves()}" in failure(fetch)
+    refusal = failure(fetch)
+    assert "cifar.tar.gz.part' is in use by" in refusal and f"(pid {os.getpid()}, since" in refusal
     first.join(5)
     assert not first.is_alive()
     fetch()
+
+
+def test_nothing_is_downloaded_through_a_link(fetch, server, tmp_path):
+    (tmp_path / "mine").write_text("mine")
+    fetch.part.parent.mkdir(exist_ok=True)
+    fetch.part.symlink_to(tmp_path / "mine")
+    with pytest.raises(PermissionError, match="it is a link"):
+        fetch()
+    assert (tmp_path / "mine").read_text() == "mine" and server.ranges == []

@@ -11,6 +11,7 @@ from ps_cluster.data import sources, synthetic
 from ps_cluster.data.download import DownloadError
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import UserError
+from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 PROJECT = Path(__file__).parents[2]
 UNREACHABLE = "http://127.0.0.1:9/"
@@ -220,3 +221,30 @@ def test_cache_is_where_the_environment_says(monkeypatch):
 def test_nothing_here_imports_tensorflow():
     check = "import sys, ps_cluster.data.sources; sys.exit(any(m in sys.modules for m in ('tensorflow', 'keras')))"
     assert subprocess.run([sys.executable, "-c", check], cwd=PROJECT, timeout=30).returncode == 0
+
+
+def test_a_cache_of_another_user_is_refused_and_not_read(resolve, common):  # noqa: F811
+    resolve.cache = common / "cache"
+    with as_user(SOMEBODY):
+        resolve.cache.mkdir()
+    with as_user(SOMEBODY_ELSE):
+        refusal = failure(resolve, "synthetic")
+    assert refusal.startswith(f"cache (PS_CLUSTER_CACHE) '{resolve.cache}' belongs to another user (uid {SOMEBODY})")
+
+
+def test_what_another_user_put_into_a_common_cache_is_not_trained_on(resolve, common, archive, monkeypatch):  # noqa: F811
+    def no_network(*_):
+        raise DownloadError("no network")
+
+    monkeypatch.setattr(sources, "_downloaded", no_network)
+    resolve.cache = common
+    with as_user(SOMEBODY):
+        (common / archive.name).touch()
+    shutil.copyfile(archive, common / archive.name)
+    with as_user(SOMEBODY_ELSE):
+        assert resolve("auto").name == "synthetic"
+        (common / f"synthetic-v{synthetic.GENERATOR_VERSION}").rename(common / "cifar10")
+    passed_over = [line for line in resolve.told if line.startswith("passed over")]
+    assert len(passed_over) == 1 and f"belongs to another user (uid {SOMEBODY})" in passed_over[0]
+    with as_user(SOMEBODY):
+        assert f"cifar10' belongs to another user (uid {SOMEBODY_ELSE})" in failure(resolve, "cifar10")

@@ -122,3 +122,30 @@ def test_files_are_made_so_that_nobody_else_writes_to_them(tmp_path):
     finally:
         os.umask(before)
     assert {stat.S_IMODE(path.stat().st_mode) for path in tmp_path.iterdir()} == {0o644}
+
+
+def test_a_link_of_another_user_is_not_read_through_but_one_of_ones_own_is(common):  # noqa: F811
+    from ps_cluster.files.malformed import Malformed
+    from ps_cluster.files.opening import read_bytes
+
+    common.chmod(0o777)
+    with as_user(SOMEBODY):
+        (common / "file").write_text("mine")
+        (common / "link").symlink_to("file")
+        assert read_bytes(common / "link", 10) == b"mine" and not ownership.is_foreign(common / "link")
+    with as_user(SOMEBODY_ELSE):
+        (common / "theirs").symlink_to("file")
+    with as_user(SOMEBODY):
+        assert ownership.is_foreign(common / "theirs")
+        with pytest.raises(Malformed, match="is a link that another user made"):
+            read_bytes(common / "theirs", 10)
+    assert read_bytes(common / "theirs", 10) == b"mine", "root is not kept from it"
+
+
+@pytest.mark.parametrize(("mapping", "unknown"), [("0 0 4294967295", set()), ("1000 1000 1", {65534}), ("", {65534})])
+def test_a_task_in_the_private_network_of_its_run_trusts_what_belongs_to_root_outside(tmp_path, mapping, unknown):
+    """A user namespace knows the user alone: root's files belong to the id there is for everybody else."""
+    for name, content in (("uid_map", f"   {mapping}\n"), ("overflowuid", "65534\n")):
+        (tmp_path / name).write_text(content)
+    assert ownership.unknown_owners(tmp_path / "uid_map", tmp_path / "overflowuid") == unknown
+    assert ownership.unknown_owners(tmp_path / "missing") == set()

@@ -123,3 +123,10 @@ def test_a_journal_that_can_not_be_opened_is_told(tmp_path):
     path = tmp_path / "nowhere" / "slice-0.bin"
     with pytest.raises(JournalNotWritten, match=f"'{path}' can't be written: No such file or directory"):
         Journal(path)
+
+
+def test_a_journal_is_not_made_through_a_link(tmp_path):
+    (tmp_path / "slice-0.bin").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JournalNotWritten, match="it is a link"):
+        Journal(tmp_path / "slice-0.bin")
+    assert not (tmp_path / "elsewhere").exists()
