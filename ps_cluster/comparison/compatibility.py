@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from ps_cluster.comparison.groups import Group
 from ps_cluster.comparison.records import Record
 from ps_cluster.errors import UserError
+from ps_cluster.files.plain_text import one_line
 
 EXAMPLES_TOLERANCE = 0.02
 _FIELDS = ("dataset", "dataset_kind", "model", "precision")
@@ -26,8 +27,17 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool) -> li
         raise UserError(f"run directory '{twice}' is given twice: it would count as two runs")
     unequal = [*_unequal_fields(records), *_unequal_seeds(groups), *_unequal_examples(records)]
     if unequal and not force:
-        raise UserError(f"these runs can't be compared: {'; '.join(unequal)}; --force compares them nevertheless")
+        raise UserError(_refusal(unequal))
     return [f"Not a fair comparison (--force): {text}." for text in unequal]
+
+
+def _refusal(unequal: Sequence[str]) -> str:
+    """Return a line that fits into a terminal; of many differences one is enough to see that the runs are not meant."""
+    more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
+    return (
+        f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them with "
+        "--force: the report then has every difference on top"
+    )
 
 
 def _unequal_fields(records: Sequence[Record]) -> Iterator[str]:
