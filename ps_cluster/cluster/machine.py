@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import platform
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import psutil
 from ps_cluster.cluster.control_group import Allowance, allowance
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+UNKNOWN = "an unknown processor"
 _CPUINFO = Path("/proc/cpuinfo")
 
 
@@ -38,6 +40,14 @@ def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict
         **{flag: flag in flags for flag in _BFLOAT16_FLAGS},
         "tensorflow": _tensorflow_version(),
     }
+
+
+def processor_of(machine: Mapping[str, Any] | None) -> str:
+    """Return the processor of what `describe` returned, with those instructions that make it a faster one of its name."""
+    if not machine or "processor" not in machine:
+        return UNKNOWN
+    flags = ", ".join(flag for flag in _BFLOAT16_FLAGS if machine.get(flag))
+    return f"{machine['processor']} ({flags})" if flags else machine["processor"]
 
 
 def _flags(cpuinfo: Path) -> set[str]:
