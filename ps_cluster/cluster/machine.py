@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ import psutil
 from ps_cluster.cluster.control_group import Allowance, allowance
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+UNKNOWN = "an unknown processor"
 _CPUINFO = Path("/proc/cpuinfo")
 _CODE = Path(__file__).resolve().parents[2]
 
@@ -43,6 +45,14 @@ def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict
         "tensorflow": _tensorflow_version(),
         "commit": commit_of(_CODE),
     }
+
+
+def processor_of(machine: Mapping[str, Any] | None) -> str:
+    """Return the processor of what `describe` returned, with those instructions that make it a faster one of its name."""
+    if not machine or "processor" not in machine:
+        return UNKNOWN
+    flags = ", ".join(flag for flag in _BFLOAT16_FLAGS if machine.get(flag))
+    return f"{machine['processor']} ({flags})" if flags else machine["processor"]
 
 
 def commit_of(code: Path) -> str | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NoReturn
 
 from ps_cluster.cluster.control_group import allowance
+from ps_cluster.cluster.quiet_import import without_first_lines
 from ps_cluster.cluster.topology import WORKER
 from ps_cluster.config import RunConfig
 
@@ -15,7 +16,8 @@ def serve(config: RunConfig, cluster: dict[str, list[str]], task_type: str, inde
     Raises:
       tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
     """
-    import tensorflow as tf
+    with without_first_lines():
+        import tensorflow as tf
 
     session = tf.compat.v1.ConfigProto()
     # Idle threads look around for work before they sleep, on cores that other tasks need.

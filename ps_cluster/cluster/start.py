@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shlex
 import shutil
+import socket
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -13,15 +16,17 @@ from typing import Any
 from ps_cluster.cluster import isolation
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.machine import fastest_precision
-from ps_cluster.cluster.task import end_with, run_task
-from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, WORKER, ClusterTopology, from_tf_config
+from ps_cluster.cluster.narrator import Narrator
+from ps_cluster.cluster.task import end_with, is_taken_port, run_task
+from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, WORKER, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, ownership
 from ps_cluster.files.writing import write_whole
-from ps_cluster.reporting.progress import ProgressView
+from ps_cluster.reporting.progress import PlainView, ProgressView
+from ps_cluster.reporting.terminal import Output
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.resume import newest_checkpoint
@@ -130,6 +135,7 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
     run_dir = RunDir(root.resolve())
     if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
+    _check_port_is_free(topology, task)
     held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
     with locks.sole_use(held, WHAT, notify):
         found = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
@@ -142,7 +148,60 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
             write_whole(run_dir.config, config.to_yaml())
         except OSError as error:
             raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-        end_with(lambda: run_task(config, run_dir, dataset, topology, task, resume=resume), run_dir, task)
+        _narrated(lambda: run_task(config, run_dir, dataset, topology, task, resume=resume), config, run_dir, dataset, topology, task)
+
+
+def _narrated(
+    work: Callable[[], object], config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task
+) -> None:
+    """Do the work of a task, say from start to end where it is, and end the process."""
+    view = PlainView(Output(sys.stdout), time.monotonic)
+    view.start(config, run_dir, dataset)
+    narrator = Narrator(task, topology, run_dir, view)
+
+    def body() -> None:
+        narrator.start()
+        try:
+            work()
+        except Exception as error:
+            if is_taken_port(error):
+                raise _taken(task, topology) from error
+            raise
+        finally:
+            narrator.end()
+        view.notice(_ended(run_dir, task, topology))
+
+    end_with(body, run_dir, task)
+
+
+def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:
+    """Raises UserError where another program listens at the address of `task`: TensorFlow needs seconds to find out."""
+    address = topology.address(task)
+    if address is None or len(topology.tasks) == 1:  # who is alone listens nowhere
+        return
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: connections of before are no matter
+        try:
+            probe.bind(("", int(address.rpartition(":")[2])))
+        except OSError as error:
+            raise _taken(task, topology) from error
+
+
+def _taken(task: Task, topology: ClusterTopology) -> UserError:
+    return UserError(
+        f"TF_CONFIG: cluster.{task.type}: '{topology.address(task)}': {task} can't listen there, as a rule because another "
+        "program does: stop that one, or give every task a TF_CONFIG with another port"
+    )
+
+
+def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
+    """Say how it ended; the leader knows what training came to."""
+    ended = checkpoints.ended(run_dir.checkpoints) if task == topology.leader else None
+    if ended is None:
+        return f"{task} has ended"
+    score = f"score it with: python cli.py evaluate --checkpoint-dir {shlex.quote(str(run_dir.root))}"
+    goes_on = "" if ended["outcome"] == "completed" else "; the commands of all tasks with --resume go on"
+    return f"{task} has ended: training is {ended['outcome']} at step {ended['last_step']:,}{goes_on}; {score}"
 
 
 def resolve_data(dataset: str, data_dir: Path | None, *, notify: Notify) -> PackedDataset:

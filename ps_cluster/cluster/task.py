@@ -23,6 +23,7 @@ from typing import NoReturn
 
 from ps_cluster.cluster import environment, workspace
 from ps_cluster.cluster.lifeline import die_with_launcher
+from ps_cluster.cluster.quiet_import import without_first_lines
 from ps_cluster.cluster.stop_requests import stop_signals
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
@@ -110,11 +111,13 @@ def run_task(
         # The launcher bounds the waiting.
         evaluate(run_dir.checkpoints, patience_s=math.inf, notify=say, nice=True)
     elif config.training.mode == "sync":
-        from ps_cluster.training import sync_trainer
+        with without_first_lines():
+            from ps_cluster.training import sync_trainer
 
         sync_trainer.train(config, run_dir, dataset, task.index, resume=resume, drain=drain)
     elif task.type == CHIEF:
-        from ps_cluster.training import async_trainer
+        with without_first_lines():
+            from ps_cluster.training import async_trainer
 
         async_trainer.train(config, run_dir, dataset, topology.cluster, resume=resume, drain=drain)
     else:
@@ -173,9 +176,14 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         write_json(run_dir.error(task.type, task.index), content)
     except OSError as full:
         say(f"the error could not be written down: {full}")
-    if any(_NO_SERVER in str(cause) for cause in _causes(error)):
-        return PORT_TAKEN
-    return BAD_INPUT if bad_input else FAILED
+    if bad_input:
+        return BAD_INPUT
+    return PORT_TAKEN if is_taken_port(error) else FAILED
+
+
+def is_taken_port(error: BaseException) -> bool:
+    """Say if it is of a TensorFlow server whose port another program has."""
+    return any(_NO_SERVER in str(cause) for cause in _causes(error))
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

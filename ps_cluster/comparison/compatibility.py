@@ -8,6 +8,7 @@ from ps_cluster.comparison.differences import in_settings, in_surroundings
 from ps_cluster.comparison.groups import Group
 from ps_cluster.comparison.records import Record
 from ps_cluster.errors import UserError
+from ps_cluster.files.plain_text import one_line
 
 EXAMPLES_TOLERANCE = 0.02
 
@@ -34,12 +35,21 @@ def check(
         *_unequal_examples(records),
     ]
     if unequal and not force:
-        raise UserError(f"these runs can't be compared: {'; '.join(unequal)}; --force compares them nevertheless")
+        raise UserError(_refusal(unequal))
     surroundings = (
         f"The runs differ in {difference}. A difference between arms may come from that."
         for difference in in_surroundings(records)
     )
     return [*(f"Not a fair comparison (--force): {text}." for text in unequal), *surroundings]
+
+
+def _refusal(unequal: Sequence[str]) -> str:
+    """Return a line that fits into a terminal; of many differences one is enough to see that the runs are not meant."""
+    more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
+    return (
+        f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them with "
+        "--force: the report then has every difference on top"
+    )
 
 
 def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:

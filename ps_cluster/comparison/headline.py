@@ -26,7 +26,12 @@ _MOST_SENTENCES = 6
 
 
 def headline(groups: Sequence[Group], views: Sequence[View]) -> list[str]:
-    """What a reader remembers: a few sentences, or none where there is nothing to hold against anything."""
+    """What a reader remembers: a few sentences, or none where there is nothing to hold against anything.
+
+    Of one seed nothing is to be remembered: its numbers stand in the table and in the details.
+    """
+    if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
+        return [_nothing_proved(groups)]
     sentences = [
         *_async_costs(views),
         *_slowdowns(groups, views),
@@ -36,11 +41,18 @@ def headline(groups: Sequence[Group], views: Sequence[View]) -> list[str]:
         *_no_difference(views),
     ]
     if not sentences and len(groups) > 1:
-        one_seed = all(len(group.records) == 1 for group in groups)
-        sentences = [
-            "One seed shows no difference: there is no interval." if one_seed else f"{NO_DIFFERENCE.capitalize()}."
-        ]
+        sentences = [f"{NO_DIFFERENCE.capitalize()}."]
     return sentences[:_MOST_SENTENCES]
+
+
+def _nothing_proved(groups: Sequence[Group]) -> str:
+    trainings = [group.first.config.training for group in groups]
+    short = all(training.steps is None and training.epochs <= 1 for training in trainings)
+    epoch = " and one epoch is no more than the beginning of a training" if short else ""
+    return (
+        f"This proves nothing: one seed{epoch}. Two runs of one arm would differ too, and nobody knows by how much. "
+        "--seeds 3 shows which differences are there."
+    )
 
 
 def _async_costs(views: Sequence[View]) -> Iterator[str]:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ps_cluster.cluster.quiet_import import without_first_lines
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -37,7 +38,8 @@ class Scorer:
           threads: TensorFlow's threads in this process; None leaves them as they are. To be set once, at the start.
         """
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
-        import tensorflow as tf
+        with without_first_lines():
+            import tensorflow as tf
 
         from ps_cluster.evaluation.views import mean_over_views
         from ps_cluster.models.fused import with_fused_layers

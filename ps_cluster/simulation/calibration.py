@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ps_cluster.cluster.machine import processor_of
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir, read_rows
@@ -33,6 +34,10 @@ class FinishedRun:
     @property
     def parameters(self) -> int:
         return sum(server["parameters"] for server in self.summary["parameter_servers"])
+
+    @property
+    def processor(self) -> str:
+        return processor_of(self.summary.get("machine"))
 
     @property
     def dispatches(self) -> int:
@@ -85,6 +90,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary["train_seconds"]
     measured = {
         "measured_on": _about(run, servers),
+        "processor": run.processor,
         "parameters": run.parameters,
         "bytes_per_parameter": WIRE_BYTES[run.config.wire],
         "images_per_step": run.config.examples_per_step,

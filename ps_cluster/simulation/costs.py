@@ -30,6 +30,7 @@ class Costs(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     measured_on: str
+    processor: str  # as `machine.processor_of` names it: on another one all seconds are others
     parameters: int = Field(ge=1, le=10**12)
     bytes_per_parameter: float = Field(gt=0, le=8)  # on the wire
     images_per_step: int = Field(ge=1, le=10**9)

@@ -28,6 +28,16 @@ def print_predictions(predictions: Sequence[Prediction], console: Console) -> No
     console.print(table)
 
 
+def print_foreign(costs: Costs, processor: str, measure: Sequence[str], console: Console) -> None:
+    """Say that `costs` are of another processor than `processor`, and the commands that measure that one; else nothing."""
+    if costs.processor == processor:
+        return
+    lines = f"OTHER PROCESSOR: the costs are of {costs.processor}, and this is {processor}: the figures may be far off. Measure it:"
+    console.print(lines, style="yellow", highlight=False, soft_wrap=True, markup=False)
+    for line in measure:
+        console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
+
+
 def print_setting(costs: Costs, cluster: Cluster, console: Console) -> None:
     """What was simulated, and on whose costs; `cluster`: any of the clusters."""
     network = cluster.network
@@ -38,7 +48,7 @@ def print_setting(costs: Costs, cluster: Cluster, console: Console) -> None:
     )
     for line in (
         f"mode {cluster.mode}, {where}, steps a dispatch: {costs.steps_per_dispatch}",
-        f"costs: {costs.measured_on}",
+        f"costs: {costs.measured_on}, {costs.processor}",
     ):
         console.print(line, highlight=False, soft_wrap=True, markup=False)
 

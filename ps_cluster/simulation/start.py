@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from dataclasses import asdict, dataclass
 from itertools import product
 from pathlib import Path
@@ -10,7 +11,10 @@ from typing import Any
 
 from rich.console import Console
 
+from ps_cluster.cluster import machine
 from ps_cluster.cluster.control_group import allowance
+from ps_cluster.cluster.machine import processor_of
+from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.simulation import calibration, report
@@ -74,11 +78,13 @@ def _same_or_any(run: calibration.FinishedRun | None) -> str:
 
 def _check(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]:
     cores = settings.cores or allowance().threads
-    compared = check(costs, calibration.read_run(settings.check_run), cores)
+    run = calibration.read_run(settings.check_run)
+    compared = check(costs, run, cores)
     report.print_check(compared, console)
-    console.print(
-        f"run {settings.check_run} on {cores} cores\ncosts: {costs.measured_on}", highlight=False, soft_wrap=True
-    )
+    where = f"run {settings.check_run} on {cores} cores, {run.processor}\ncosts: {costs.measured_on}, {costs.processor}"
+    console.print(where, highlight=False, soft_wrap=True, markup=False)
+    measure = _measure(run.config, f"--check {shlex.quote(str(settings.check_run))}")
+    report.print_foreign(costs, run.processor, measure, console)
     return {"check": str(settings.check_run), "cores": cores, "quantities": [one.to_json() for one in compared]}
 
 
@@ -91,7 +97,20 @@ def _predict(settings: Settings, costs: Costs, console: Console) -> dict[str, An
             predictions.append(predict(costs, cluster))
     report.print_predictions(predictions, console)
     report.print_setting(costs, clusters[0], console)
+    report.print_foreign(costs, processor_of(machine.describe()), _measure(None, "--workers …"), console)
     return {"setting": _plain(settings), "predictions": [asdict(one) for one in predictions]}
+
+
+def _measure(config: RunConfig | None, goes_on: str) -> tuple[str, str]:
+    """Return the commands that measure this processor with the work of `config`, and go on with its costs."""
+    work = "--model tutorial_cnn"
+    if config is not None:
+        training, model = config.training, config.model
+        work = f"--model {model.name} --precision {model.precision} --batch-size {training.batch_size_per_worker}"
+    return (
+        f"python cli.py run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs",
+        f"python cli.py simulate --from runs/costs {goes_on}",
+    )
 
 
 def _plain(settings: Settings) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 import itertools
 import json
 import shutil
+import socket
 
 import numpy as np
 import pytest
@@ -253,3 +254,31 @@ def test_a_complete_run_says_how_it_gets_more_work(half_done):
     assert not half_done.went_on
     half_done("--steps", "12")
     assert [config.training.steps for config in half_done.went_on] == [12]
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("async", "ps"), ("async", "chief"), ("sync", "worker")])
+def test_a_port_that_another_program_has_is_one_line_before_anything_is_made(one_task, mode, kind):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = f"localhost:{listener.getsockname()[1]}"
+        cluster = CLUSTERS[mode] | {kind: [taken, *CLUSTERS[mode][kind][1:]]}
+        with pytest.raises(UserError, match=f"TF_CONFIG: cluster.{kind}: '{taken}': {kind}-0 can't listen there"):
+            one_task(mode, cluster, kind)
+    assert not one_task.root.exists()
+
+
+def test_a_port_that_is_taken_later_is_told_as_well(one_task, monkeypatch):
+    def taken_meanwhile(*_, **__):
+        raise RuntimeError("connecting failed") from OSError("Could not start gRPC server")
+
+    monkeypatch.setattr(start, "run_task", taken_meanwhile)
+    with pytest.raises(UserError, match="'b:2': ps-0 can't listen there"):
+        one_task("async", CLUSTERS["async"], "ps")
+
+
+def test_a_leader_says_what_training_came_to(one_task, monkeypatch, capsys):
+    def trained(*_, **__):
+        checkpoints.mark_ended(RunDir(one_task.root).checkpoints, last_step=7, outcome="stopped")
+
+    monkeypatch.setattr(start, "run_task", trained)
+    one_task("single", CLUSTERS["single"], "chief")
+    assert "chief-0 has ended: training is stopped at step 7; the commands of all tasks with --resume go on" in capsys.readouterr().out

@@ -303,10 +303,24 @@ def test_the_headline_names_what_shows_no_difference(tmp_path):
     assert lines == ["Final test accuracy against sync, no difference shown: sync-ps (-2.48 to +2.48 points)."]
 
 
-def test_one_seed_puts_no_claim_into_the_headline(tmp_path):
-    lines = headline(*groups_and_views(write_runs(tmp_path, seeds=(0,))))
-    assert "One seed: no interval." in lines[0] and "(one seed: no interval)" in lines[1]
-    assert not any(word in line for line in lines for word in ("lower", "higher"))
+def test_one_seed_has_plain_words_in_place_of_a_verdict(tmp_path):
+    (line,) = headline(*groups_and_views(write_runs(tmp_path, seeds=(0,))))
+    assert line.startswith("This proves nothing: one seed.") and "--seeds 3" in line
+    roots = [
+        write_run(tmp_path / mode, Fake({"training.mode": mode, "training.epochs": 1})) for mode in ("async", "sync")
+    ]
+    (line,) = headline(*groups_and_views(roots))
+    assert line.startswith("This proves nothing: one seed and one epoch is no more than the beginning of a training.")
+
+
+def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_terminal(tmp_path):
+    long = [write_run(tmp_path / str(n), Fake({"training.seed": n, "cluster.workers": 1 + n % 8})) for n in range(40)]
+    other = Fake({"training.mode": "sync", "model.name": "airbench"}, examples=99_999, dataset_kind="synthetic")
+    with pytest.raises(UserError) as error:
+        write_report([*long, write_run(tmp_path / "other", other)], tmp_path / "report")
+    told = str(error.value)
+    assert "they differ in dataset_kind" in told and "(and 3 more)" in told and "config.yaml" in told and "--force" in told
+    assert len(told) <= 300
 
 
 def test_more_than_12_details_are_folded_away(written, tmp_path, monkeypatch):

@@ -45,6 +45,7 @@ def write_run(
         "train_seconds": steps * step_seconds(dispatch),
         "examples_per_second": config.examples_per_step / step_seconds(dispatch),
         "staleness": {"mean": 0.0},
+        "machine": {"processor": "Some EPYC", "avx512_bf16": True, "amx_bf16": False},
     }
     write_json(run_dir.summary, summary)
     for phase in ("connecting", "training", "ended"):

@@ -24,7 +24,7 @@ def test_every_cluster_asked_for_is_a_line_that_fits_80_columns(tmp_path):
     file = tmp_path / "all.json"
     result = simulate("--workers", "3,10", "--ps", "1, 2", "--json", file)
     assert result.exit_code == 0, result.output
-    header, *lines = result.output.splitlines()
+    header, *lines = result.output.split("OTHER PROCESSOR")[0].splitlines()
     assert "efficiency" in header and len(lines) == 4 + 2
     assert all(len(line) <= 80 for line in [header, *lines[:4]])
     found = json.loads(file.read_text())
@@ -34,12 +34,41 @@ def test_every_cluster_asked_for_is_a_line_that_fits_80_columns(tmp_path):
     assert found["setting"]["latency_us"] == 50 and found["costs"]["parameters"] == 122570
 
 
+def test_costs_of_another_processor_are_said_with_the_commands_that_measure_this_one(tmp_path):
+    own = tmp_path / "own.yaml"
+    run = write_run(tmp_path / "run", startup_s=costs_of("tutorial_cnn").startup_cpu_seconds)
+    assert simulate("--from", run, "--workers", 3, "--ps", 1, "--save-costs", own).exit_code == 0
+    assert read_costs(own).processor == "Some EPYC (avx512_bf16)"
+    checked = check_against_other_costs(tmp_path, run)
+    assert "OTHER PROCESSOR: the costs are of Another, and this is Some EPYC (avx512_bf16)" in checked
+    assert "python cli.py run --workers 1 --ps 1 --model tutorial_cnn --precision float32 --batch-size 128" in checked
+    assert f"python cli.py simulate --from runs/costs --check {run}" in checked
+
+
+def check_against_other_costs(tmp_path, run):
+    """Return what `--check` says with the costs of `run` on another processor."""
+    other = write_run(tmp_path / "other", startup_s=costs_of("tutorial_cnn").startup_cpu_seconds)
+    summary = json.loads((other / "summary.json").read_text())
+    (other / "summary.json").write_text(json.dumps(summary | {"machine": {"processor": "Another"}}))
+    result = simulate("--from", other, "--check", run, "--cores", 2)
+    assert result.exit_code == 0, result.output
+    return result.output
+
+
+def test_a_plan_says_when_its_costs_are_of_another_processor_than_this(monkeypatch):
+    monkeypatch.setattr("ps_cluster.simulation.start.machine.describe", lambda: {"processor": "Another"})
+    assert "OTHER PROCESSOR" in simulate("--workers", 3, "--ps", 1).output
+    known = {"processor": "AMD EPYC", "avx512_bf16": True}
+    monkeypatch.setattr("ps_cluster.simulation.start.machine.describe", lambda: known)
+    assert "OTHER PROCESSOR" not in simulate("--workers", 3, "--ps", 1).output
+
+
 @pytest.mark.parametrize(
     "options", [("--ps", 1, "--mode", "sync-ps"), ("--ps", 1, "--one-machine", "--cores", "4"), ("--mode", "sync")]
 )
 def test_other_clusters_are_simulated_too(options):
     result = simulate("--workers", 4, *options)
-    assert result.exit_code == 0 and len(result.output.splitlines()) == 4, result.output
+    assert result.exit_code == 0 and len(result.output.split("OTHER PROCESSOR")[0].splitlines()) == 4, result.output
 
 
 def test_a_slow_network_is_the_bottleneck():
@@ -55,6 +84,7 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
     assert result.exit_code == 0, result.output
     assert "predicted" in result.output and "images/s" in result.output and "mean staleness" in result.output
     assert read_costs(costs).measured_on == "run: tutorial_cnn, float32, workers 1, ps 1, steps 400"
+    assert "Some EPYC (avx512_bf16)" in result.output and "OTHER PROCESSOR" not in result.output
     quantities = json.loads(file.read_text())["quantities"]
     assert abs(quantities[0]["relative_error"]) < 0.02
 

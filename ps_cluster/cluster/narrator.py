@@ -1,0 +1,107 @@
+"""Tell at the terminal of a task that nobody launched what it waits for, and how far training is. No TensorFlow."""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Callable
+
+from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.reporting.progress import ProgressView
+from ps_cluster.run_dir import RowTail, RunDir
+
+LOOK_EVERY_S = 1.0
+PROBE_S = 1.0  # for one address
+PROBES_AT_ONCE = 20  # of many that don't answer each takes its time
+_NAMED = 3
+
+
+def answers(address: str) -> bool:
+    """Say if somebody listens at `host:port`."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
+    except OSError:
+        return False
+    return True
+
+
+class Narrator:
+    """Looks at the other tasks' addresses and at the rows of this one, once a second, in a thread of its own."""
+
+    def __init__(
+        self, task: Task, topology: ClusterTopology, run_dir: RunDir, view: ProgressView,
+        *, reaches: Callable[[str], bool] = answers,
+    ):  # fmt: skip
+        self._task = task
+        self._topology = topology
+        self._leads = task == topology.leader
+        self._view = view
+        self._reaches = reaches
+        self._missing = [other for other in topology.tasks if other != task] if self._leads else [topology.leader]
+        self._said: list[Task] | None = None
+        self._tails = (RowTail(run_dir.progress), view.progress), (RowTail(run_dir.evaluation), view.evaluation)
+        self._over = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="narrator", daemon=True)
+
+    def start(self) -> None:
+        """Say who this is, and go on in a thread."""
+        address = self._topology.address(self._task)
+        self._view.notice(f"{self._task}{f' at {address}' if address else ''}")
+        for tail, _ in self._tails:
+            tail.new_rows()  # those of a training that is resumed
+        self._thread.start()
+
+    def end(self) -> None:
+        """Say what is left to say."""
+        self._over.set()
+        self._thread.join(2 * PROBES_AT_ONCE * PROBE_S)
+        self._read_rows()
+        self._view.close()
+
+    def _run(self) -> None:
+        while not self._over.is_set():
+            self.look()
+            self._over.wait(LOOK_EVERY_S)
+
+    def look(self) -> None:
+        """Look once, and say what is new."""
+        if self._leads:
+            self._look_for_all()
+            self._read_rows()
+        elif self._task.type in self._topology.types:
+            self._look_for_leader()
+
+    def _look_for_all(self) -> None:
+        """Each is waited for once: whoever dies later is the coordinator's business."""
+        if not self._missing:
+            return
+        some, others = self._missing[:PROBES_AT_ONCE], self._missing[PROBES_AT_ONCE:]
+        self._missing = others + [task for task in some if not self._reaches(self._topology.address(task))]
+        if not self._missing:
+            self._view.notice("all other tasks answer")
+        elif sorted(self._missing) != self._said:
+            self._said = sorted(self._missing)
+            self._view.notice(f"waiting for {self._names(self._said)}")
+
+    def _look_for_leader(self) -> None:
+        leader = self._topology.leader
+        missing = [] if self._reaches(self._topology.address(leader)) else [leader]
+        if missing == self._said:
+            return
+        if not missing:
+            self._view.notice(f"connected: {self._names([leader])} answers; training, until {leader} ends or this is stopped")
+        elif self._said is None:
+            self._view.notice(f"waiting for {self._names(missing)}")
+        else:
+            self._view.notice(f"{leader} has ended; waiting for it to be started again, or to be stopped (Ctrl-C)")
+        self._said = missing
+
+    def _names(self, tasks: list[Task]) -> str:
+        more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
+        return ", ".join(f"{task} ({self._topology.address(task)})" for task in tasks[:_NAMED]) + more
+
+    def _read_rows(self) -> None:
+        for tail, take in self._tails:
+            for row in tail.new_rows():
+                take(row)

@@ -1,0 +1,51 @@
+"""Import TensorFlow without the lines that it prints before anybody can set how much it prints."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+
+# Told by absl's log before it is initialised, whatever TF_CPP_MIN_LOG_LEVEL says (tensorflow/core/util/port.cc).
+NO_NEWS = ("All log messages before absl::InitializeLog() is called", "oneDNN custom operations are on")
+LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+_SHOWS_ALL = ("0", "1")
+_WAIT_S = 5.0
+
+# A process, since a thread would not run while a library is loaded, and would lose the last words of one that crashes.
+_FILTER = f"""
+import signal, sys
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+for line in sys.stdin.buffer:
+    if not any(known in line for known in {tuple(known.encode() for known in NO_NEWS)!r}):
+        sys.stdout.buffer.write(line)
+        sys.stdout.buffer.flush()
+"""
+
+
+@contextlib.contextmanager
+def without_first_lines(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Keep the lines of `NO_NEWS` from standard error inside the block; all others pass, also those of a crash.
+
+    Nothing is kept back where the user asks for more with TF_CPP_MIN_LOG_LEVEL, or TensorFlow is imported already.
+    """
+    if "tensorflow" in sys.modules or environment.get(LEVEL) in _SHOWS_ALL:
+        yield
+        return
+    own = os.dup(2)
+    kept_back = subprocess.Popen([sys.executable, "-I", "-S", "-c", _FILTER], stdin=subprocess.PIPE, stdout=own)
+    os.dup2(kept_back.stdin.fileno(), 2)
+    kept_back.stdin.close()
+    try:
+        yield
+    finally:
+        sys.stderr.flush()
+        os.dup2(own, 2)
+        os.close(own)
+        try:
+            kept_back.wait(_WAIT_S)
+        except subprocess.TimeoutExpired:  # somebody who was started meanwhile still has its end
+            kept_back.kill()
+            kept_back.wait()

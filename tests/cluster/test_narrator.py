@@ -1,0 +1,81 @@
+"""A task that nobody launched says what it waits for, and how far training is."""
+
+import socket
+
+import pytest
+
+from ps_cluster.cluster.narrator import Narrator, answers
+from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.run_dir import RunDir, append_row
+
+TOPOLOGY = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]})
+
+
+class View:
+    """Notes what it is told."""
+
+    def __init__(self):
+        self.told = []
+        self.notice = self.progress = self.evaluation = self.told.append
+
+    def close(self):
+        self.told.append("closed")
+
+
+@pytest.fixture
+def narrate(tmp_path):
+    """narrate(type, index) → a narrator that reaches the addresses in `narrate.up`, and its view."""
+    run_dir = RunDir.create(tmp_path / "run")
+
+    def call(kind, index=0):
+        view = View()
+        return Narrator(Task(kind, index), TOPOLOGY, run_dir, view, reaches=lambda address: address in call.up), view
+
+    call.up, call.run_dir = set(), run_dir
+    return call
+
+
+def test_the_chief_names_whom_it_waits_for_until_all_answer(narrate):
+    narrator, view = narrate("chief")
+    narrator.look()
+    assert view.told == ["waiting for ps-0 (b:2), worker-0 (c:3), worker-1 (d:4)"]
+    narrate.up = {"b:2", "c:3"}
+    narrator.look()
+    narrator.look()
+    assert view.told[1:] == ["waiting for worker-1 (d:4)"], "said once"
+    narrate.up.add("d:4")
+    narrator.look()
+    narrate.up.clear()
+    narrator.look()
+    assert view.told[2:] == ["all other tasks answer"], "who dies later is not waited for"
+
+
+def test_a_worker_says_when_the_chief_answers_and_when_it_has_ended(narrate):
+    narrator, view = narrate("worker", 1)
+    for up in (set(), {"a:1"}, {"a:1"}, set(), {"a:1"}):
+        narrate.up = up
+        narrator.look()
+    assert view.told == [
+        "waiting for chief-0 (a:1)",
+        "connected: chief-0 (a:1) answers; training, until chief-0 ends or this is stopped",
+        "chief-0 has ended; waiting for it to be started again, or to be stopped (Ctrl-C)",
+        "connected: chief-0 (a:1) answers; training, until chief-0 ends or this is stopped",
+    ]
+
+
+def test_rows_of_this_training_are_shown_and_not_those_of_one_before(narrate):
+    narrate.up = {"b:2", "c:3", "d:4"}
+    append_row(narrate.run_dir.progress, {"applied": 5})
+    narrator, view = narrate("chief")
+    narrator.start()
+    append_row(narrate.run_dir.progress, {"applied": 6})
+    narrator.end()
+    assert view.told[0] == "chief-0 at a:1" and view.told[-2:] == [{"applied": 6}, "closed"]
+    assert {"applied": 5} not in view.told
+
+
+def test_an_address_answers_when_somebody_listens_there():
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
+        assert answers(f"127.0.0.1:{port}")
+    assert not answers(f"127.0.0.1:{port}")
