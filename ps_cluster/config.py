@@ -70,7 +70,7 @@ class Cluster(_Section):
     wire: Literal["auto", "bfloat16", "float32"]
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]
     straggler: str
-    pin_workers: Literal["auto"] | bool
+    pin_workers: Literal["auto", True, False]
     isolation: Literal["auto", "require", "off"]
 
     @field_validator("straggler")

@@ -1,6 +1,7 @@
 import pytest
 
 from ps_cluster.config import CONFIG_FOLDER, MODEL_NAMES, build_config
+from ps_cluster.errors import UserError
 
 
 @pytest.mark.parametrize(
@@ -30,3 +31,15 @@ def test_every_configuration_that_is_shipped_is_a_sound_one(file):
 @pytest.mark.parametrize("name", MODEL_NAMES)
 def test_every_network_has_a_sound_recipe(name):
     assert build_config(None, {"model.name": name}).model.name == name
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "named"), [
+        ("evaluation.validation_examples", -1, "greater than or equal to 0"),
+        ("checkpoints.every_epochs", 0, "greater than 0"),
+        ("cluster.pin_workers", "maybe", "'auto', True or False"),
+    ],
+)  # fmt: skip
+def test_a_value_out_of_range_is_named_with_its_field(key, value, named):
+    with pytest.raises(UserError, match=f"options: {key}: got '?{value}'?: .*{named}"):
+        build_config(None, {key: value})
