@@ -1,1 +1,1 @@
-"""Kills and freezes tasks of a real run on purpose, and proves that its result is what it would have been without."""
+"""Injects faults into a real run on purpose, and proves that its result is what it would have been without."""
