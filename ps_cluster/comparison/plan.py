@@ -32,7 +32,7 @@ class Arm(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Literal[MODES]
-    batches: Annotated[tuple[Literal[BATCHES], ...], Field(min_length=1)] | None = None
+    batches: Annotated[tuple[Literal[BATCHES], ...], Field(strict=False, min_length=1, max_length=2)] | None = None
     set: dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any] = {}
 
 
