@@ -6,6 +6,8 @@ import pytest
 from click.testing import CliRunner
 
 from cli import cli
+from ps_cluster.errors import UserError
+from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
 from ps_cluster.simulation.costs import costs_of, known_costs, read_costs
 from tests.simulation.fake_run import write_run
 
@@ -114,3 +116,25 @@ def test_bad_input_is_one_line_that_names_it(options, named, tmp_path, monkeypat
     result = simulate(*options)
     assert result.exit_code == 2
     assert named in result.output and len(result.output.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        ("parameters: true", "parameters: got True"),
+        ("parameters: '5'", "parameters: got '5'"),
+        ("parameters: 5.0", "parameters: got 5.0"),
+        ("compute_seconds: .inf", "compute_seconds: got inf"),
+        ("compute_seconds: 1e300", "compute_seconds: got 1e+300"),
+        ("compute_seconds: 0", "compute_seconds: got 0"),
+        ("server_cv: -1", "server_cv: got -1"),
+        ("steps_per_dispatch: many", "got 'many'"),
+        ("more: 1", "unknown key 'more'"),
+    ],
+)
+def test_costs_of_other_types_are_refused(tmp_path, change, says):
+    content = costs_of("tutorial_cnn").model_dump() | parse_yaml(change)
+    (tmp_path / "costs.yaml").write_text(dump_yaml(content))
+    with pytest.raises(UserError) as error:
+        read_costs(tmp_path / "costs.yaml")
+    assert str(tmp_path / "costs.yaml") in str(error.value) and says in str(error.value)
