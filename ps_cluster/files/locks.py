@@ -143,6 +143,7 @@ def _take(folder: Path, what: str, notify: Notify) -> Lock:
         ownership.check_way(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
         ownership.check_folder(folder, what, notify)
+        os.scandir(folder).close()  # who can't read it can't tell whether it is empty
         return Lock(folder / LOCK, f"{what} '{folder}'", notify)
     except (NotADirectoryError, FileExistsError) as error:
         raise UserError(f"{what} '{folder}' can't be made: a file is in the way") from error

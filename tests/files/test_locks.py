@@ -14,6 +14,7 @@ import pytest
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.locks import InUse, Lock, sole_use
+from tests.helpers.users import SOMEBODY, as_user, common  # noqa: F401
 
 HOLDER = """
 import subprocess, sys, time
@@ -186,3 +187,17 @@ def test_short_work_on_one_file_is_done_in_turn_and_not_held_up_by_who_stands_st
     with locks.in_turn(tmp_path / "lock"), locks.in_turn(tmp_path / "lock", within_s=0.1):
         done.append("went on")
     assert done == ["first", "second", "went on"]
+
+
+@pytest.mark.parametrize("mode", [0o300, 0o500, 0o000])
+def test_a_folder_that_the_system_refuses_is_told_in_one_line(common, mode):  # noqa: F811
+    with as_user(SOMEBODY):
+        (common / "folder").mkdir(mode=mode)
+        for folder in (common / "folder", common / "folder" / "new"):
+            if mode & 0o300 == 0o300 and folder.name == "new":
+                continue  # it may be made
+            with (
+                pytest.raises(UserError, match=f"run directory '{folder}' can't be written: Permission denied"),
+                hold(folder),
+            ):
+                pytest.fail("it went on")

@@ -1,15 +1,19 @@
 """What is written where somebody else could have put something in the way."""
 
+import ast
 import fcntl
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from ps_cluster.files import writing
 from ps_cluster.files.writing import create_beside, open_append, remove_leftovers, write_json, write_whole
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
+
+PACKAGE = Path(__file__).parents[2] / "ps_cluster"
 
 
 def test_what_is_written_whole_is_there_and_nothing_beside_it(tmp_path):
@@ -133,3 +137,32 @@ def test_a_writer_whose_file_was_cleared_away_before_it_was_locked_makes_another
     write_whole(tmp_path / "a", "written")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["written"]
     clearing[0].close()
+
+
+OWN_WAYS = {
+    "files/writing.py": "the opener",
+    "cluster/namespace.py": "/proc alone, and nothing of ours is imported there",
+    "training/checkpoints.py": "a member of a zip that the opener made",
+    "data/packed.py": "in a folder of a random name that it has just made",
+    "chaos/kinds/clock.py": "in a folder that it has just made",
+    "chaos/limited_group.py": "a control group",
+}
+
+
+def test_every_module_writes_with_the_one_opener():
+    found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if any(map(writes, calls_in(path)))}
+    assert found <= OWN_WAYS.keys() and "cluster/namespace.py" in found
+
+
+def calls_in(path):
+    return (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call))
+
+
+def writes(call):
+    """Whether a call opens a file for writing by its name: open, Path.open, os.open, write_text, write_bytes, mkstemp."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", None))
+    if name in ("write_text", "write_bytes", "NamedTemporaryFile", "mkstemp"):
+        return True
+    texts = [a.value for a in (*call.args, *(k.value for k in call.keywords)) if isinstance(a, ast.Constant)]
+    by_mode = any(isinstance(text, str) and len(text) < 4 and set(text) & set("wax+") for text in texts)
+    return name == "open" and (by_mode or any("O_CREAT" in ast.unparse(argument) for argument in call.args))
