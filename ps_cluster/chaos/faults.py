@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ps_cluster.chaos.kind import FaultKind
+from ps_cluster.chaos.kind import FaultKind, Run
 from ps_cluster.cluster.policy import OnDeaths
 from ps_cluster.cluster.topology import Task
 
@@ -48,6 +48,17 @@ def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on
     """A fault of this kind with victims and a pause out of `source`."""
     victims = kind.choose(source, tasks)
     return Fault(kind, victims, source.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), kind.whole_cluster(on_death))
+
+
+def sort_out(kinds: Mapping[FaultKind, str | None], run: Run) -> tuple[list[FaultKind], dict[str, str]]:
+    """Returns the kinds that `run` can be hit with on this system, and why not with the others, by their names.
+
+    Args:
+      kinds: to ask about; each with why it can't be, where that is known already.
+    """
+    reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
+    allowed = [kind for kind, reason in reasons.items() if reason is None]
+    return allowed, {kind.name: reason for kind, reason in reasons.items() if reason is not None}
 
 
 def _decks(kinds: Sequence[FaultKind], on_death: OnDeaths) -> list[list[FaultKind]]:

@@ -49,14 +49,17 @@ def is_its_own(pid: int, kind: str) -> bool:
 
 
 def _run(argv: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
-    ended = subprocess.run(
-        Network(descriptors).inside(argv),
-        pass_fds=descriptors,
-        stdin=subprocess.DEVNULL,
-        capture_output=True,
-        text=True,
-        timeout=_TIMEOUT_S,
-    )
+    try:
+        ended = subprocess.run(
+            Network(descriptors).inside(argv),
+            pass_fds=descriptors,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_TIMEOUT_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotAllowed(str(error)) from error
     if ended.returncode:
         said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
         raise NotAllowed(said[-1])

@@ -14,6 +14,8 @@ from ps_cluster.cluster.policy import OnDeaths
 from ps_cluster.cluster.topology import Task
 from ps_cluster.run_dir import RunDir
 
+NEXT_WITHIN_S = 30.0  # a process that is stopped is taken for dead after 5 s
+
 
 class ChaosFailed(Exception):
     """The run did not do what it should; the message is one line."""
@@ -71,6 +73,15 @@ class Scene:
         """Leaves the run alone with the fault."""
         until = self.now() + seconds
         self.wait_for(lambda: self.now() >= until, seconds + 1, "time stood still")
+
+    def wait_for_next(self, victim: Task) -> int:
+        """Returns the pid of the process that comes in the place of a victim that was ended."""
+
+        def pid() -> int:
+            return self.run.running().get(victim, self.victims[victim])
+
+        self.wait_for(lambda: pid() != self.victims[victim], NEXT_WITHIN_S, f"no new process of {victim}")
+        return pid()
 
 
 @dataclass(frozen=True)

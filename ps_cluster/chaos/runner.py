@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from ps_cluster.chaos.faults import Fault
-from ps_cluster.chaos.kind import ChaosFailed, Injection, Run, Scene
+from ps_cluster.chaos.kind import ChaosFailed, Injection, NotAllowed, Run, Scene
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.topology import Task
 
@@ -107,7 +107,10 @@ class Runner:
         self._new_rows()
         began = self._clock()
         self._injected(fault, began, None)
-        injection = fault.kind.inject(self._scene(fault))
+        try:
+            injection = fault.kind.inject(self._scene(fault))
+        except NotAllowed as reason:
+            raise ChaosFailed(f"{fault.kind.name} could not be injected: {reason}") from reason
         self._wait_for_signs(injection)
         self.injected.pop()
         recovered_at = max(sign.seen_at for sign in injection.signs)

@@ -18,7 +18,7 @@ from typing import Any
 
 from rich.console import Console
 
-from ps_cluster.chaos.faults import Fault
+from ps_cluster.chaos.faults import Fault, sort_out
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind
 from ps_cluster.chaos.report import make_report, print_report
 from ps_cluster.chaos.runner import Bounds, Injected, Interrupted, Runner
@@ -147,14 +147,13 @@ class Experiment:
         return {name: value for kind in kinds for name, value in kind.environment(self._tools).items()}
 
     def _allowed(self, kinds: Mapping[FaultKind, str | None], run: TrainingRun) -> list[FaultKind]:
-        """Asks the system about each kind that the mode can have, and says which can't be injected, and why."""
-        refused = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
-        self._skipped = {kind.name: reason for kind, reason in refused.items() if reason}
+        """Returns the kinds that can be injected here, and says why the others can't."""
+        allowed, self._skipped = sort_out(kinds, run)
         for name, reason in self._skipped.items():
             self._notify(f"skipped: {name}: {reason}")
-        if len(self._skipped) == len(kinds):
+        if not allowed:
             raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(self._skipped.values())}")
-        return [kind for kind, reason in refused.items() if not reason]
+        return allowed
 
     def cool_down(self) -> None:
         """The disturbed run goes on to its end, left alone."""

@@ -1,9 +1,11 @@
+import signal
 from itertools import islice
 
 import pytest
 
-from ps_cluster.chaos.faults import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, enough_for_all, plan
+from ps_cluster.chaos.faults import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, enough_for_all, plan, sort_out
 from ps_cluster.chaos.kinds import BY_NAME, KINDS
+from ps_cluster.chaos.kinds.deaths import Signalled
 from ps_cluster.chaos.settings import MODES, Settings
 from ps_cluster.cluster.policy import on_death
 
@@ -37,6 +39,19 @@ def test_every_kind_is_in_the_first_twenty_faults(seed, mode):
 def test_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
     whole = [fault.whole_cluster for fault in first(40, seed, mode)]
     assert all(one != next_one for one, next_one in zip(whole, whole[1:]))
+
+
+class Picky(Signalled):
+    """Of a system that allows nothing."""
+
+    def why_not(self, run):
+        return "not here"
+
+
+def test_what_the_mode_or_the_system_does_not_allow_is_sorted_out_with_the_reason():
+    picky, other = Picky("picky", (), signal.SIGKILL), Signalled("other", (), signal.SIGKILL)
+    kinds = {BY_NAME["kill ps"]: "mode sync has no ps", picky: None, other: None}
+    assert sort_out(kinds, run=None) == ([other], {"kill ps": "mode sync has no ps", "picky": "not here"})
 
 
 def test_kinds_that_all_take_the_cluster_along_follow_each_other():

@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from ps_cluster.chaos.faults import make_fault
-from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection
+from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, NotAllowed
 from ps_cluster.chaos.kinds import BY_NAME
 from ps_cluster.chaos.runner import Bounds, Interrupted, Runner
 from ps_cluster.chaos.signs import NewFile, TrainingGoesOn, WorkerGoesOn
@@ -204,6 +204,18 @@ def test_a_fault_that_lasts_is_taken_back_when_the_user_stops():
     with pytest.raises(Interrupted):
         run.runner(stop_requested=lambda: not run.trains).disturb([lasting()])
     assert run.trains
+
+
+class Forbidden(FaultKind):
+    name = "forbidden"
+
+    def inject(self, scene):
+        raise NotAllowed("no longer")
+
+
+def test_a_fault_that_the_system_refuses_in_the_end_is_told():
+    with pytest.raises(ChaosFailed, match="forbidden could not be injected: no longer"):
+        FakeRun().runner().disturb([make_fault(Forbidden(), random.Random(0), [], ON_DEATH)])
 
 
 def test_a_run_whose_terminal_is_closed_has_recovered_when_it_was_resumed_and_trains():

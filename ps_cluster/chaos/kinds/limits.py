@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import signal
 from collections.abc import Sequence
 
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, Run, Scene
@@ -28,7 +29,10 @@ FIVE_PERCENT = Limit(
 
 
 class OutOfMemory(Death):
-    """A worker gets no more memory than it has: the kernel kills it when it asks for the next megabyte."""
+    """A worker is killed, and its next process gets a megabyte more than it began with: the kernel kills it as it grows.
+
+    One that has trained for a while asks for no more memory, and what a process has counts in the group that it had it in.
+    """
 
     name = "out of memory"
     victims = (WORKER,)
@@ -37,11 +41,13 @@ class OutOfMemory(Death):
         return why_not(NO_MEMORY)
 
     def inject(self, scene: Scene) -> Injection:
-        ((worker, pid),) = scene.victims.items()
+        ((worker, before),) = scene.victims.items()
+        scene.kill(before, signal.SIGKILL)
+        pid = scene.wait_for_next(worker)
         began = scene.now()
-        signs = signs_after_deaths(scene.victims, scene.last_row, began, whole_cluster=scene.whole_cluster)
+        signs = signs_after_deaths({worker: pid}, scene.last_row, began, whole_cluster=scene.whole_cluster)
         with limited(pid, NO_MEMORY) as group:
-            lived = f"{worker} got no more memory, and the kernel did not kill it"
+            lived = f"{worker} (pid {pid}) got no more memory, and the kernel did not kill it"
             scene.wait_for(lambda: group.count("oom_kill") > 0, KILLED_WITHIN_S, lived)
         return Injection(began, signs)
 
