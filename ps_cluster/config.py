@@ -145,7 +145,7 @@ class Evaluation(_Section):
 
 
 class Checkpoints(_Section):
-    every_seconds: float = Field(gt=0)
+    every_seconds: Literal["auto"] | Annotated[float, Field(gt=0)]
     snapshot_every_seconds: float = Field(gt=0)
     keep: int = Field(ge=1)
 
