@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import shutil
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ps_cluster.cluster import isolation
 from ps_cluster.cluster.launcher import run_local
@@ -122,10 +124,14 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
     view.start(config, run_dir, dataset)
     narrator = Narrator(task, topology, run_dir, view)
 
+    def stopped(number: int) -> NoReturn:
+        view.notice(f"{task} was stopped by {signal.Signals(number).name}")
+        os._exit(128 + number)
+
     def body() -> None:
         narrator.start()
         try:
-            run_task(config, run_dir, dataset, topology, task, resume=resume)
+            run_task(config, run_dir, dataset, topology, task, resume=resume, stopped=stopped)
         except Exception as error:
             if is_taken_port(error):
                 raise _taken(task, topology) from error
