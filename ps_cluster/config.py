@@ -158,7 +158,7 @@ class Evaluation(_Section):
 
 
 class Checkpoints(_Section):
-    every_seconds: float = Field(gt=0, le=LONGEST_SECONDS)
+    every_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
     every_epochs: float | None = Field(gt=0, le=100_000)
     snapshot_every_seconds: float = Field(gt=0, le=LONGEST_SECONDS)
     keep: int = Field(ge=1, le=1_000_000)

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import shlex
 import shutil
+import signal
 import socket
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 from ps_cluster.cluster import isolation
 from ps_cluster.cluster.launcher import run_local
@@ -148,21 +150,38 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
             write_whole(run_dir.config, config.to_yaml())
         except OSError as error:
             raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-        _narrated(lambda: run_task(config, run_dir, dataset, topology, task, resume=resume), config, run_dir, dataset, topology, task)
+
+        def work(stopped: Callable[[int], NoReturn]) -> None:
+            run_task(config, run_dir, dataset, topology, task, resume=resume, stopped=stopped)
+
+        _narrated(work, config, run_dir, dataset, topology, task)
 
 
 def _narrated(
-    work: Callable[[], object], config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task
+    work: Callable[[Callable[[int], NoReturn]], None],
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    topology: ClusterTopology,
+    task: Task,
 ) -> None:
-    """Do the work of a task, say from start to end where it is, and end the process."""
+    """Do the work of a task, say from start to end where it is, and end the process.
+
+    Args:
+      work: takes what is to be done when a signal stops the task.
+    """
     view = PlainView(Output(sys.stdout), time.monotonic)
     view.start(config, run_dir, dataset)
     narrator = Narrator(task, topology, run_dir, view)
 
+    def stopped(number: int) -> NoReturn:
+        view.notice(f"{task} was stopped by {signal.Signals(number).name}")
+        os._exit(128 + number)
+
     def body() -> None:
         narrator.start()
         try:
-            work()
+            work(stopped)
         except Exception as error:
             if is_taken_port(error):
                 raise _taken(task, topology) from error

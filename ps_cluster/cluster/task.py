@@ -89,17 +89,21 @@ def run_task(
     *,
     resume: bool,
     index: int | None = None,
+    stopped: Callable[[int], None] | None = None,
 ) -> None:
     """Does what `task` is there for; returns when it is done, which only the leader and the evaluator ever are.
 
     Args:
       task: as TensorFlow names it.
       index: that of the run, by which its files and rows name it; None where it is the same.
+      stopped: takes the number of the signal that stops a task that does not lead; it ends the process.
     """
     # The evaluator is left out of a TF_CONFIG that came from outside: who reads it would wait for its answer.
     os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
     drain = _drain_on_signal() if task == topology.leader else None
-    if drain is None:
+    if drain is None and stopped is not None:
+        _hear_stop_signals(stopped)
+    elif drain is None:
         # Python would only note a Ctrl-C and wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     locks.share(run_dir.alive)
@@ -127,12 +131,24 @@ def run_task(
 
 
 def _drain_on_signal() -> threading.Event:
-    """An event set by the first stop signal; the second one ends the process.
-
-    A thread of its own hears of them, because Python runs signal handlers in the main thread, which may be inside
-    TensorFlow. Blocking them for a `sigwait` would not do: numpy's threads were there before.
-    """
+    """An event set by the first stop signal; the second one ends the process."""
     drain = threading.Event()
+
+    def hear(number: int) -> None:
+        if drain.is_set():
+            os._exit(128 + number)
+        drain.set()
+
+    _hear_stop_signals(hear)
+    return drain
+
+
+def _hear_stop_signals(hear: Callable[[int], None]) -> None:
+    """Call `hear` with the number of each stop signal.
+
+    A thread of its own does, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
+    Blocking them for a `sigwait` would not do: numpy's threads were there before.
+    """
     heard, told = os.pipe()
     os.set_blocking(told, False)
     signal.set_wakeup_fd(told)
@@ -144,12 +160,9 @@ def _drain_on_signal() -> threading.Event:
     def listen() -> None:
         while True:
             if (number := os.read(heard, 1)[0]) in numbers:
-                if drain.is_set():
-                    os._exit(128 + number)
-                drain.set()
+                hear(number)
 
     threading.Thread(target=listen, name="signals", daemon=True).start()
-    return drain
 
 
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:

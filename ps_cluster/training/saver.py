@@ -18,6 +18,9 @@ from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
 ALL = 10**9
+# Of checkpoints where the interval is "auto". Scoring one takes 5 s of a core for the largest network here, which is one in 24 of
+# what two cores have in a minute; a run of seconds has several scores all the same.
+FIRST_S, LONGEST_S = 5.0, 60.0
 # The chief hands out no steps while it saves: no more than 5 % of the time, unless the disk is so slow that a long pause
 # would risk more work than it saves.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
@@ -67,7 +70,7 @@ class Saver:
         if settings.every_epochs is not None:
             before, self._epochs = self._epochs, self._whole_epochs()
             return self._epochs > before
-        return self._clock() - self._saved[self._run_dir.checkpoints] >= settings.every_seconds
+        return self._clock() - self._saved[self._run_dir.checkpoints] >= self._checkpoint_every_s
 
     def _snapshot_is_due(self) -> bool:
         every_s = self._config.checkpoints.snapshot_every_seconds
@@ -82,6 +85,14 @@ class Saver:
     def _checkpoints_kept(self) -> int:
         """How many: all where each is to be scored later."""
         return ALL if self._config.evaluation.after_training else self._config.checkpoints.keep
+
+    @property
+    def _checkpoint_every_s(self) -> float:
+        """From one checkpoint to the next: with "auto" as long as was trained before it, within bounds."""
+        if (setting := self._config.checkpoints.every_seconds) != "auto":
+            return setting
+        since_s = self._clock() - self._saved[self._run_dir.checkpoints]
+        return min(LONGEST_S, max(FIRST_S, self._progress.clock.seconds - since_s))
 
     def save_last(self) -> None:
         """The last checkpoint; snapshots are of no use behind it. Raises RunFailed where the disk refuses."""

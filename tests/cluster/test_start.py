@@ -36,7 +36,7 @@ def one_task(tmp_path, monkeypatch):
     monkeypatch.setattr(start, "resolve_data", lambda *_, notify: dataset)
     monkeypatch.setattr(start, "end_with", lambda body, *_: body())
     told = []
-    monkeypatch.setattr(start, "run_task", lambda *arguments, resume: told.extend(arguments))
+    monkeypatch.setattr(start, "run_task", lambda *arguments, **_: told.extend(arguments))
 
     def call(mode, cluster, kind, index=0, *, resume=False, values=None):
         given = {"training.mode": mode, "model.precision": "float32", "data.dataset": "synthetic"}

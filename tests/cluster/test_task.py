@@ -211,3 +211,25 @@ def test_a_task_does_what_it_is_there_for_in_its_mode(framed, mode, kind, index,
     assert found["drains"] is leads and found["dies_of_sigterm"] is not leads, "only the leader is asked to drain"
     assert found["files"] == ([] if identity is None else DATA) and found.get("identity") == identity
     assert found["cluster"] == {"sync": ["worker"], "single": ["chief"]}.get(mode, ["chief", "ps", "worker"])
+
+
+STOPPED = """
+def stopped(number):
+    print('stopped by', number, flush=True)
+    os._exit(128 + number)
+sys.modules['ps_cluster.cluster.server'] = types = type(sys)('server')
+types.serve = lambda *_: (print('up', flush=True), __import__('numpy').sort(__import__('numpy').random.rand(2 * 10**7)))
+from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.config import build_config
+from ps_cluster.data.packed import PackedDataset
+cluster = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3"]})
+dataset = PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
+task.run_task(build_config(), RunDir(Path(sys.argv[1])), dataset, cluster, Task("ps", 0), resume=False, stopped=stopped)"""
+
+
+def test_a_server_that_is_stopped_by_hand_can_say_so_while_its_main_thread_is_busy(framed):
+    process = framed(STOPPED.lstrip())
+    assert process.stdout.readline() == "up\n"
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == f"stopped by {signal.SIGINT}\n"
+    assert process.returncode == 128 + signal.SIGINT

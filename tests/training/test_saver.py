@@ -8,7 +8,7 @@ from ps_cluster.training.journal import JournalNotWritten
 from ps_cluster.training.ledger import COUNTS
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import SNAPSHOTS_KEPT, Saver
-from ps_cluster.training.training_clock import Times
+from ps_cluster.training.training_clock import Times, TrainingClock
 
 
 class FakeBooks:
@@ -155,3 +155,21 @@ def test_the_last_checkpoint_replaces_the_snapshots_or_fails_loudly(saving):
     saving.run_dir.checkpoints.write_text("in the way")
     with pytest.raises(checkpoints.CheckpointNotWritten, match="checkpoint"):
         saving.saver.save_last()
+
+
+@pytest.mark.parametrize(("before_s", "at"), [(0, [5, 10, 20, 40, 80, 140, 200, 260]), (100, [60, 120, 180, 240])])
+def test_checkpoints_come_early_in_a_run_and_once_a_minute_later(tmp_path, before_s, at):
+    """`at`: seconds of this session, which goes on after so many of an earlier one."""
+    config, clock = build_config(overrides={"checkpoints.snapshot_every_seconds": 1e6}), Clock()
+    assert config.checkpoints.every_seconds == "auto"
+    progress = RunProgress(config, 100, TrainingClock(monotonic=clock, wall=clock))
+    progress.clock.restart(Times(seconds=float(before_s)), None)
+    run_dir = RunDir.create(tmp_path / "run")
+    saver = Saver(config, run_dir, "synthetic", FakeBooks(clock), progress, clock=clock)
+    progress.clock.start()
+    found = []
+    for clock.now in range(1, 270):
+        saver.save_when_due()
+        if max(checkpoints.steps(run_dir.checkpoints), default=0) > len(found):  # FakeBooks counts them
+            found.append(clock.now)
+    assert found == at
