@@ -34,12 +34,19 @@ SCORED_AT_ONCE = 500
 @click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="synthetic")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is.")
 def main(
-    seeds: Sequence[int], factors: Sequence[float], model: str, epochs: float | None, dataset: str, data_dir: Path | None
+    seeds: Sequence[int],
+    factors: Sequence[float],
+    model: str,
+    epochs: float | None,
+    dataset: str,
+    data_dir: Path | None,
 ) -> None:
     """Train with wrong updates and without, and print each test accuracy."""
     packed = open_data(dataset, data_dir)
     length = {} if epochs is None else {"training.epochs": epochs}
-    click.echo(f"{model}, {packed.name} ({packed.kind}), test accuracy [%], one process, gradients {STALENESS} versions old")
+    click.echo(
+        f"{model}, {packed.name} ({packed.kind}), test accuracy [%], one process, gradients {STALENESS} versions old"
+    )
     for factor in factors:
         found = []
         for seed in seeds:
@@ -47,7 +54,9 @@ def main(
             found.append(100 * accuracy(complete_config(build_config(None, values), packed), packed, factor))
         spread = f", sd {np.std(found, ddof=1):.2f}" if len(found) > 1 else ""
         listed = ", ".join(f"{value:.2f}" for value in found)
-        click.echo(f"factor {factor:g} of one in {EVERY}: {listed}: mean {np.mean(found):.2f}{spread}, n = {len(found)}")
+        click.echo(
+            f"factor {factor:g} of one in {EVERY}: {listed}: mean {np.mean(found):.2f}{spread}, n = {len(found)}"
+        )
 
 
 def accuracy(config: RunConfig, dataset: PackedDataset, factor: float) -> float:

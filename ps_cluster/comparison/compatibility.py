@@ -12,9 +12,7 @@ from ps_cluster.errors import UserError
 EXAMPLES_TOLERANCE = 0.02
 
 
-def check(
-    records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()
-) -> list[str]:
+def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()) -> list[str]:
     """What is unequal among the runs, a sentence each; to be said on top of everything that is made of them.
 
     Args:

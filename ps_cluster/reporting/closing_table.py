@@ -113,7 +113,9 @@ def _accuracy(evaluation: Json) -> Text:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] != evaluation["step"]:
         on = "test images" if evaluation["validation_accuracy"] is None else "images held out"
-        text.append(f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}, chosen on {on}")
+        text.append(
+            f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}, chosen on {on}"
+        )
     return text
 
 
