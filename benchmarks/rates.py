@@ -2,8 +2,8 @@
 
     python -m benchmarks.rates --model tutorial_cnn --modes async,sync,single --epochs 4 --data-dir DATA --output runs/rates
 
-Trains the whole grid, goes on where it was interrupted, and writes rates.md (every point), rates.json and modes.yaml, whose lines
-belong into the recipe of the network. The test images have no say in it.
+Trains the whole grid, goes on where it was interrupted, and writes rates.md (every point), rates.json and modes.yaml, whose
+lines belong into the recipe of the network. The test images have no say in it.
 """
 
 from __future__ import annotations
@@ -58,7 +58,9 @@ class Point:
 @click.option("--held-out", type=click.IntRange(1), default=HELD_OUT, help="Training images that choose.")
 @click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of runs and table.")
+@click.option(
+    "--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of runs and table."
+)
 def main(output: Path, **grid: Any) -> None:
     """Train a grid of learning rates and momenta for each mode, and write what came out."""
     os.environ.update(environment.for_tensorflow(os.environ))
@@ -97,9 +99,7 @@ def comparison(
         "model.name": model, "training.epochs": epochs, "evaluation.validation_examples": held_out,
         "data.dataset": dataset, "data.data_dir": str(data_dir) if data_dir else None,
     }  # fmt: skip
-    return Comparison(
-        arms=arms, seeds=seeds, batches=("same_per_worker",), learning_rate="same", settings=settings
-    )
+    return Comparison(arms=arms, seeds=seeds, batches=("same_per_worker",), learning_rate="same", settings=settings)
 
 
 def read_points(roots: Sequence[Path]) -> list[Point]:
@@ -141,13 +141,10 @@ def table(points: Sequence[Point]) -> str:
 def recipe_lines(points: Sequence[Point]) -> str:
     """Return the best points as `modes:` of a recipe."""
     entries = (
-        Found(
-            mode=mode, workers=workers, batch_size_per_worker=batch, learning_rate=point.learning_rate, momentum=point.momentum
-        )
+        dict(zip(Found.model_fields, (*point.place, point.learning_rate, point.momentum), strict=True))
         for point in best(points)
-        for mode, workers, batch in (point.place,)
     )
-    lines = (", ".join(f"{name}: {value}" for name, value in entry) for entry in entries)
+    lines = (", ".join(f"{name}: {value}" for name, value in entry.items()) for entry in entries)
     return "modes:\n" + "".join(f"- {{{line}}}\n" for line in lines)
 
 
@@ -157,7 +154,8 @@ def at_the_edge(points: Sequence[Point]) -> Iterator[str]:
         rates = [other.learning_rate for other in points if other.place == point.place]
         if len(set(rates)) > 1 and point.learning_rate in (min(rates), max(rates)):
             mode, _, batch = point.place
-            yield f"{mode}, batch {batch}: the best rate, {point.learning_rate:.4g}, is at the edge of the grid: widen --factors"
+            rate = f"{point.learning_rate:.4g}"
+            yield f"{mode}, batch {batch}: the best rate, {rate}, is at the edge of the grid: widen --factors"
 
 
 def _rule_of(model: str) -> str:

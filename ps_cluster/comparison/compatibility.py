@@ -13,9 +13,7 @@ from ps_cluster.files.plain_text import one_line
 EXAMPLES_TOLERANCE = 0.02
 
 
-def check(
-    records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()
-) -> list[str]:
+def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()) -> list[str]:
     """What is unequal among the runs, a sentence each; to be said on top of everything that is made of them.
 
     Args:

@@ -40,10 +40,11 @@ class Comparison(BaseModel):
     """What is compared. `settings` holds the sections of a run's configuration that all runs share.
 
     `batches`: "same_per_update" gives every update the same number of images, workers x batch size, whoever computes
-    them; "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has none for the
-    mode, workers and batch, "linear" multiplies its own by the images of an update over the batch size (Goyal et al. 2017,
-    arXiv:1706.02677, section 2.1, for SGD); "same" does not. Checkpoints are written after every `score_every_epochs` passes over
-    the training images, in all modes alike, and scored when training has ended, so that scoring takes no time from it.
+    them; "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has none
+    for the mode, workers and batch, "linear" multiplies its own by the images of an update over the batch size (Goyal et
+    al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. Checkpoints are written after every
+    `score_every_epochs` passes over the training images, in all modes alike, and scored when training has ended, so that
+    scoring takes no time from it.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
@@ -157,21 +158,11 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
         return
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":
-        # A single process has to come to as many images as the workers of the others.
+        # A single process, which has no workers, has to come to as many images as those of the others.
         workers = flat(comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
-        per_step, left = divmod(size * workers, config.gradients_per_update * config.batches_per_step)
-        if left:
-            raise UserError(
-                f"training.batch_size_per_worker: got {size}: {workers} times that can't be split into "
-                f"the {config.gradients_per_update} gradients of mode {arm.mode}"
-            )
-        values["training.batch_size_per_worker"] = per_step
+        values["training.batch_size_per_worker"] = _share_of_an_update(config, workers)
     values["cluster.straggler"] = straggler
-    config = build_config(None, deepcopy(values))
-    alike: dict[str, Any] = {"checkpoints.every_epochs": comparison.score_every_epochs, "evaluation.after_training": True}
-    if config.cluster.pin_workers == "auto":  # would pin in some modes only: the mode would not be all that differs
-        alike["cluster.pin_workers"] = False
-    config = config.with_values(alike)
+    config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
     if comparison.learning_rate == "linear" and not was_found(config):
         times = config.training.batch_size_per_worker * config.gradients_per_update / size
         config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})
@@ -187,3 +178,25 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
     if len(name) > LONGEST_NAME:
         name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
     yield PlannedRun(f"{name}-seed{seed}", config)
+
+
+def _share_of_an_update(config: RunConfig, workers: int) -> int:
+    """Return a worker's batch for which an update sees workers x batch size images in every mode."""
+    size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
+    share, left = divmod(size * workers, gradients * config.batches_per_step)
+    if left:
+        raise UserError(
+            f"training.batch_size_per_worker: got {size}: {workers} times that can't be split into "
+            f"the {gradients} gradients of mode {config.training.mode}"
+        )
+    return share
+
+
+def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
+    """Return the configuration with what is the same in all modes unless an arm says otherwise."""
+    values: dict[str, Any] = {"evaluation.after_training": True}
+    if config.checkpoints.every_epochs is None:
+        values["checkpoints.every_epochs"] = comparison.score_every_epochs
+    if config.cluster.pin_workers == "auto":  # would pin in some modes only: the mode would not be all that differs
+        values["cluster.pin_workers"] = False
+    return config.with_values(values)

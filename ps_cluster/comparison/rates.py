@@ -30,7 +30,7 @@ def was_found(config: RunConfig) -> bool:
 
 
 def was_scaled(config: RunConfig) -> bool:
-    """Return whether the rate is the network's own times the images of an update over those of a worker's batch, and not found."""
+    """Return whether the rate is the network's own times the images of an update over its batch, and was not found."""
     # With a rule that is given nothing comes from the recipe's table: this is the network's own rate.
     own = build_config(None, {"model.name": config.model.name, "optimizer.rule": config.optimizer.rule})
     images = config.training.batch_size_per_worker * config.gradients_per_update

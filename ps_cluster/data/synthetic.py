@@ -1,4 +1,4 @@
-"""A generated stand-in for CIFAR-10: blends of ten shapes that a convolutional network learns to tell and a linear model cannot.
+"""A generated stand-in for CIFAR-10: blends of ten shapes, which a convolutional network can tell and a linear model cannot.
 
 Every image shows one shape at a random place, size and rotation, in a random colour on a random background, under
 clutter that has nothing to do with the label. Shape and background colours have the same distribution whatever the

@@ -94,7 +94,9 @@ class Records:
             os.fsync(file.fileno())
         beside.replace(self._run_dir.best_model)
         checkpoints.write(folder / "checkpoint.npz", checkpoint)
-        write_json(self._best_file, {name: row[name] for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")})
+        write_json(
+            self._best_file, {name: row[name] for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")}
+        )
 
     def add(self, row: Row) -> None:
         append_row(self._run_dir.evaluation, row)

@@ -1,4 +1,7 @@
-"""A checkpoint's accuracy and loss on the whole test set, and its accuracy on images held out from training. Imports TensorFlow when the first scorer is made."""
+"""A checkpoint's accuracy and loss on the whole test set, and its accuracy on images held out from training.
+
+Imports TensorFlow when the first scorer is made.
+"""
 
 from __future__ import annotations
 
@@ -50,7 +53,9 @@ class Scorer:
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         self.test_examples = dataset.test_examples
         self._test = dataset.images("test"), dataset.labels("test")
-        self._held_out = (dataset.images("validation"), dataset.labels("validation")) if dataset.validation_examples else None
+        self._held_out = (
+            (dataset.images("validation"), dataset.labels("validation")) if dataset.validation_examples else None
+        )
         self._model = build(
             config.model.name,
             len(dataset.classes),

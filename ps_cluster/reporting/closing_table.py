@@ -112,7 +112,9 @@ def _accuracy(evaluation: Json, last_step: int) -> Text:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] != evaluation["step"]:
         on = "test images" if evaluation["validation_accuracy"] is None else "images held out"
-        text.append(f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}, chosen on {on}")
+        text.append(
+            f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}, chosen on {on}"
+        )
     if evaluation["step"] < last_step:
         text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
     return text

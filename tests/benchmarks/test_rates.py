@@ -34,7 +34,9 @@ def test_the_grid_is_trained_with_the_rates_it_names_on_all_but_the_images_held_
 def test_elastic_is_tried_with_the_only_rule_that_it_has():
     (config,) = (
         run.config
-        for run in planned_runs(rates.comparison(**GRID | {"modes": ("elastic",), "factors": (1.0,), "momenta": (0.0,)}))
+        for run in planned_runs(
+            rates.comparison(**GRID | {"modes": ("elastic",), "factors": (1.0,), "momenta": (0.0,)})
+        )
     )
     assert config.optimizer.rule == "sgd"
 

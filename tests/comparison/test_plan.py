@@ -158,7 +158,10 @@ def test_all_modes_are_scored_after_the_same_images_and_only_when_training_has_e
 
 
 def test_an_arm_may_have_batches_of_its_own():
-    changes = {"seeds": 1, "arms": [{"mode": "async", "batches": ["same_per_update", "same_per_worker"]}, {"mode": "sync"}]}
+    changes = {
+        "seeds": 1,
+        "arms": [{"mode": "async", "batches": ["same_per_update", "same_per_worker"]}, {"mode": "sync"}],
+    }
     runs = planned_runs(read_comparison(None, PER_UPDATE | changes, SMALL | {"training.steps": None}))
     names = ["async-batch=384-none-seed0", "sync-batch=128-none-seed0", "async-batch=128-none-seed0"]
     assert [run.name for run in runs] == names
@@ -170,5 +173,7 @@ def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
     assert order == training_order(runs) and sorted(run.name for run in order) == sorted(run.name for run in runs)
     seeds = [run.config.training.seed for run in order]
     assert seeds == sorted(seeds), "seed by seed"
-    by_seed = {tuple(run.config.training.mode for run in order if run.config.training.seed == seed) for seed in range(6)}
+    by_seed = {
+        tuple(run.config.training.mode for run in order if run.config.training.seed == seed) for seed in range(6)
+    }
     assert len(by_seed) > 3, "and no arm always after the same other"
