@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -17,7 +16,12 @@ import psutil
 
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.topology import Task
-from ps_cluster.run_dir import RowTail, RunDir
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail
+from ps_cluster.rows.cluster import ClusterFile
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.summary import Summary
+from ps_cluster.run_dir import RunDir
 
 CLI = Path(__file__).resolve().parents[2] / "cli.py"
 STOP_S = 20.0  # from the second SIGINT to SIGKILL
@@ -37,7 +41,7 @@ class TrainingRun:
         self.root = root.resolve()
         self._run_dir = RunDir(self.root)
         self._output = output
-        self._progress = RowTail(self._run_dir.progress)
+        self._progress = RowTail(self._run_dir.progress, ProgressRow)
         what = ("--resume", str(self.root)) if options is None else ("--run-dir", str(self.root), *options)
         with output.open("ab") as file:
             self._popen = subprocess.Popen(
@@ -62,18 +66,18 @@ class TrainingRun:
 
     def new_rows(self) -> list[dict[str, Any]]:
         """The rows of progress since the last call."""
-        return self._progress.new_rows()
+        return [row.model_dump() for row in self._progress.new_rows()]
 
     def running(self) -> dict[Task, int]:
         """The pids of its tasks, of those that run: not dead, not frozen."""
         try:
-            tasks = json.loads(self._run_dir.cluster.read_text(encoding="utf-8"))["tasks"]
+            tasks = read_json(self._run_dir.cluster, ClusterFile).tasks
         except FileNotFoundError:
             return {}
-        return {Task(task["type"], task["index"]): task["pid"] for task in tasks if self._runs(task["pid"])}
+        return {Task(task.type, task.index): task.pid for task in tasks if self._runs(task.pid)}
 
     def summary(self) -> dict[str, Any]:
-        return json.loads(self._run_dir.summary.read_text(encoding="utf-8"))
+        return read_json(self._run_dir.summary, Summary).model_dump()
 
     def interrupt(self) -> None:
         """What Ctrl-C does."""

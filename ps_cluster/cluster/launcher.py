@@ -101,6 +101,7 @@ def run_local(
                 silences=[silent.to_json() for silent in watch.silences],
                 usage=cluster.usage.report(),
                 machine=machine.describe(),
+                notify=view.notice,
             )
         except OSError as error:
             _exit_code(ending, left)  # says what went wrong first

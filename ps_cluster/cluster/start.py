@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -18,7 +17,9 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
 from ps_cluster.reporting.progress import ProgressView
+from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir, write_whole
 from ps_cluster.training import checkpoints
 from ps_cluster.training.resume import newest_checkpoint
@@ -48,22 +49,24 @@ def resume_run(root: Path, *, view: ProgressView, began: float | None = None) ->
     dataset = sources.of_run(
         run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
     )
-    if _is_complete(run_dir, config, dataset):
+    if _is_complete(run_dir, config, dataset, view.notice):
         view.notice(f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}")
         return 0
     return run_local(config, run_dir, dataset, resume=True, view=view, began=began)
 
 
-def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset) -> bool:
-    """Whether all is trained, scored where it is to be scored, and summed up."""
-    ended = checkpoints.ended(run_dir.checkpoints) or {}
+def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
+    """Whether all is trained, scored where it is to be scored, and summed up. What can't be read is written anew."""
     try:
-        written = json.loads(run_dir.summary.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
+    except FileNotFoundError:
         return False
-    last_step, scored = ended.get("last_step", 0), (written.get("evaluation") or {}).get("step")
-    trained = written["outcome"] == "completed" and last_step >= config.total_updates(dataset.train_examples)
-    return trained and (scored == last_step or not config.cluster.evaluator)
+    except UserError as error:
+        notify(f"to be written anew: {error}")
+        return False
+    last_step = ended.last_step if ended else 0
+    trained = written.outcome == "completed" and last_step >= config.total_updates(dataset.train_examples)
+    return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
 
 
 def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume: bool, notify: Notify) -> None:

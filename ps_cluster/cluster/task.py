@@ -28,6 +28,8 @@ from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task,
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.plain_text import one_line
+from ps_cluster.rows.cluster import TaskError
 from ps_cluster.run_dir import RunDir, say, say_the_rest, write_json
 
 FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
@@ -148,25 +150,25 @@ def _drain_on_signal() -> threading.Event:
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     """Writes down what ended the task and returns its exit code."""
     bad_input, told_in_a_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
-    lines = " ".join(str(error).split())
+    lines = one_line(str(error))
     with contextlib.suppress(OSError):  # the disk may be full
         if told_in_a_line:
             print(f"Error: {lines}", file=sys.stderr)
         else:
             traceback.print_exception(error)
     message = lines if told_in_a_line else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
-    content = {
-        "time": time.time(),
-        "type": task.type,
-        "index": task.index,
-        "pid": os.getpid(),
-        "message": message,
-        "traceback": "".join(traceback.format_exception(error)),
-        "user_error": bad_input,
-        "final": told_in_a_line,
-    }
+    content = TaskError(
+        time=time.time(),
+        type=task.type,
+        index=task.index,
+        pid=os.getpid(),
+        message=message,
+        traceback="".join(traceback.format_exception(error)),
+        user_error=bad_input,
+        final=told_in_a_line,
+    )
     try:
-        write_json(run_dir.error(task.type, task.index), content)
+        write_json(run_dir.error(task.type, task.index), content.model_dump())
     except OSError as full:
         say(f"the error could not be written down: {full}")
     if any(_NO_SERVER in str(cause) for cause in _causes(error)):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from pathlib import Path
 
@@ -11,7 +10,9 @@ import yaml
 from ps_cluster.cluster.start import resolve_data, start_run
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs
 from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
 from ps_cluster.reporting.progress import make_view
+from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir, write_whole
 
 PLAN = "comparison.yaml"
@@ -48,7 +49,7 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
 
 def _completed(root: Path) -> bool:
     summary = RunDir(root).summary
-    return summary.is_file() and json.loads(summary.read_text(encoding="utf-8"))["outcome"] == "completed"
+    return summary.is_file() and read_json(summary, Summary).outcome == "completed"
 
 
 def _claim(output: Path, comparison: Comparison) -> None:

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-from ps_cluster.run_dir import RunDir, append_row, read_rows, write_json
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import append_row, read_rows
+from ps_cluster.rows.scores import BestRecord, EvaluationRow
+from ps_cluster.run_dir import RunDir, write_json
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
-
-Row = dict[str, Any]
 
 
 class Records:
@@ -25,11 +25,11 @@ class Records:
         self._lock = None
         self._refused = False
 
-    def rows(self) -> list[Row]:
-        return list(read_rows(self._run_dir.evaluation))
+    def rows(self) -> list[EvaluationRow]:
+        return list(read_rows(self._run_dir.evaluation, EvaluationRow))
 
     def steps(self) -> set[int]:
-        return {row["step"] for row in self.rows()}
+        return {row.step for row in self.rows()}
 
     def acquire(self) -> bool:
         """Whether this process may record; says once why not. Asked again later it may be its turn."""
@@ -59,20 +59,24 @@ class Records:
     def is_best(self, accuracy: float) -> bool:
         """Whether `accuracy` beats the model in best/; an equal one that came earlier stays."""
         best = self._best()
-        return best is None or accuracy > best["test_accuracy"]
+        return best is None or accuracy > best.test_accuracy
 
-    def _best(self) -> Row | None:
+    def _best(self) -> BestRecord | None:
+        if not self._run_dir.best_model.is_file():
+            return None
         try:
-            best = json.loads(self._best_file.read_text(encoding="utf-8"))
-            return best if self._run_dir.best_model.is_file() and "test_accuracy" in best else None
-        except (OSError, ValueError):
+            return read_json(self._best_file, BestRecord)
+        except FileNotFoundError:
+            return None
+        except UserError as error:
+            self._notify(f"the best model so far is not known, this one takes its place: {error}")
             return None
 
     @property
     def _best_file(self) -> Path:
         return self._run_dir.best / "best.json"
 
-    def keep_best(self, checkpoint: Checkpoint, row: Row, save_model: Callable[[Path], None]) -> None:
+    def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
         """Puts a model and its checkpoint into best/. `best.json` comes last: until then the old score stands."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
@@ -84,7 +88,8 @@ class Records:
             os.fsync(file.fileno())
         beside.replace(self._run_dir.best_model)
         checkpoints.write(folder / "checkpoint.npz", checkpoint)
-        write_json(self._best_file, {name: row[name] for name in ("step", "test_accuracy", "test_loss")})
+        best = BestRecord(step=row.step, test_accuracy=row.test_accuracy, test_loss=row.test_loss)
+        write_json(self._best_file, best.model_dump())
 
-    def add(self, row: Row) -> None:
+    def add(self, row: EvaluationRow) -> None:
         append_row(self._run_dir.evaluation, row)

@@ -5,21 +5,33 @@ from __future__ import annotations
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from ps_cluster.files.malformed import Malformed
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Return a regular file, open for reading. A pipe or device is refused, not waited for.
+
+    Raises:
+      OSError: the system refused.
+      Malformed: no regular file.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise Malformed("is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a regular file of at most `most_bytes` bytes. A pipe or device is refused, not waited for.
+    """Return the content of a regular file of at most `most_bytes` bytes.
 
     Raises:
       OSError: the system refused.
       Malformed: no regular file, or more bytes.
     """
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Malformed("is no regular file")
+    with open_regular(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise Malformed(f"has more than {most_bytes:,} bytes")

@@ -135,6 +135,6 @@ class ParameterStore:
             )
 
 
-def _size(name: str, array: np.ndarray) -> int:
-    """Return what must be equal for a checkpoint to fit: the number of slices, or the length of vectors."""
-    return array.shape[0] if name in _BY_SLICE else array.shape[-1]
+def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
+    """Return what must be equal for a checkpoint to fit: the number of slices, or how vectors lie and how long they are."""
+    return array.shape[:1] if name in _BY_SLICE else (array.ndim, array.shape[-1])
