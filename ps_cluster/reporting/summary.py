@@ -26,6 +26,7 @@ __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
 
 SCHEMA = 2  # 1: train_seconds and examples_per_second began anew with every chief, startup_seconds was the last one's
 
+UPDATES = tuple(Updates.model_fields)  # names
 FROM_TRAINING = (
     "updates", "gradients", "proof", "staleness", "examples_per_second", "train_seconds", "goodput", "rolled_back_seconds",
     "interrupted_seconds",

@@ -90,10 +90,10 @@ def test_a_checkpoint_says_where_the_run_is_and_what_it_took(saving):
     saving(2)
     found = checkpoints.load_newest_good([saving.run_dir.snapshots], print)
     assert (found.step, found.arrays["weights"].tolist()) == (1, [1, 1, 1])
-    assert (found.meta["dataset_kind"], found.meta["examples"], found.meta["train_seconds"]) == ("synthetic", 0, 0)
-    assert training_clock.from_json(found.meta["times"]) == Times()
+    assert (found.meta.dataset_kind, found.meta.examples, found.meta.train_seconds) == ("synthetic", 0, 0)
+    assert found.meta.times == Times()
     progress = RunProgress(build_config(), 100)
-    assert found.meta["progress"] == progress.state
+    assert found.meta.progress == progress.state
 
 
 def test_training_goes_on_when_the_disk_refuses_a_snapshot_and_says_so(saving):
