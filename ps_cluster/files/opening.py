@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from pathlib import Path
@@ -14,12 +15,15 @@ def open_regular(path: Path) -> BinaryIO:
     """Return a regular file, open for reading. A pipe or device is refused, not waited for.
 
     Raises:
-      OSError: the system refused.
+      OSError: the system refused, or it is a folder.
       Malformed: no regular file.
     """
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY)
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
         raise Malformed("is no regular file")
     return os.fdopen(descriptor, "rb")
 

@@ -374,8 +374,8 @@ def test_the_last_checkpoint_is_scored_over_six_views_where_that_is_asked_for(ru
     save(run_dir, 20, always(3, network))
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
     plain, both = evaluate(run_dir.root, notify=print)
-    assert plain["augmented_test_accuracy"] is None
-    assert both["augmented_test_accuracy"] == both["test_accuracy"], "these weights know one class in every view"
+    assert plain.augmented_test_accuracy is None
+    assert both.augmented_test_accuracy == both.test_accuracy, "these weights know one class in every view"
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [20, 20]
     assert evaluate(run_dir.root, notify=print) == [], "an evaluator started again has nothing left to score"
     save(run_dir, 30, network[1])
