@@ -22,7 +22,7 @@ from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir, write_whole
 from ps_cluster.training import checkpoints
-from ps_cluster.training.resume import newest_checkpoint
+from ps_cluster.training.resume import check_journals, newest_checkpoint
 
 Notify = Callable[[str], None]
 
@@ -52,6 +52,7 @@ def resume_run(root: Path, *, view: ProgressView, began: float | None = None) ->
     if _is_complete(run_dir, config, dataset, view.notice):
         view.notice(f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}")
         return 0
+    check_journals(newest_checkpoint(config, run_dir, dataset.train_examples, view.notice), run_dir)
     return run_local(config, run_dir, dataset, resume=True, view=view, began=began)
 
 
