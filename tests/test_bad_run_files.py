@@ -30,7 +30,7 @@ MOST_BYTES, MOST_SECONDS, MOST_CHARACTERS = 400 * 2**20, 15.0, 2000
 GIB = 2**30
 
 RESUME, EVALUATE = "run --resume RUN", "evaluate --once --checkpoint-dir RUN"
-COMPARE, CALIBRATE, CHECK = "compare RUN --output out", "simulate --from RUN", "simulate --check RUN"
+COMPARE, CALIBRATE, CHECK = "compare RUN --output out", "simulate --workers 1 --ps 1 --from RUN", "simulate --check RUN"
 DATA = "data --dataset cifar10 --data-dir DATA"
 
 
@@ -39,7 +39,7 @@ def text(name, content):
     return lambda run: (run / name).write_text(content)
 
 
-def changed(name, **values):
+def changed(name, /, **values):
     """Keys of a JSON file are other ones; None takes them away."""
 
     def change(run):
@@ -158,12 +158,13 @@ def data_folder(content, name="data_batch_1"):
     return change
 
 
-def archive(content, pack=lambda content: gzip.compress(content, 1)):
-    """The archive holds this tar, compressed."""
+def archive(content, pack=gzip.compress, zeros_behind=0):
+    """The archive holds this tar, compressed, and so many MiB of zeros behind it."""
 
     def change(run):
         (run / "cifar").mkdir()
-        (run / "cifar/cifar-10-python.tar.gz").write_bytes(pack(content() if callable(content) else content))
+        packed = pack(content() if callable(content) else content)
+        (run / "cifar/cifar-10-python.tar.gz").write_bytes(packed + zeros(zeros_behind))
 
     return change
 
@@ -171,11 +172,13 @@ def archive(content, pack=lambda content: gzip.compress(content, 1)):
 def bomb(run):
     """20 GB of zeros, a thousand times smaller as they lie there."""
     (run / "cifar").mkdir()
-    part = gzip.compress(tar_of((member("filler", 2**33 - 1), b"")) + bytes(2**27), 1)
-    with (run / "cifar/cifar-10-python.tar.gz").open("wb") as file:
-        file.write(part)
-        for _ in range(160):
-            file.write(gzip.compress(bytes(2**20), 9) * 128)
+    begin = gzip.compress(tar_of((member("filler", 2**33 - 1), b"")))
+    (run / "cifar/cifar-10-python.tar.gz").write_bytes(begin + zeros(20 * 1024))
+
+
+def zeros(mebibytes):
+    """So many of them, compressed."""
+    return gzip.compress(bytes(2**20)) * mebibytes
 
 
 def manifest(**values):
@@ -282,7 +285,7 @@ CHECKPOINTS = [
     ("has 3 GB of weights that nothing fits", huge(STEP_NAME, 3 * GIB), "end is not that of a zip"),
     ("says that a member has 4 GB", checkpoint(lambda: declared_size(2**32 - 2)), "damaged"),
     ("has a directory of 1 TB", checkpoint(lambda: zip64_directory(2**40)), "another kind"),
-    ("is deflated", checkpoint(lambda: zipped(members(weights=npy(np.zeros(10**8, np.float32))), zipfile.ZIP_DEFLATED)),
+    ("is deflated", checkpoint(lambda: zipped(members(weights=npy(np.zeros(10**7, np.float32))), zipfile.ZIP_DEFLATED)),
      "compressed"),
     ("is packed by bzip2", checkpoint(lambda: zipped(members(), zipfile.ZIP_BZIP2)), "compressed"),
     ("is packed by LZMA", checkpoint(lambda: zipped(members(), zipfile.ZIP_LZMA)), "compressed"),
@@ -372,7 +375,7 @@ PICKLES = [
     ("BINBYTES8 of 10 GB", pickled(b"\x8e" + struct.pack("<Q", 10**10)), "damaged"),
     ("BYTEARRAY8 of 10 GB", pickled(b"\x96" + struct.pack("<Q", 10**10)), "damaged"),
     ("a tuple in a tuple as a key", data_folder(long_hash), "tuples"),
-    ("a list in a list", pickled(b"]" * 150_000 + b"a" * 149_999), "no dictionary"),
+    ("a list in a list", pickled(b"]" * 90_000 + b"a" * 89_999), "no dictionary"),
     ("a million operations", pickled(b"N0" * 500_000 + b"}"), "operations"),
     ("one text a thousand times", data_folder(copies), "more bytes than it has itself"),
     ("a call", data_folder(pickle.dumps(os.getcwd)), "getcwd"),
@@ -383,14 +386,14 @@ PICKLES = [
 TARS = [
     ("a long name of 8 GB", archive(tar_of((member("x", 2**33 - 1, tarfile.GNUTYPE_LONGNAME), b"a"))), "cut short"),
     ("fields of PAX of 8 GB", archive(tar_of((member("x", 2**33 - 1, tarfile.XHDTYPE), b"9 path=a\n"))), "cut short"),
-    ("a long name of 600 MB", archive(lambda: tar_of((member("x", 6 * 10**8, tarfile.GNUTYPE_LONGNAME), bytes(6 * 10**8)))),
+    ("a long name of 450 MB", archive(tar_of((member("x", 450 * 2**20, tarfile.GNUTYPE_LONGNAME), b"")), zeros_behind=450),
      "lacks data_batch_1"),
-    ("fields of PAX of 600 MB", archive(lambda: tar_of((member("x", 6 * 10**8, tarfile.XGLTYPE), b"9" * (6 * 10**8)))),
+    ("fields of PAX of 450 MB", archive(tar_of((member("x", 450 * 2**20, tarfile.XGLTYPE), b"")), zeros_behind=450),
      "lacks data_batch_1"),
     ("a sparse batch", archive(tar_of((member("data_batch_1", 512, tarfile.GNUTYPE_SPARSE), bytes(512)))), "lacks data_batch_1"),
     ("a batch of 5 GB", archive(tar_of((member("data_batch_1", 5 * 10**9), b""))), "5000000000 bytes"),
     ("a batch below 0", archive(tar_of((member("data_batch_1", -512), b""))), "-512 bytes"),
-    ("100,000 members", archive(lambda: tar_of(*[(member("x", 0), b"")] * 100_000)), "members"),
+    ("5,000 members", archive(lambda: tar_of((member("x", 0), b"")) * 5000), "members"),
     ("20 GB of zeros", bomb, "decompressed"),
     ("a link", archive(tar_of((member("data_batch_1", 0, tarfile.SYMTYPE), b""))), "lacks data_batch_1"),
     ("bzip2", archive(b"x" * 1000, bz2.compress), "gzip"),

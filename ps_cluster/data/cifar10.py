@@ -33,7 +33,7 @@ _BATCHES = (*_TRAIN_BATCHES, _TEST_BATCH)
 _META = "batches.meta"
 _BATCH_EXAMPLES = 10_000
 _MEMBER_BYTES_MAX = 64 * 2**20  # a batch has 31 MB; more than this is not CIFAR-10 and not worth the memory
-_ARCHIVE_BYTES_MAX = 2**30  # decompressed; CIFAR-10 has 186 MB
+_ARCHIVE_BYTES_MAX = 2**29  # decompressed; CIFAR-10 has 186 MB
 _MEMBERS_MAX = 1000  # CIFAR-10 has 9
 _CHUNK_BYTES = 2**20
 

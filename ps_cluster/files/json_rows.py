@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -20,9 +21,12 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def append_row(path: Path, row: BaseModel) -> None:
-    """One JSON object as a line, in a single write."""
-    with path.open("ab") as file:
-        file.write(row.model_dump_json().encode() + b"\n")
+    """One JSON object as a line, in a single write; behind a line that a full disk cut short it begins a new one."""
+    with path.open("a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        begin = b"\n" if file.read(1) not in (b"", b"\n") else b""
+        file.write(begin + row.model_dump_json().encode() + b"\n")
 
 
 def read_rows(path: Path, model: type[Model], notify: Callable[[str], None] = lambda line: None) -> Iterator[Model]:

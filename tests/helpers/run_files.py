@@ -39,7 +39,7 @@ SUMMARY = {
     "updates": {"scheduled": STEPS, "applied": STEPS, "duplicated": 0, "lost": 0, "rolled_back": 0, "replays_refused": 0},
     "staleness": {"mean": 0.0, "p50": 0, "p95": 0, "max": 0, "histogram": {"0": STEPS}},
     "examples_per_second": 1280.0, "train_seconds": 6.0, "cpu_seconds": 9.0, "peak_memory_bytes": 10**9,
-    "processes": [{"type": kind, "index": 0, "pid": 71, "cpu_seconds": 9.0} for kind in ("worker", "ps", "chief")],
+    "processes": [{"type": kind, "index": 0, "pid": 71, "cpu_seconds": 0.5} for kind in ("worker", "ps", "chief")],
     "machine": {"processor": "one", "cores": 2},
     "evaluation": {"test_accuracy": 0.5, "step": STEPS, "history": [SCORE]},
 }  # fmt: skip
@@ -54,7 +54,7 @@ def arrays() -> dict[str, np.ndarray]:
     return {
         "weights": np.zeros([122_570], np.float32),
         "statistics": np.zeros([0], np.float32),
-        "seen": np.zeros([1, 2**16], np.int64),
+        "seen": np.zeros([1, 2**10], np.int64),
         "counts": counts(),
         "waiting": np.zeros([0, 1 + len(COLUMNS)]),
     }
