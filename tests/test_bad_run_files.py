@@ -22,8 +22,26 @@ from cli import cli
 from ps_cluster.cluster import start
 from ps_cluster.evaluation import evaluator
 from tests.helpers.run_files import (
-    META, SCORE, STEP_NAME, STEPS, STEPS_STATE, SUMMARY, TALLY, TIMES, arrays, batch, counts, csv, ledger, member, members,
-    npy, npy_header, tar_of, write_run, zipped,
+    META,
+    SCORE,
+    STEP_NAME,
+    STEPS,
+    STEPS_STATE,
+    SUMMARY,
+    TALLY,
+    TIMES,
+    arrays,
+    batch,
+    counts,
+    csv,
+    ledger,
+    member,
+    members,
+    npy,
+    npy_header,
+    tar_of,
+    write_run,
+    zipped,
 )  # fmt: skip
 
 MOST_BYTES, MOST_SECONDS, MOST_CHARACTERS = 400 * 2**20, 15.0, 2000
@@ -241,15 +259,15 @@ SUMMARIES = [
     ("its updates are a text", COMPARE, summary(updates="80"), "updates"),
     ("its model is none", COMPARE, summary(model=None), "model"),
     ("nothing was trained", COMPARE, summary(train_seconds=0.0), "0.0 seconds"),
-    ("simulate: its processes are a text", CALIBRATE, summary(processes="none"), "processes"),
-    ("simulate: a process's time is a text", CALIBRATE,
+    ("its processes are a text", CALIBRATE, summary(processes="none"), "processes"),
+    ("a process's time is a text", CALIBRATE,
      summary(processes=[{"type": "ps", "index": 0, "pid": 1, "cpu_seconds": "9"}]), "cpu_seconds"),
-    ("simulate: parameters below 0", CALIBRATE, summary(parameter_servers=[{"index": 0, "parameters": -1}]), "parameters"),
-    ("simulate: no parameter server", CALIBRATE, summary(parameter_servers=[]), "parameter_servers"),
-    ("simulate: its time is below 0", CALIBRATE, summary(train_seconds=-1.0), "train_seconds"),
-    ("simulate: its rate is a text", CHECK, summary(examples_per_second="fast"), "examples_per_second"),
-    ("simulate: its summary is cut short", CHECK, text("summary.json", "{"), "not JSON"),
-    ("simulate: its summary is gone", CHECK, gone("summary.json"), "summary.json"),
+    ("parameters below 0", CALIBRATE, summary(parameter_servers=[{"index": 0, "parameters": -1}]), "parameters"),
+    ("no parameter server", CALIBRATE, summary(parameter_servers=[]), "parameter_servers"),
+    ("its time is below 0", CALIBRATE, summary(train_seconds=-1.0), "train_seconds"),
+    ("its rate is a text", CHECK, summary(examples_per_second="fast"), "examples_per_second"),
+    ("its summary is cut short", CHECK, text("summary.json", "{"), "not JSON"),
+    ("its summary is gone", CHECK, gone("summary.json"), "summary.json"),
 ]  # fmt: skip
 TABLES = [
     ("updates.csv has other columns", COMPARE, text("metrics/updates.csv", "step,colour\n1,2\n"), "other columns"),
@@ -262,12 +280,13 @@ TABLES = [
     ("a staleness is below 0", COMPARE, ledger_with(staleness=-3), "staleness"),
     ("a step is a half", COMPARE, ledger_with(step=0.5), "step"),
     ("a time is infinite", CALIBRATE, ledger_with(applied_time=np.inf), "applied_time"),
-    ("simulate: updates.csv is a folder", CALIBRATE, folder("metrics/updates.csv"), "directory"),
-    ("simulate: updates.csv is gone", CHECK, gone("metrics/updates.csv"), "updates.csv"),
-    ("simulate: updates.csv is no text", CHECK, lambda run: (run / "metrics/updates.csv").write_bytes(b"\xff\xfe"), "updates.csv"),
+    ("updates.csv is a folder", CALIBRATE, folder("metrics/updates.csv"), "directory"),
+    ("updates.csv is gone", CHECK, gone("metrics/updates.csv"), "updates.csv"),
+    ("updates.csv is no text", CHECK,
+     lambda run: (run / "metrics/updates.csv").write_bytes(b"\xff\xfe"), "updates.csv"),
 ]  # fmt: skip
 CONFIGS = [
-    (f"{command.split()[0]}: config.yaml {what}", command, text("config.yaml", content), says)
+    (f"config.yaml {what}", command, text("config.yaml", content), says)
     for command in (RESUME, EVALUATE, COMPARE, CALIBRATE)
     for what, content, says in (
         ("is no YAML", "cluster: [1, 2\n", "not YAML"),
@@ -321,7 +340,7 @@ CHECKPOINTS = [
      "no header of an array"),
 ]  # fmt: skip
 UNREADABLE = [
-    (f"{command.split()[0]}: the checkpoint {what}", command, damage, says)
+    (f"the checkpoint {what}", command, damage, says)
     for number, (what, damage, says) in enumerate(CHECKPOINTS)
     for command in ((EVALUATE, RESUME) if number % 8 == 0 else (EVALUATE,))
 ]
@@ -390,7 +409,8 @@ TARS = [
      "lacks data_batch_1"),
     ("fields of PAX of 450 MB", archive(tar_of((member("x", 450 * 2**20, tarfile.XGLTYPE), b"")), zeros_behind=450),
      "lacks data_batch_1"),
-    ("a sparse batch", archive(tar_of((member("data_batch_1", 512, tarfile.GNUTYPE_SPARSE), bytes(512)))), "lacks data_batch_1"),
+    ("a sparse batch", archive(tar_of((member("data_batch_1", 512, tarfile.GNUTYPE_SPARSE), bytes(512)))),
+     "lacks data_batch_1"),
     ("a batch of 5 GB", archive(tar_of((member("data_batch_1", 5 * 10**9), b""))), "5000000000 bytes"),
     ("a batch below 0", archive(tar_of((member("data_batch_1", -512), b""))), "-512 bytes"),
     ("5,000 members", archive(lambda: tar_of((member("x", 0), b"")) * 5000), "members"),
@@ -468,8 +488,12 @@ def test_the_run_that_is_damaged_here_was_sound_before(place, command):
     assert result.exit_code == 0, result.output
 
 
-@pytest.mark.parametrize(("what", "command", "damage", "says"), CASES, ids=[f"{case[1].split()[0]}: {case[0]}" for case in CASES])
-def test_a_damaged_file_is_told_in_one_line_and_takes_little_memory_and_time(place, what, command, damage, says):
+@pytest.mark.parametrize(
+    ("command", "damage", "says"),
+    [case[1:] for case in CASES],
+    ids=[f"{command.split()[0]}: {what}" for what, command, *_ in CASES],
+)
+def test_a_damaged_file_is_told_in_one_line_and_takes_little_memory_and_time(place, command, damage, says):
     damage(place / "run")
     before, began = set(place.rglob("*")), time.monotonic()
     with peak_of_memory() as peak:

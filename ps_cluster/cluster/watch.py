@@ -18,8 +18,8 @@ from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.task import PORT_TAKEN
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.config import RunConfig
-from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.files.json_rows import RowTail
+from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.rows.progress import ProgressRow
 from ps_cluster.rows.scores import EvaluationRow
 from ps_cluster.run_dir import RunDir

@@ -17,8 +17,8 @@ from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training.ledger import NO_ROWS
 from ps_cluster.training.phases import phase_shares
-from ps_cluster.training.tables import read_csv
 from ps_cluster.training.straggler_config import parse_stragglers
+from ps_cluster.training.tables import read_csv
 
 _BUSY = ("computes", "slow on purpose")  # of phases.PHASES
 

@@ -9,11 +9,11 @@ from typing import Any, TypeVar
 
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import KINDS
-from ps_cluster.reporting.closing_table import print_closing_table
-from ps_cluster.reporting.dashboard import trainer_type
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
+from ps_cluster.reporting.closing_table import print_closing_table
+from ps_cluster.reporting.dashboard import trainer_type
 from ps_cluster.rows.base import Row
 from ps_cluster.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.rows.progress import ProgressRow, WorkerRow
@@ -168,8 +168,9 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Rest
     """One row an index: the work of all processes that had it, and the newest process's pid."""
     indices = {row.index for row in rows} | {index for kind, index in tasks if kind == task_type}
     return [
-        _worker(index, [row for row in rows if row.index == index], tasks.get((task_type, index)), restarts.get((task_type, index), 0))
+        _worker(index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0))
         for index in sorted(indices)
+        for key in [(task_type, index)]
     ]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict, model_validator
 
-from ps_cluster.rows.base import Count, Histogram, Index, Number, Pid, Row, Seconds
+from ps_cluster.rows.base import Count, Histogram, Index, Number, Pid, Row
 from ps_cluster.rows.dataset import Kind
 from ps_cluster.training.training_clock import Times
 

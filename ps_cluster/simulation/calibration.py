@@ -56,7 +56,9 @@ def read_run(root: Path) -> FinishedRun:
         if not getattr(summary, name):
             raise UserError(f"{run_dir.summary.name} in '{root}': {name}: got none: nothing to calibrate from")
     if summary.train_seconds <= 0:
-        raise UserError(f"{run_dir.summary.name} in '{root}': train_seconds: got {summary.train_seconds:g}: it needs more")
+        raise UserError(
+            f"{run_dir.summary.name} in '{root}': train_seconds: got {summary.train_seconds:g}: it needs more"
+        )
     starts = sum(row.phase == "connecting" for row in read_rows(run_dir.progress, ProgressRow))
     return FinishedRun(root, load_config(run_dir.config), summary, rows, starts)
 

@@ -166,10 +166,9 @@ def _array(members: Mapping[str, Member], name: str) -> np.ndarray:
     if member not in members:
         raise Malformed(f"it has no array '{name}'")
     array = members[member].array()
-    dtype, rank = KNOWN.get(name) or KNOWN_SLOT
-    if name in KNOWN or name.startswith("slot_"):
-        if array.dtype != dtype or array.ndim not in rank:
-            raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
+    known = KNOWN_SLOT if name.startswith("slot_") else KNOWN.get(name)
+    if known and (array.dtype != known[0] or array.ndim not in known[1]):
+        raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
     return array
 
 

@@ -13,7 +13,6 @@ from ps_cluster.errors import UserError
 from ps_cluster.training.ledger import rows_of
 from ps_cluster.training.slice import Slice, Start
 
-
 _BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice
 _NO_ROWS = np.iinfo(np.int64).max  # the number of a row that will never be
 
@@ -127,9 +126,7 @@ class ParameterStore:
         for index, part in enumerate(self.slices):
             part.restore(
                 {
-                    name: array[index]
-                    if name in _BY_SLICE
-                    else np.array_split(array, len(self.slices), axis=-1)[index]
+                    name: array[index] if name in _BY_SLICE else np.array_split(array, len(self.slices), axis=-1)[index]
                     for name, array in arrays.items()
                 }
             )

@@ -60,7 +60,7 @@ def _config_of(found: Checkpoint, run_dir: RunDir) -> RunConfig:
         config = RunConfig.model_validate(found.meta.config)
     except ValidationError as error:
         raise earlier from error
-    if found.meta.progress is None or found.meta.times is None or not LEDGER <= found.arrays.keys():
+    if found.meta.progress is None or found.meta.times is None or not found.arrays.keys() >= LEDGER:
         raise earlier
     if [found.arrays[name].shape[1] for name in ("counts", "waiting")] != [len(COUNTS), 1 + len(COLUMNS)]:
         raise earlier

@@ -11,10 +11,10 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.models import flat, registry
-from ps_cluster.reporting.tensorboard import TrainingWriter
 from ps_cluster.files.json_rows import append_row, last_row
 from ps_cluster.files.malformed import Malformed
+from ps_cluster.models import flat, registry
+from ps_cluster.reporting.tensorboard import TrainingWriter
 from ps_cluster.rows.progress import ProgressRow
 from ps_cluster.rows.training import Proof, Server, TrainingResult
 from ps_cluster.run_dir import LIFE, RunDir, say, write_json

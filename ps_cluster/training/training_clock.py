@@ -67,9 +67,7 @@ class Times(Row):
         """Return the times after updates were seen that were applied from `first` to `last`."""
         if self.resumed_update is not None:
             last = max(self.last_update, last)
-            return self.model_copy(
-                update={"last_update": last, "stood": (*self.stood[:-1], (self.stood[-1][0], last))}
-            )
+            return self.model_copy(update={"last_update": last, "stood": (*self.stood[:-1], (self.stood[-1][0], last))})
         waited = first - (first if self.last_update is None else self.last_update)
         return self.model_copy(
             update={

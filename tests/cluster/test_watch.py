@@ -1,7 +1,6 @@
 """The watch over a cluster that follows a table of events, on a clock that moves only when somebody waits."""
 
 import itertools
-import json
 import signal
 from collections import Counter
 

@@ -195,7 +195,9 @@ def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
     with pytest.raises(RunFailed, match="^the last checkpoint, of step 20, is not scored: .*damaged"):
         evaluate(run_dir.root, notify=lines.append)
     assert "passed over" in lines[0] and "step-000000020" in lines[0]
-    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], "the newest that can be read is scored"
+    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], (
+        "the newest that can be read is scored"
+    )
 
 
 def dangling_link(path):

@@ -7,9 +7,9 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.reporting.closing_table import histogram_bars
 from ps_cluster.reporting.summary import print_closing_table, refresh_evaluation, write_summary
-from ps_cluster.files.json_rows import append_row
 from ps_cluster.rows.progress import ProgressRow
 from ps_cluster.rows.scores import EvaluationRow
 from ps_cluster.run_dir import RunDir, write_json, write_whole

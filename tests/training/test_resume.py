@@ -58,7 +58,10 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
         ({"training.batch_size_per_worker": 7}, "training.batch_size_per_worker: got 7"),
         ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
         ({"cluster.parameter_servers": 1}, "cluster.parameter_servers: got 1"),
-        ({"training.steps": 5}, "training.steps, training.epochs: 5 updates in all, but 6 of the run in '.*' were begun"),
+        (
+            {"training.steps": 5},
+            "training.steps, training.epochs: 5 updates in all, but 6 of the run in '.*' were begun",
+        ),
     ],
 )
 def test_other_work_is_refused_by_name(resumed, values, says):

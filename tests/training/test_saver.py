@@ -8,7 +8,6 @@ from ps_cluster.training.journal import JournalNotWritten
 from ps_cluster.training.ledger import COUNTS
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import SNAPSHOTS_KEPT, Saver
-from ps_cluster.training import training_clock
 from ps_cluster.training.training_clock import Times
 
 

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
+from ps_cluster.errors import UserError
 from ps_cluster.training import tables
 from ps_cluster.training.audit import Rounds
-from ps_cluster.errors import UserError
 from ps_cluster.training.journal import CHUNK_ROWS, RECORD, JournalDamaged
 from ps_cluster.training.ledger import COLUMNS
 from tests.helpers.ledgers import rows_of, write_journal
