@@ -23,7 +23,12 @@ SETTINGS = {
 }  # fmt: skip
 CONFIG = build_config(None, SETTINGS)
 STEPS_STATE = {"below": STEPS, "beyond": [], "count": STEPS}
-TALLY = {"examples": STEPS * 128, "workers": [[0, 71, STEPS, STEPS * 128]], "staleness": {"0": STEPS}, "first_updates": []}
+TALLY = {
+    "examples": STEPS * 128,
+    "workers": [[0, 71, STEPS, STEPS * 128]],
+    "staleness": {"0": STEPS},
+    "first_updates": [],
+}
 TIMES = {"seconds": 6.0, "first_update": 0.1, "last_update": 6.0, "resumed_update": 0.1, "stood": [[0.1, 6.0]]}
 META = {
     "config": CONFIG.model_dump(mode="json"), "dataset_kind": "synthetic", "train_seconds": 6.0, "examples": STEPS * 128,
