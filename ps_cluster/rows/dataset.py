@@ -14,10 +14,10 @@ Examples = Annotated[int, Field(gt=0, le=2**31)]
 
 
 class DatasetPointer(Row):
-    """dataset.json of a run: the packed folder that the tasks of this machine map."""
+    """dataset.json of a run: the packed folder that the tasks of this machine map, whose manifest has the say."""
 
-    name: Name | None = None
-    kind: Kind | None = None
+    name: Word | None = None
+    kind: Word | None = None
     directory: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]+$")]
 
 
