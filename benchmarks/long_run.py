@@ -24,8 +24,13 @@ from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.reporting.dashboard import Row
-from ps_cluster.run_dir import RunDir, read_rows
+from ps_cluster.rows.checkpoint import ProgressState, StepsState
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.summary import Summary
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
 from ps_cluster.training.journal import CHUNK_ROWS, Journal, read
@@ -59,18 +64,16 @@ class ResumedView(TimedView):
 def lengthen(run_dir: RunDir, steps: int) -> None:
     """Makes the finished run in `run_dir` look as if it had taken `steps` steps."""
     last = checkpoints.load_newest_good([run_dir.checkpoints], print)
-    seen, counts = last.arrays["seen"], last.arrays["counts"]
+    seen, counts = last.arrays["seen"].copy(), last.arrays["counts"].copy()
     ids = np.arange(max(0, steps - seen.shape[1]), steps)
     seen[:, ids % seen.shape[1]] = ids + 1
     for name in ("version", "applied", "accepted"):
         counts[:, COUNTS.index(name)] = steps
-    done = {"below": steps, "beyond": [], "count": steps}
-    tally = last.meta["progress"]["tally"] | {
-        "examples": steps,
-        "staleness": {"0": steps},
-        "workers": [[0, 1, steps, steps]],
-    }
-    meta = last.meta | {"examples": steps, "progress": {"scheduled": done, "applied": done, "tally": tally, "mixed": 0}}
+    done = StepsState(below=steps, count=steps)
+    counted = {"examples": steps, "staleness": {"0": steps}, "workers": [(0, 1, steps, steps)]}
+    tally = last.meta.progress.tally.model_copy(update=counted)
+    progress = ProgressState(scheduled=done, applied=done, tally=tally, mixed=0)
+    meta = last.meta.model_copy(update={"examples": steps, "progress": progress})
     for index in range(len(counts)):
         pattern = next(read(run_dir.journal(index)))[:1000].copy()
         journal = Journal(run_dir.journal(index), 0)
@@ -78,7 +81,9 @@ def lengthen(run_dir: RunDir, steps: int) -> None:
             journal.append(rows)
         journal.flush()
         journal.close()
-    checkpoints.save(run_dir.checkpoints, Checkpoint(steps, last.arrays | {"seen": seen}, meta), keep=1)
+    checkpoints.save(
+        run_dir.checkpoints, Checkpoint(steps, {**last.arrays, "seen": seen, "counts": counts}, meta), keep=1
+    )
 
 
 def _generated(pattern: np.ndarray, steps: int) -> Iterator[np.ndarray]:
@@ -100,20 +105,20 @@ def main(root: Path, steps: int, seconds: float, *, close: bool) -> None:
     run_dir.progress.unlink()
     view = ResumedView(seconds, run_dir, twice=not close)
     code = run_local(config, run_dir, dataset, resume=True, view=view, task_argv=BODY, limits=limits)
-    summary, rows = json.loads(run_dir.summary.read_text()), list(read_rows(run_dir.progress))
+    summary = read_json(run_dir.summary, Summary)
     if code != (0 if close else 130) or view.seconds < seconds:
         raise RuntimeError(f"exit code {code} after {view.seconds:.1f} s of training")
     peaks: dict[str, int] = {}
-    for process in summary["processes"]:
-        peaks[process["type"]] = max(peaks.get(process["type"], 0), process["peak_pss_bytes"] or 0)
-    training = [row for row in rows if row["phase"] == "training"]
+    for process in summary.processes:
+        peaks[process.type] = max(peaks.get(process.type, 0), process.peak_pss_bytes or 0)
+    training = [row for row in read_rows(run_dir.progress, ProgressRow) if row.phase == "training"]
     print(json.dumps({
-        "steps_per_second": (training[-1]["applied"] - training[0]["applied"]) / view.seconds,
+        "steps_per_second": (training[-1].applied - training[0].applied) / view.seconds,
         "peak_pss_bytes": peaks,
         "snapshot_bytes": view.snapshot_bytes,
-        "save_seconds": float(np.median([row["save_seconds"] for row in training if row["save_seconds"]])),
+        "save_seconds": float(np.median([row.save_seconds for row in training if row.save_seconds])),
         "close_seconds": time.monotonic() - view.asked if close else None,
-        "holds": summary["proof"] and summary["proof"]["holds"],
+        "holds": summary.proof and summary.proof.holds,
     }))  # fmt: skip
 
 

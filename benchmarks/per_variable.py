@@ -19,9 +19,11 @@ from benchmarks.arm import keras_model, keras_optimizer
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.run_dir import RunDir, append_row
+from ps_cluster.rows.training import Server
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import async_trainer, checkpoints
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.step import TrainStep
@@ -69,9 +71,10 @@ def train(
     run(0, warm)
     seconds = run(warm, warm + total)
     parameters = int(sum(np.prod(v.shape) for v in model.trainable_variables))
-    result = progress.result() | {"proof": None, "parameter_servers": [{"index": 0, "parameters": parameters}]}
     rate = total * config.training.batch_size_per_worker / seconds
-    write_json(run_dir.training_result, result | {"completed": True, "examples_per_second": rate})
+    servers = [Server(index=0, parameters=parameters)]
+    found = {"parameter_servers": servers, "completed": True, "examples_per_second": rate}
+    write_json(run_dir.training_result, progress.result().model_copy(update=found).model_dump())
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
 
 

@@ -20,8 +20,10 @@ from benchmarks.runs import per_second
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.run_dir import RunDir, append_row
+from ps_cluster.rows.training import Server
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import async_trainer, checkpoints
 from ps_cluster.training.run_progress import RunProgress
 
@@ -51,9 +53,8 @@ def train(
 
     # Before it counts every worker builds the graph.
     rate = per_second(run, seconds) * CLOSURES_AT_ONCE[kind] * times
-    servers = [{"index": 0, "parameters": weights}]
-    result = progress.result() | {"proof": None, "parameter_servers": servers, "completed": True}
-    write_json(run_dir.training_result, result | {"examples_per_second": rate})
+    found = {"parameter_servers": [Server(index=0, parameters=weights)], "completed": True, "examples_per_second": rate}
+    write_json(run_dir.training_result, progress.result().model_copy(update=found).model_dump())
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
 
 

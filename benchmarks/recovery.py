@@ -8,7 +8,6 @@ parameter server, waits until training goes on, and drains; and measures a run w
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -26,8 +25,13 @@ from benchmarks.throughput import case, measure_once, scratch, spread
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand, Whole
 from ps_cluster.errors import RunFailed
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.reporting.terminal import make_console, print_line
-from ps_cluster.run_dir import RunDir, read_rows
+from ps_cluster.rows.cluster import ClusterFile
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.summary import Summary
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training.tables import read_csv
 
 NETWORK, PRECISION = "airbench", "bfloat16"
@@ -80,21 +84,21 @@ def _disturbed(run_dir: RunDir, dataset: str, data_dir: Path | None) -> dict[str
         preexec_fn=die_with_parent,
     )
     try:
-        _wait(run_dir, lambda last: last.get("train_seconds", 0) > STEADY_S)
+        _wait(run_dir, lambda last: last.train_seconds > STEADY_S)
         pid, killed = _kill(run_dir, "worker", 1)
-        _wait(run_dir, lambda last: any(w["index"] == 1 and w["pid"] != pid for w in last["workers"]))
+        _wait(run_dir, lambda last: any(w.index == 1 and w.pid != pid for w in last.workers))
         returned = time.time()
         time.sleep(STEADY_S)
         _, ps_killed = _kill(run_dir, "ps", 0)
-        _wait(run_dir, lambda last: last["time"] > ps_killed and last["phase"] == "training")
-        restored = _last(run_dir)["applied"]
-        _wait(run_dir, lambda last: last["applied"] > restored)
+        _wait(run_dir, lambda last: last.time > ps_killed and last.phase == "training")
+        restored = _last(run_dir).applied
+        _wait(run_dir, lambda last: last.applied > restored)
         recovered = time.time()
         process.send_signal(signal.SIGINT)
         _wait(run_dir, lambda _: process.poll() is not None)
         if process.returncode:
             raise RunFailed(f"the run ended with exit code {process.returncode}; its files: {run_dir.root}")
-        summary = json.loads(run_dir.summary.read_text())
+        rolled_back = read_json(run_dir.summary, Summary).updates.rolled_back
         times = read_csv(run_dir.updates)["applied_time"].tolist()
     finally:
         process.kill()
@@ -105,23 +109,24 @@ def _disturbed(run_dir: RunDir, dataset: str, data_dir: Path | None) -> dict[str
         "s until a killed worker has an update applied again": returned - killed,
         "throughput while worker 1 is away / before": away / before,
         "s until training goes on after the ps was killed": recovered - ps_killed,
-        "updates rolled back": summary["updates"]["rolled_back"],
-        "s of work rolled back": summary["updates"]["rolled_back"] / before,
+        "updates rolled back": rolled_back,
+        "s of work rolled back": rolled_back / before,
     }
 
 
 def _kill(run_dir: RunDir, task_type: str, index: int) -> tuple[int, float]:
-    tasks = json.loads(run_dir.cluster.read_text())["tasks"]
-    pid = next(task["pid"] for task in tasks if (task["type"], task["index"]) == (task_type, index))
+    tasks = read_json(run_dir.cluster, ClusterFile).tasks
+    pid = next(task.pid for task in tasks if (task.type, task.index) == (task_type, index))
     os.kill(pid, signal.SIGKILL)
     return pid, time.time()
 
 
-def _last(run_dir: RunDir) -> dict:
-    return max(read_rows(run_dir.progress), key=lambda row: row["time"], default={})
+def _last(run_dir: RunDir) -> ProgressRow:
+    rows = read_rows(run_dir.progress, ProgressRow)
+    return max(rows, key=lambda row: row.time, default=ProgressRow(phase="starting"))
 
 
-def _wait(run_dir: RunDir, until: Callable[[dict], bool]) -> None:
+def _wait(run_dir: RunDir, until: Callable[[ProgressRow], bool]) -> None:
     """Until it is true of the run's last row of progress."""
     deadline = time.monotonic() + WAIT_S
     while not until(_last(run_dir)):

@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 from collections import deque
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, ownership
@@ -198,8 +194,6 @@ class RunDir:
 
 LIFE = "PS_CLUSTER_LIFE"  # environment variable: names the launcher's life, for rows; a task without one has none
 
-_TAIL_BYTES = 2**18  # more than the longest row has
-
 _unsaid: deque[str] = deque(maxlen=100)
 
 
@@ -215,51 +209,3 @@ def say_the_rest() -> None:
         while _unsaid:
             print(_unsaid[0], flush=True)
             _unsaid.popleft()
-
-
-def append_row(path: Path, row: dict[str, Any]) -> None:
-    """One JSON object as a line, in a single write."""
-    with open_append(path) as file:
-        file.write(json.dumps(row, allow_nan=False).encode() + b"\n")
-
-
-def read_rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The complete rows of a file that may not exist yet and may still grow."""
-    yield from RowTail(path).new_rows()
-
-
-def last_row(path: Path) -> dict[str, Any] | None:
-    """The last complete row; None where there is none. Reads no more than the end of the file."""
-    try:
-        with path.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            lines = file.read().split(b"\n")
-    except FileNotFoundError:
-        return None
-    return next((row for line in reversed(lines[:-1]) if (row := _row(line)) is not None), None)
-
-
-class RowTail:
-    """Reads the rows that were appended since it was asked last."""
-
-    def __init__(self, path: Path):
-        self._path = path
-        self._offset = 0
-
-    def new_rows(self) -> list[dict[str, Any]]:
-        if not self._path.exists():
-            return []
-        with self._path.open("rb") as file:
-            file.seek(self._offset)
-            data = file.read()
-        whole = data[: data.rfind(b"\n") + 1]
-        self._offset += len(whole)
-        return [row for line in whole.splitlines() if (row := _row(line)) is not None]
-
-
-def _row(line: bytes) -> dict[str, Any] | None:
-    """The row of a line; None for one that was cut short, as on a full disk, and then went on with another."""
-    try:
-        return json.loads(line)
-    except ValueError:
-        return None

@@ -12,6 +12,7 @@ from cli import cli
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
+from ps_cluster.rows.checkpoint import Meta
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told, make_folder
@@ -34,7 +35,7 @@ def _checkpoint_of_another_model(run_root: Path) -> None:
     write_json(run_dir.dataset, {"name": "synthetic", "kind": "synthetic", "directory": str(dataset.directory)})
     arrays = {"weights": np.zeros([7], np.float32), "statistics": np.zeros([0], np.float32)}
     checkpoints.save(
-        run_dir.checkpoints, checkpoints.Checkpoint(1, arrays, {"config": config.model_dump(mode="json")}), keep=1
+        run_dir.checkpoints, checkpoints.Checkpoint(1, arrays, Meta(config=config.model_dump(mode="json"))), keep=1
     )
 
 

@@ -39,7 +39,7 @@ def test_checkpoint_that_holds_a_pickle_is_refused_and_runs_nothing(tmp_path):
     with zipfile.ZipFile(tmp_path / "step-000000001.npz", "w") as archive:
         archive.writestr("header", '{"step": 1, "meta": {}, "arrays": ["weights"]}')
         archive.writestr("weights.npy", array.getvalue())
-    with pytest.raises(checkpoints.CheckpointError, match="allow_pickle=False"):
+    with pytest.raises(checkpoints.CheckpointError, match="an array of object, which it never is"):
         checkpoints.load(tmp_path / "step-000000001.npz")
     assert not ran.exists()
     np.load(io.BytesIO(array.getvalue()), allow_pickle=True)

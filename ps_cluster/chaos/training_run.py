@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import signal
 import subprocess
@@ -19,8 +18,13 @@ import psutil
 from ps_cluster.chaos.inside import take_mounts_of_its_own
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
-from ps_cluster.run_dir import RowTail, RunDir
+from ps_cluster.rows.cluster import ClusterFile
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.summary import Summary
+from ps_cluster.run_dir import RunDir
 
 CLI = Path(__file__).resolve().parents[2] / "cli.py"
 STOP_S = 20.0  # from the second SIGINT to SIGKILL
@@ -57,7 +61,7 @@ class TrainingRun:
         self.restarts: Counter[str] = Counter()
         self._output = output
         self._environment = os.environ | (environment or {})
-        self._progress = RowTail(self.files.progress)
+        self._progress = RowTail(self.files.progress, ProgressRow)
         self._start(*(("--resume", self.root) if options is None else ("--run-dir", self.root, *options)))
 
     def _start(self, *options: str | Path) -> None:
@@ -96,7 +100,7 @@ class TrainingRun:
 
     def new_rows(self) -> list[dict[str, Any]]:
         """The rows of progress since the last call."""
-        return self._progress.new_rows()
+        return [row.model_dump() for row in self._progress.new_rows()]
 
     def running(self) -> dict[Task, int]:
         """The pids of its tasks, of those that run: not dead, not frozen."""
@@ -110,13 +114,13 @@ class TrainingRun:
 
     def _tasks(self) -> dict[Task, int]:
         try:
-            tasks = json.loads(self.files.cluster.read_text(encoding="utf-8"))["tasks"]
+            tasks = read_json(self.files.cluster, ClusterFile).tasks
         except FileNotFoundError:
             return {}
-        return {Task(task["type"], task["index"]): task["pid"] for task in tasks}
+        return {Task(task.type, task.index): task.pid for task in tasks}
 
     def summary(self) -> dict[str, Any]:
-        return json.loads(self.files.summary.read_text(encoding="utf-8"))
+        return read_json(self.files.summary, Summary).model_dump()
 
     def interrupt(self) -> None:
         """What Ctrl-C does."""

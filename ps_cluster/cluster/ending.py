@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.rows.training import TrainingResult
 from ps_cluster.run_dir import RunDir
 
 
@@ -21,6 +23,6 @@ class Ending:
 def training_outcome(run_dir: RunDir) -> str:
     """Return what the leader says of its training: "completed" or "stopped"; "failed" where it says nothing."""
     try:
-        return "completed" if json.loads(run_dir.training_result.read_text())["completed"] else "stopped"
-    except (OSError, ValueError, KeyError):
+        return "completed" if read_json(run_dir.training_result, TrainingResult).completed else "stopped"
+    except (FileNotFoundError, UserError):
         return "failed"

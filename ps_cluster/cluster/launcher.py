@@ -103,6 +103,7 @@ def run_local(
                     usage=cluster.usage.report(),
                     machine=machine.describe(),
                     network=network.to_json(),
+                    notify=view.notice,
                 )
         except OSError as error:
             _exit_code(ending, left)  # says what went wrong first

@@ -17,6 +17,7 @@ from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, ClusterTopology,
 from ps_cluster.cluster.usage import Usage
 from ps_cluster.config import RunConfig
 from ps_cluster.files.writing import write_json
+from ps_cluster.rows.cluster import ClusterFile, Launcher, TaskRow
 from ps_cluster.run_dir import RunDir
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
@@ -151,16 +152,16 @@ class LocalCluster:
 
     def _write_down(self) -> None:
         tasks = [
-            {
-                "type": process.task.type,
-                "index": process.task.index,
-                "pid": process.pid,
-                "address": self.topology.address(process.task),
-            }
+            TaskRow(
+                type=process.task.type,
+                index=process.task.index,
+                pid=process.pid,
+                address=self.topology.address(process.task),
+            )
             for process in self._supervisor.processes
         ]
-        content = {"launcher": {"pid": os.getpid()}, "isolated": self._network.isolated, "tasks": tasks}
-        write_json(self._run_dir.cluster, content)
+        content = ClusterFile(launcher=Launcher(pid=os.getpid()), isolated=self._network.isolated, tasks=tasks)
+        write_json(self._run_dir.cluster, content.model_dump())
 
     def _cores(self, task: Task) -> tuple[str, ...]:
         if task.type != WORKER:

@@ -7,8 +7,11 @@ import threading
 from collections.abc import Callable
 
 from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.run_dir import RowTail, RunDir
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.scores import EvaluationRow
+from ps_cluster.run_dir import RunDir
 
 LOOK_EVERY_S = 1.0
 PROBE_S = 1.0  # for one address
@@ -40,7 +43,10 @@ class Narrator:
         self._reaches = reaches
         self._missing = [other for other in topology.tasks if other != task] if self._leads else [topology.leader]
         self._said: list[Task] | None = None
-        self._tails = (RowTail(run_dir.progress), view.progress), (RowTail(run_dir.evaluation), view.evaluation)
+        self._tails = (
+            (RowTail(run_dir.progress, ProgressRow), view.progress),
+            (RowTail(run_dir.evaluation, EvaluationRow), view.evaluation),
+        )
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="narrator", daemon=True)
 
@@ -49,7 +55,7 @@ class Narrator:
         address = self._topology.address(self._task)
         self._view.notice(f"{self._task}{f' at {address}' if address else ''}")
         for tail, _ in self._tails:
-            tail.new_rows()  # those of a training that is resumed
+            tail.skip()  # those of a training that is resumed
         self._thread.start()
 
     def end(self) -> None:
@@ -104,4 +110,4 @@ class Narrator:
     def _read_rows(self) -> None:
         for tail, take in self._tails:
             for row in tail.new_rows():
-                take(row)
+                take(row.model_dump())

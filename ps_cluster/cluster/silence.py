@@ -9,8 +9,7 @@ from typing import Any
 
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import RunConfig
-
-Row = Mapping[str, Any]
+from ps_cluster.rows.progress import ProgressRow
 
 UNDER_WAY = ("training", "draining")  # phases in which workers have work
 STEPS = 20  # a step that takes so many times its worker's mean is taken for one that never ends
@@ -109,7 +108,7 @@ class Silence:
         self._workers.clear()
         self._still_s = 0.0
 
-    def see(self, row: Row, pids: Mapping[int, int]) -> None:
+    def see(self, row: ProgressRow, pids: Mapping[int, int]) -> None:
         """Takes in a row of progress.
 
         Args:
@@ -117,15 +116,15 @@ class Silence:
         """
         now_s = self._clock()
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
-        if row["phase"] not in UNDER_WAY:
+        if row.phase not in UNDER_WAY:
             return self.forget()
-        updates = {(worker["index"], worker["pid"]): worker["updates"] for worker in row["workers"]}
+        updates = {(worker.index, worker.pid): worker.updates for worker in row.workers}
         self._totals = Counter()
         for (index, _), count in updates.items():
             self._totals[index] += count
         self._workers = {index: self._process(index, pid) for index, pid in pids.items()}
         own = {index: updates.get((index, pid), 0) for index, pid in pids.items()}
-        self._count(own, seconds, self._with_work(row["dispatches"]), due=row["scheduled"] > row["applied"])
+        self._count(own, seconds, self._with_work(row.dispatches), due=row.scheduled > row.applied)
 
     def _process(self, index: int, pid: int) -> _Worker:
         known = self._workers.get(index)

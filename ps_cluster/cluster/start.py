@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import shlex
 import shutil
@@ -26,12 +25,14 @@ from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, ownership
+from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting.progress import PlainView, ProgressView
 from ps_cluster.reporting.terminal import Output
+from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
-from ps_cluster.training.resume import newest_checkpoint
+from ps_cluster.training.resume import check_journals, newest_checkpoint
 
 Notify = Callable[[str], None]
 
@@ -91,15 +92,16 @@ def _resume(
         run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
     )
     dataset = found.holding_out(config.evaluation.validation_examples)
-    if _is_complete(run_dir, config, dataset):
+    if _is_complete(run_dir, config, dataset, view.notice):
         view.notice(
             f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
             "--resume give it more"
         )
         return 0
+    # Before what the run was is overwritten, and anything is started.
+    check_journals(newest_checkpoint(config, run_dir, dataset.train_examples, view.notice), run_dir)
     updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
-        newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # before what the run was is overwritten
         view.notice(
             f"the whole run has {updates:,} updates now ({updates_before:,} before); the learning rate goes on as in a run "
             "of that length"
@@ -107,16 +109,18 @@ def _resume(
     return run_local(complete_config(config, dataset), run_dir, dataset, resume=True, view=view, began=began)
 
 
-def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset) -> bool:
-    """Whether all is trained, scored where it is to be scored, and summed up."""
-    ended = checkpoints.ended(run_dir.checkpoints) or {}
+def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
+    """Whether all is trained, scored where it is to be scored, and summed up. What can't be read is written anew."""
     try:
-        written = json.loads(run_dir.summary.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+        ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
+    except FileNotFoundError:
         return False
-    last_step, scored = ended.get("last_step", 0), (written.get("evaluation") or {}).get("step")
-    trained = written["outcome"] == "completed" and last_step >= config.total_updates(dataset.train_examples)
-    return trained and (scored == last_step or not config.cluster.evaluator)
+    except UserError as error:
+        notify(f"to be written anew: {error}")
+        return False
+    last_step = ended.last_step if ended else 0
+    trained = written.outcome == "completed" and last_step >= config.total_updates(dataset.train_examples)
+    return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
 
 
 def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume: bool, notify: Notify) -> None:
@@ -219,8 +223,8 @@ def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
     if ended is None:
         return f"{task} has ended"
     score = f"score it with: python cli.py evaluate --checkpoint-dir {shlex.quote(str(run_dir.root))}"
-    goes_on = "" if ended["outcome"] == "completed" else "; the commands of all tasks with --resume go on"
-    return f"{task} has ended: training is {ended['outcome']} at step {ended['last_step']:,}{goes_on}; {score}"
+    goes_on = "" if ended.outcome == "completed" else "; the commands of all tasks with --resume go on"
+    return f"{task} has ended: training is {ended.outcome} at step {ended.last_step:,}{goes_on}; {score}"
 
 
 def resolve_data(dataset: str, data_dir: Path | None, *, notify: Notify) -> PackedDataset:

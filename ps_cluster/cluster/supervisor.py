@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import re
 import signal
@@ -18,7 +17,11 @@ import psutil
 
 from ps_cluster.cluster.fork_client import ForkedProcess
 from ps_cluster.cluster.topology import Task
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import open_append
+from ps_cluster.rows.cluster import TaskError
 
 KILL_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.05
@@ -205,18 +208,19 @@ def _exit_of(process: TaskProcess) -> TaskExit:
         pid=process.pid,
         exit_code=process.popen.poll(),
         log=spec.log,
-        last_line=error.get("message") or _last_line(spec.log, process.log_start),
-        time=error.get("time", 0.0),
-        user_error=error.get("user_error", False),
-        final=error.get("final", False),
+        last_line=one_line(error.message) or _last_line(spec.log, process.log_start),
+        time=error.time,
+        user_error=error.user_error,
+        final=error.final,
     )
 
 
-def _read_error(process: TaskProcess) -> dict[str, Any]:
+def _read_error(process: TaskProcess) -> TaskError:
+    """What the task wrote down; nothing where it wrote none, or none that can be read: its log tells, too."""
     try:
-        return json.loads(process.spec.error.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
+        return read_json(process.spec.error, TaskError)
+    except (FileNotFoundError, UserError):
+        return TaskError()
 
 
 def _last_line(log: Path, start: int) -> str:

@@ -32,6 +32,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import write_json
+from ps_cluster.rows.cluster import TaskError
 from ps_cluster.run_dir import RunDir, say, say_the_rest
 
 FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
@@ -175,18 +176,18 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         else:
             traceback.print_exception(error)
     message = lines if told_in_a_line else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
-    content = {
-        "time": time.time(),
-        "type": task.type,
-        "index": task.index,
-        "pid": os.getpid(),
-        "message": message,
-        "traceback": "".join(traceback.format_exception(error)),
-        "user_error": bad_input,
-        "final": told_in_a_line,
-    }
+    content = TaskError(
+        time=time.time(),
+        type=task.type,
+        index=task.index,
+        pid=os.getpid(),
+        message=message,
+        traceback="".join(traceback.format_exception(error)),
+        user_error=bad_input,
+        final=told_in_a_line,
+    )
     try:
-        write_json(run_dir.error(task.type, task.index), content)
+        write_json(run_dir.error(task.type, task.index), content.model_dump())
     except OSError as full:
         say(f"the error could not be written down: {full}")
     if bad_input:

@@ -18,9 +18,12 @@ from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.task import PORT_TAKEN
 from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.config import RunConfig
+from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.run_dir import RowTail, RunDir
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.scores import EvaluationRow
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
 # Phases of a leader that has begun. A leader with nothing left to train goes straight to writing.
@@ -59,8 +62,8 @@ class Watch:
         self._view = view
         self._requests = requests
         self._limits = limits
-        self._progress = RowTail(run_dir.progress)
-        self._evaluation = RowTail(run_dir.evaluation)
+        self._progress = RowTail(run_dir.progress, ProgressRow)
+        self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._on_death = on_death
         self._recovery = Recovery(limits, on_death, self._clock)
         self._plans = Plans(self._clock)
@@ -71,7 +74,7 @@ class Watch:
         self._requests_seen = 0
         self._trained = False
         self._draining = False
-        self._seen: tuple[int, int | None] = (-1, None)  # updates applied, rows of the ledger's tables written
+        self._seen = (-1, 0)  # updates applied, rows of the ledger's tables written
         self._most_applied = -1
         self._outcome = "failed"  # what the leader says in the end
         self._scored = False
@@ -81,7 +84,7 @@ class Watch:
     def until_the_end(self) -> Ending:
         """Starts the cluster and returns when nothing is left to wait for; what still runs is the caller's to stop."""
         for rows_of_before in (self._progress, self._evaluation):
-            rows_of_before.new_rows()
+            rows_of_before.skip()
         self._start()
         while (ending := self._look()) is None:
             self._sleep(self._limits.look_every_s)
@@ -126,8 +129,8 @@ class Watch:
 
     def _read_rows(self) -> None:
         for row in self._progress.new_rows():
-            self._view.progress(row)
-            if self._stage == "starting" and row["phase"] in _BEGUN:
+            self._view.progress(row.model_dump())
+            if self._stage == "starting" and row.phase in _BEGUN:
                 self._trained = True
                 self._enter("training")
                 if self._draining:
@@ -135,15 +138,15 @@ class Watch:
             if self._stage in ("training", "draining"):
                 self._see_updates(row)
         for row in self._evaluation.new_rows():
-            self._view.evaluation(row)
+            self._view.evaluation(row.model_dump())
             if self._stage == "scoring":
                 self._moved()
 
-    def _see_updates(self, row: dict) -> None:
+    def _see_updates(self, row: ProgressRow) -> None:
         self._silence.see(row, {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER})
-        if (row["applied"], row.get("written")) != self._seen:
-            self._seen = row["applied"], row.get("written")
-            self._most_applied = max(self._most_applied, row["applied"])
+        if (row.applied, row.written) != self._seen:
+            self._seen = row.applied, row.written
+            self._most_applied = max(self._most_applied, row.applied)
             self._moved()
 
     def _start_elsewhere(self, exits: list[TaskExit]) -> Ending | None:

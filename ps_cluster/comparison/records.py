@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,6 +11,9 @@ import numpy as np
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.rows import scores
+from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training.ledger import NO_ROWS
 from ps_cluster.training.phases import phase_shares
@@ -37,7 +38,7 @@ class Score:
     @property
     def diverged(self) -> bool:
         """The network computes no number any more: its accuracy says nothing about learning."""
-        return self.test_loss is None or not math.isfinite(self.test_loss)
+        return self.test_loss is None
 
 
 @dataclass(frozen=True)
@@ -148,12 +149,8 @@ def read_record(run_root: Path) -> Record:
     run_dir = RunDir.open(run_root)
     config = load_config(run_dir.config)
     summary = _summary(run_root, run_dir)
-    try:
-        ledger = read_csv(run_dir.updates) if run_dir.updates.is_file() else NO_ROWS
-        return _record(run_dir, config, summary, ledger)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        what = f"{type(error).__name__}: {error}"
-        raise UserError(f"run directory '{run_root}' can't be compared: its records are not whole ({what})") from error
+    ledger = read_csv(run_dir.updates) if run_dir.updates.exists() else NO_ROWS
+    return _record(run_dir, config, summary, ledger)
 
 
 def straggler_factor(text: str) -> float | None:
@@ -164,54 +161,56 @@ def straggler_factor(text: str) -> float | None:
     return max((slow.factor for slow in stragglers.slow), default=1.0)
 
 
-def _summary(run_root: Path, run_dir: RunDir) -> Json:
+def _summary(run_root: Path, run_dir: RunDir) -> Summary:
     try:
-        summary = json.loads(run_dir.summary.read_text(encoding="utf-8"))
-        outcome = summary["outcome"]
-        history = summary["evaluation"]["history"]
+        summary = read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{run_root}' holds no finished run: it has no summary.json") from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"run directory '{run_root}': its summary.json can't be read ({error})") from error
-    if outcome != "completed":
-        raise UserError(f"run directory '{run_root}' holds no finished run: its outcome is '{outcome}'")
-    if not history:
+    if summary.outcome != "completed":
+        raise UserError(f"run directory '{run_root}' holds no finished run: its outcome is '{summary.outcome}'")
+    if not summary.evaluation.history:
         raise UserError(f"run directory '{run_root}' has no test accuracy: none of its checkpoints was scored")
     return summary
 
 
-def _record(run_dir: RunDir, config: RunConfig, summary: Json, ledger: np.ndarray) -> Record:
-    scores = tuple(
-        Score(float(row["test_accuracy"]), float(row["train_seconds"]), int(row["examples"]), row["test_loss"])
-        for row in summary["evaluation"]["history"]
-    )
-    seconds = float(summary["train_seconds"])
-    examples = sum(worker["examples"] for worker in summary["workers"]) or scores[-1].examples
+def _record(run_dir: RunDir, config: RunConfig, summary: Summary, ledger: np.ndarray) -> Record:
+    history = tuple(_score(run_dir, score) for score in summary.evaluation.history)
+    seconds = summary.train_seconds
+    examples = sum(worker.examples for worker in summary.workers) or history[-1].examples
     if seconds <= 0 or examples <= 0:
-        raise ValueError(f"{examples} examples in {seconds} seconds")
+        raise UserError(f"'{run_dir.summary}': {examples} examples in {seconds} seconds: nothing to compare")
+    for name in ("dataset", "dataset_kind", "model", "precision"):
+        if getattr(summary, name) is None:
+            raise UserError(f"'{run_dir.summary}': {name}: got none: it can't be compared")
     return Record(
         root=run_dir.root,
         config=config,
         arm=arm_label(config),
-        dataset=summary["dataset"],
-        dataset_kind=summary["dataset_kind"],
-        model=summary["model"],
-        precision=summary["precision"],
-        scores=scores,
-        best_accuracy=max((score.test_accuracy for score in scores if not score.diverged), default=None),
+        dataset=summary.dataset,
+        dataset_kind=summary.dataset_kind,
+        model=summary.model,
+        precision=summary.precision,
+        scores=history,
+        best_accuracy=max((score.test_accuracy for score in history if not score.diverged), default=None),
         train_seconds=seconds,
         examples=examples,
-        staleness=_staleness(summary["staleness"]),
+        staleness=Staleness(summary.staleness.mean, summary.staleness.p95, summary.staleness.max),
         staleness_per_worker=_staleness_per_worker(ledger),
         idle_shares=_idle_shares(ledger, config.training_workers),
-        updates_applied=summary["updates"]["applied"],
-        gradients_dropped=summary.get("gradients", {}).get("dropped") or 0,
-        replays_refused=summary["updates"].get("replays_refused"),
-        cpu_seconds=summary.get("cpu_seconds"),
-        peak_memory_bytes=summary.get("peak_memory_bytes"),
-        machine=summary.get("machine") or {},
+        updates_applied=summary.updates.applied,
+        gradients_dropped=summary.gradients.dropped or 0,
+        replays_refused=summary.updates.replays_refused,
+        cpu_seconds=summary.cpu_seconds,
+        peak_memory_bytes=summary.peak_memory_bytes,
+        machine=summary.machine or {},
         ledger=ledger,
     )
+
+
+def _score(run_dir: RunDir, score: scores.Score) -> Score:
+    if score.train_seconds is None or score.examples is None:
+        raise UserError(f"'{run_dir.summary}': the score of step {score.step} has no train_seconds or no examples")
+    return Score(score.test_accuracy, score.train_seconds, score.examples, score.test_loss)
 
 
 def arm_label(config: RunConfig) -> str:
@@ -230,10 +229,6 @@ def arm_label(config: RunConfig) -> str:
     if training.staleness_method != "none":
         words.append(training.staleness_method)
     return " ".join(words)
-
-
-def _staleness(summary: Json) -> Staleness:
-    return Staleness(summary.get("mean"), summary.get("p95"), summary.get("max"))
 
 
 def _staleness_per_worker(ledger: np.ndarray) -> dict[int, Histogram]:

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from ps_cluster.cluster.start import resolve_data, start_run
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs, training_order
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, ownership
+from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.reporting.terminal import print_line
+from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
@@ -55,7 +56,7 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
 
 def _completed(root: Path) -> bool:
     summary = RunDir(root).summary
-    return summary.is_file() and json.loads(summary.read_text(encoding="utf-8"))["outcome"] == "completed"
+    return summary.is_file() and read_json(summary, Summary).outcome == "completed"
 
 
 def _claim(output: Path, comparison: Comparison, order: list[str]) -> None:

@@ -4,6 +4,8 @@ The batches are pickles. What is inside them is checked by structure (which memb
 good copies differ in their bytes; and nothing inside them is ever run.
 """
 
+from __future__ import annotations
+
 import gzip
 import hashlib
 import os
@@ -12,12 +14,14 @@ import tarfile
 import zlib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
+from typing import BinaryIO
 
 import numpy as np
 
 from ps_cluster.data.packed import Arrays
 from ps_cluster.data.restricted_pickle import PickledArray, load_plain
 from ps_cluster.errors import UserError
+from ps_cluster.files.opening import open_regular, read_bytes
 
 ARCHIVE = "cifar-10-python.tar.gz"
 FOLDER = "cifar-10-batches-py"
@@ -29,6 +33,9 @@ _BATCHES = (*_TRAIN_BATCHES, _TEST_BATCH)
 _META = "batches.meta"
 _BATCH_EXAMPLES = 10_000
 _MEMBER_BYTES_MAX = 64 * 2**20  # a batch has 31 MB; more than this is not CIFAR-10 and not worth the memory
+_ARCHIVE_BYTES_MAX = 2**29  # decompressed; CIFAR-10 has 186 MB
+_MEMBERS_MAX = 1000  # CIFAR-10 has 9
+_CHUNK_BYTES = 2**20
 
 # Keras unpacks into a folder of its own and has renamed the archive twice.
 _FOLDERS = (".", FOLDER, f"{FOLDER}-target/{FOLDER}")
@@ -102,18 +109,64 @@ def _members(source: Path) -> Iterator[tuple[str, bytes]]:
         for name in wanted:
             if (source / name).is_file():
                 _check_size(name, (source / name).stat().st_size)
-                yield name, (source / name).read_bytes()
+                yield name, read_bytes(source / name, _MEMBER_BYTES_MAX)
         return
-    with gzip.open(source) as stream:
+    with open_regular(source) as file, gzip.open(file) as unpacked:
         # Read as a stream: nothing is unpacked onto the disk, and a link in the archive leads nowhere.
-        with tarfile.open(fileobj=stream, mode="r|", bufsize=2**20) as archive:
-            for member in archive:
-                name = PurePosixPath(member.name).name
-                if member.isreg() and name in wanted:
-                    _check_size(name, member.size)
-                    yield name, archive.extractfile(member).read()
-        while stream.read(2**20):  # gzip compares its checksum only at the very end
-            pass
+        yield from _tar_members(_Bounded(unpacked), wanted)
+
+
+def _tar_members(stream: _Bounded, wanted: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+    """Name and content of the plain files that are wanted. All else is skipped without a look, tar's own headers among it.
+
+    Their long names and fields would only tell of other files, and tarfile reads them whole, however long they are.
+    """
+    for count in range(_MEMBERS_MAX):
+        try:
+            member = tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
+        except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError) as error:
+            if not count:
+                raise ValueError("empty file") from error
+            break
+        name, padding = PurePosixPath(member.name).name, -member.size % tarfile.BLOCKSIZE
+        if member.size < 0:
+            raise ValueError(f"it has a member of {member.size} bytes")
+        if member.type in (tarfile.REGTYPE, tarfile.AREGTYPE) and name in wanted:
+            _check_size(name, member.size)
+            yield name, stream.read_exactly(member.size)
+            stream.skip(padding)
+        else:
+            stream.skip(member.size + padding)
+    else:
+        raise ValueError(f"it has more than {_MEMBERS_MAX:,} members")
+    while stream.read(_CHUNK_BYTES):  # gzip compares its checksum only at the very end
+        pass
+
+
+class _Bounded:
+    """A stream that ends in an error where more comes out of it than a sound archive has."""
+
+    def __init__(self, stream: BinaryIO):
+        self._stream = stream
+        self._left = _ARCHIVE_BYTES_MAX
+
+    def read(self, size: int) -> bytes:
+        content = self._stream.read(size)
+        self._left -= len(content)
+        if self._left < 0:
+            raise ValueError(f"it has more than {_ARCHIVE_BYTES_MAX:,} bytes, decompressed")
+        return content
+
+    def read_exactly(self, size: int) -> bytes:
+        """`size` bytes; raises EOFError where there are fewer."""
+        content = self.read(size)
+        if len(content) < size:
+            raise EOFError("it is cut short")
+        return content
+
+    def skip(self, size: int) -> None:
+        while size:
+            size -= len(self.read_exactly(min(size, _CHUNK_BYTES)))
 
 
 def _check_size(name: str, size: int) -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import shutil
+import stat
 import time
 import uuid
 from dataclasses import dataclass, replace
@@ -14,7 +14,10 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.writing import write_json
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.rows.dataset import DatasetPointer, Manifest
 
 MANIFEST = "dataset.json"
 TRAIN_IMAGES = "train_images.u8"  # raw uint8 [N, 32, 32, 3], C order
@@ -24,6 +27,7 @@ TEST_LABELS = "test_labels.u8"
 
 IMAGE_SHAPE = (32, 32, 3)
 FORMAT = 1
+MOST_MANIFEST_BYTES = 2**20
 KINDS = {"cifar10": "real", "synthetic": "synthetic"}
 
 _IMAGE_BYTES = 32 * 32 * 3
@@ -85,33 +89,28 @@ def load_packed(directory: Path) -> PackedDataset:
     """
     directory = Path(directory).resolve()
     try:
-        manifest = json.loads((directory / MANIFEST).read_text(encoding="utf-8"))
-        dataset = _from_manifest(directory, manifest)
-        for file_name, size in manifest["bytes"].items():
-            found = (directory / file_name).stat().st_size
-            if found != size:
-                raise ValueError(f"promises {size} bytes in {file_name}, which has {found}")
+        manifest = read_json(directory / MANIFEST, Manifest, MOST_MANIFEST_BYTES)
+        _check_sizes(directory, manifest)
     except OSError as error:
         raise _unusable(directory, f"{Path(error.filename or MANIFEST).name}: {error.strerror}") from error
-    except KeyError as error:
-        raise _unusable(directory, f"{MANIFEST} lacks {error}") from error
-    except (ValueError, TypeError, AttributeError) as error:
-        raise _unusable(directory, f"{MANIFEST}: {error}") from error
-    return dataset
+    except (UserError, Malformed) as error:
+        raise _unusable(directory, f"{error}") from error
+    train, test, classes = manifest.train_examples, manifest.test_examples, tuple(manifest.classes)
+    return PackedDataset(manifest.name, manifest.kind, directory, train, test, classes, manifest.source)
 
 
 def write_pointer(file: Path, dataset: PackedDataset) -> None:
     """Says in `file`, for other processes of this machine, which packed folder is meant."""
-    write_json(file, {"name": dataset.name, "kind": dataset.kind, "directory": str(dataset.directory)})
+    pointer = DatasetPointer(name=dataset.name, kind=dataset.kind, directory=str(dataset.directory))
+    write_json(file, pointer.model_dump())
 
 
 def load_pointed(file: Path) -> PackedDataset:
     """Opens what `write_pointer` wrote into `file`. Raises UserError where that or the folder is gone or damaged."""
     try:
-        directory = Path(json.loads(file.read_text(encoding="utf-8"))["directory"])
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"'{file}' does not say where the data set is") from error
-    return load_packed(directory)
+        return load_packed(Path(read_json(file, DatasetPointer).directory))
+    except FileNotFoundError as error:
+        raise UserError(f"'{file}' is not there to say where the data set is") from error
 
 
 def write_packed(
@@ -157,22 +156,19 @@ def _sizes(train_examples: int, test_examples: int) -> dict[str, int]:
     }
 
 
-def _from_manifest(directory: Path, manifest: dict) -> PackedDataset:
-    if manifest["format"] != FORMAT:
-        raise ValueError(f"format {manifest['format']!r} instead of {FORMAT}")
-    if KINDS.get(manifest["name"]) != manifest["kind"]:
-        raise ValueError(f"there is no {manifest['kind']!r} data set {manifest['name']!r}")
-    train, test, classes = manifest["train_examples"], manifest["test_examples"], manifest["classes"]
-    source = manifest.get("source", "")
-    if not (type(train) is type(test) is int and train > 0 and test > 0):
-        raise ValueError(f"{train!r} train and {test!r} test examples")
-    if not (isinstance(classes, list) and classes and all(isinstance(c, str) for c in classes)):
-        raise ValueError(f"classes {classes!r}")
-    if not isinstance(source, str):
-        raise ValueError(f"source {source!r}")
-    if manifest["bytes"] != _sizes(train, test):
-        raise ValueError("bytes do not fit the numbers of examples")
-    return PackedDataset(manifest["name"], manifest["kind"], directory, train, test, tuple(classes), source)
+def _check_sizes(directory: Path, manifest: Manifest) -> None:
+    if manifest.format != FORMAT:
+        raise Malformed(f"format {manifest.format} instead of {FORMAT}")
+    if KINDS[manifest.name] != manifest.kind:
+        raise Malformed(f"there is no {manifest.kind!r} data set {manifest.name!r}")
+    if manifest.bytes != _sizes(manifest.train_examples, manifest.test_examples):
+        raise Malformed("bytes do not fit the numbers of examples")
+    for file_name, size in manifest.bytes.items():
+        status = (directory / file_name).stat()
+        if not stat.S_ISREG(status.st_mode):
+            raise Malformed(f"{file_name} is no regular file")
+        if status.st_size != size:
+            raise Malformed(f"promises {size} bytes in {file_name}, which has {status.st_size}")
 
 
 def _write_files(directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays, source: str) -> None:
@@ -181,17 +177,17 @@ def _write_files(directory: Path, name: str, classes: tuple[str, ...], arrays: A
             raise ValueError(f"{file_name}: cannot pack {array.dtype} {list(array.shape)}")
         array.tofile(directory / file_name)
     train_examples, test_examples = len(arrays[1]), len(arrays[3])
-    manifest = {
-        "format": FORMAT,
-        "name": name,
-        "kind": KINDS[name],
-        "train_examples": train_examples,
-        "test_examples": test_examples,
-        "classes": list(classes),
-        "source": source,
-        "bytes": _sizes(train_examples, test_examples),
-    }
-    (directory / MANIFEST).write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
+    manifest = Manifest(
+        format=FORMAT,
+        name=name,
+        kind=KINDS[name],
+        train_examples=train_examples,
+        test_examples=test_examples,
+        classes=list(classes),
+        source=source,
+        bytes=_sizes(train_examples, test_examples),
+    )
+    write_whole(directory / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
 
 
 def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:

@@ -6,9 +6,15 @@ the names that a pickled array refers to lead to the inert stand-ins below, neve
 
 import io
 import pickle
+import pickletools
 import re
 
 import numpy as np
+
+from ps_cluster.files.malformed import Malformed
+
+MOST_OPERATIONS = 200_000  # a batch of CIFAR-10 has 30,108
+MOST_TUPLES = 1000  # a batch has 5. The hash of one in one in one, and so on, would overflow the stack
 
 _WHOLE_NUMBERS = re.compile(r"[iu][1248]")
 
@@ -55,19 +61,11 @@ def _reconstruct(*_: object) -> PickledArray:
     return PickledArray()
 
 
-def _encode(text: str, encoding: str) -> bytes:
-    """How Python 3 writes bytes for Python 2."""
-    if encoding != "latin1":
-        raise ValueError(f"bytes in encoding {encoding!r}")
-    return text.encode("latin1")
-
-
 _STAND_INS = {
     ("numpy", "ndarray"): PickledArray,
     ("numpy", "dtype"): _PickledDtype,
     ("numpy.core.multiarray", "_reconstruct"): _reconstruct,  # written by numpy 1
     ("numpy._core.multiarray", "_reconstruct"): _reconstruct,  # written by numpy 2
-    ("_codecs", "encode"): _encode,
 }
 
 
@@ -76,7 +74,22 @@ class _Refused(pickle.UnpicklingError):
 
 
 class _PlainUnpickler(pickle.Unpickler):
+    def __init__(self, content: bytes):
+        super().__init__(io.BytesIO(content), encoding="bytes")
+        self._bytes_left = len(content)
+
+    def _encode(self, text: str, encoding: str) -> bytes:
+        """How Python 3 writes bytes for Python 2. One text may be named again and again, but no more of it is made."""
+        if encoding != "latin1":
+            raise ValueError(f"bytes in encoding {encoding!r}")
+        self._bytes_left -= len(text)
+        if self._bytes_left < 0:
+            raise Malformed("more bytes than it has itself")
+        return text.encode("latin1")
+
     def find_class(self, module: str, name: str) -> object:
+        if (module, name) == ("_codecs", "encode"):
+            return self._encode
         if (module, name) not in _STAND_INS:
             raise _Refused(f"its pickle asks for {module}.{name}, which data does not need")
         return _STAND_INS[module, name]
@@ -89,8 +102,29 @@ def load_plain(content: bytes) -> object:
         pickle.UnpicklingError: not a pickle, damaged, or it asks for anything else.
     """
     try:
-        return _PlainUnpickler(io.BytesIO(content), encoding="bytes").load()
+        _check_operations(content)
+        return _PlainUnpickler(content).load()
     except _Refused:
         raise
     except Exception as error:  # a damaged pickle can raise almost any exception
         raise pickle.UnpicklingError(f"damaged pickle, {type(error).__name__}: {error}") from error
+
+
+def _check_operations(content: bytes) -> None:
+    """Bound what the unpickler will take on trust: a place in its memo, which it makes room for, and lengths.
+
+    Raises:
+        ValueError: an operation that goes beyond, or that is not all there.
+    """
+    tuples = 0
+    for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
+        if number >= MOST_OPERATIONS:
+            raise Malformed(f"more than {MOST_OPERATIONS:,} operations")
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= argument < MOST_OPERATIONS:
+            raise Malformed("a place in its memo that no data needs")
+        if operation.name == "FRAME" and argument > len(content):
+            raise Malformed("a frame that is longer than all of it")
+        if operation.name.startswith(("TUPLE", "FROZENSET")):
+            tuples += 1
+            if tuples > MOST_TUPLES:
+                raise Malformed(f"more than {MOST_TUPLES:,} tuples")

@@ -7,16 +7,16 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.place import Place
-from ps_cluster.evaluation.records import Records, Row
+from ps_cluster.evaluation.records import Records
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.files import locks
 from ps_cluster.reporting.summary import refresh_evaluation
 from ps_cluster.reporting.tensorboard import EvaluationWriter
+from ps_cluster.rows.scores import EndedMark, EvaluationRow
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
 
@@ -37,7 +37,7 @@ def evaluate(
     patience_s: float = PATIENCE_S,
     notify: Notify,
     nice: bool = False,
-) -> list[Row]:
+) -> list[EvaluationRow]:
     """Scores each new checkpoint of a run until training has ended and the last one is scored.
 
     When several came meanwhile, only the newest is scored, unless the run's `evaluation.after_training` wants each of them once
@@ -79,26 +79,26 @@ class _Evaluator:
         self._scorer: Scorer | None = None
         self._tensorboard: EvaluationWriter | None = None
         self._passed_over: dict[tuple[int, int], str] = {}
-        self._rows: list[Row] = []
+        self._rows: list[EvaluationRow] = []
 
     def close(self) -> None:
         self._records.close()
         if self._tensorboard:
             self._tensorboard.close()
 
-    def once(self) -> list[Row]:
-        ended = checkpoints.ended(self._place.checkpoints) or {}
+    def once(self) -> list[EvaluationRow]:
+        ended = checkpoints.ended(self._place.checkpoints)
         while (step := self._newest()) is not None and (checkpoint := self._load(step)) is None:
             pass
         if step is None:
             raise UserError(f"{self._place.describe_lack()}: train first, or name another with --checkpoint-dir")
         self._score(checkpoint, augmented=self._wants_views(checkpoint))
         self._refresh_summary()
-        if step < ended.get("last_step", step):
-            raise self._unscored(ended["last_step"])
+        if ended and step < ended.last_step:
+            raise self._unscored(ended.last_step)
         return self._rows
 
-    def follow(self, patience_s: float) -> list[Row]:
+    def follow(self, patience_s: float) -> list[EvaluationRow]:
         scored = self._records.steps()
         clock = AwakeClock()
         life, since = None, clock()
@@ -181,36 +181,36 @@ class _Evaluator:
         self._scorer = self._scorer or self._make_scorer(checkpoint)
         started = time.monotonic()
         score = self._scorer.score(checkpoint, augmented=augmented)
-        row = {
-            "time": time.time(),
-            "step": checkpoint.step,
-            "test_accuracy": score.accuracy,
-            "test_loss": score.loss,
-            "validation_accuracy": score.validation_accuracy,
-            "augmented_test_accuracy": score.augmented_accuracy,
-            "train_seconds": checkpoint.meta.get("train_seconds"),
-            "examples": checkpoint.meta.get("examples"),
-            "seconds": time.monotonic() - started,
-        }
-        row["best"] = self._records.is_best(row)
+        row = EvaluationRow(
+            time=time.time(),
+            step=checkpoint.step,
+            test_accuracy=score.accuracy,
+            test_loss=score.loss,
+            validation_accuracy=score.validation_accuracy,
+            augmented_test_accuracy=score.augmented_accuracy,
+            train_seconds=checkpoint.meta.train_seconds,
+            examples=checkpoint.meta.examples,
+            seconds=time.monotonic() - started,
+        )
+        row = row.model_copy(update={"best": self._records.is_best(row)})
         self._rows.append(row)
-        self._notify(_line(row, self._scorer.test_examples, checkpoint.meta.get("dataset_kind")))
-        if self._records.acquire() and (augmented or row["step"] not in self._records.steps()):
+        self._notify(_line(row, self._scorer.test_examples, checkpoint.meta.dataset_kind))
+        if self._records.acquire() and (augmented or row.step not in self._records.steps()):
             self._record(checkpoint, row)
 
-    def _record(self, checkpoint: Checkpoint, row: Row) -> None:
-        if row["best"]:
+    def _record(self, checkpoint: Checkpoint, row: EvaluationRow) -> None:
+        if row.best:
             self._records.keep_best(checkpoint, row, self._scorer.save_model)
         self._records.add(row)
         self._tensorboard = self._tensorboard or EvaluationWriter(self._place.run_dir)
-        self._tensorboard.write(row)
+        self._tensorboard.write(row.model_dump())
 
     def _make_scorer(self, checkpoint: Checkpoint) -> Scorer:
         config = self._place.config(checkpoint)
         return Scorer(config, self._place.dataset(config, self._data_dir, self._notify), self._threads)
 
-    def _finish(self, ended: dict[str, Any], scored: set[int]) -> list[Row]:
-        last = ended.get("last_step")
+    def _finish(self, ended: EndedMark, scored: set[int]) -> list[EvaluationRow]:
+        last = ended.last_step
         if not scored and not self._passed_over:
             raise UserError(f"{self._place.describe_lack()}, and training has ended")
         if last in scored:
@@ -230,7 +230,7 @@ class _Evaluator:
         return self._place.config(checkpoint).evaluation.augment_last
 
     def _has_views(self, step: int) -> bool:
-        return any(row["step"] == step and row.get("augmented_test_accuracy") for row in self._records.rows())
+        return any(row.step == step and row.augmented_test_accuracy for row in self._records.rows())
 
     def _score_views(self, step: int) -> None:
         """The last checkpoint once more where that is wanted: its row comes again, with both scores."""
@@ -242,7 +242,7 @@ class _Evaluator:
         """An evaluation by hand completes the summary of a run that is over."""
         if self._place.run_dir.summary.is_file() and self._records.acquire():
             with locks.in_turn(self._place.run_dir.summary_lock):
-                refresh_evaluation(self._place.run_dir)
+                refresh_evaluation(self._place.run_dir, self._notify)
 
     def _signs_of_life(self) -> tuple:
         """Changes when the training writes something: a checkpoint or a row of progress."""
@@ -260,12 +260,12 @@ class _Evaluator:
         )
 
 
-def _line(row: Row, test_examples: int, dataset_kind: str | None) -> str:
-    loss = "not a finite number" if row["test_loss"] is None else f"{row['test_loss']:.4f}"
-    held_out = "" if row["validation_accuracy"] is None else f", on images held out {row['validation_accuracy']:.2%}"
-    views = f", over six views {row['augmented_test_accuracy']:.2%}" if row["augmented_test_accuracy"] else ""
+def _line(row: EvaluationRow, test_examples: int, dataset_kind: str | None) -> str:
+    loss = "not a finite number" if row.test_loss is None else f"{row.test_loss:.4f}"
+    held_out = "" if row.validation_accuracy is None else f", on images held out {row.validation_accuracy:.2%}"
+    views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
     return (
-        f"step {row['step']:,}: test accuracy {row['test_accuracy']:.2%}{held_out}{views}, loss {loss} "
-        f"({test_examples:,} {'GENERATED ' * (dataset_kind == 'synthetic')}images, {row['seconds']:.1f} s)"
-        f"{', best so far' * row['best']}"
+        f"step {row.step:,}: test accuracy {row.test_accuracy:.2%}{held_out}{views}, loss {loss} "
+        f"({test_examples:,} {'GENERATED ' * (dataset_kind == 'synthetic')}images, {row.seconds:.1f} s)"
+        f"{', best so far' * row.best}"
     )

@@ -43,7 +43,7 @@ class Place:
         if self.run_dir.config.is_file():
             return load_config(self.run_dir.config)
         try:
-            return RunConfig.model_validate(checkpoint.meta.get("config"))
+            return RunConfig.model_validate(checkpoint.meta.config)
         except ValidationError as error:
             raise UserError(
                 f"checkpoint of step {checkpoint.step}: carries no configuration, and there is no config.yaml"

@@ -3,27 +3,26 @@
 from __future__ import annotations
 
 import errno
-import json
 import os
 import secrets
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import append_row, read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json
-from ps_cluster.run_dir import RunDir, append_row, read_rows
+from ps_cluster.rows.scores import BestRecord, EvaluationRow, Score
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
 
-Row = dict[str, Any]
 
-
-def merit(row: Row) -> float:
+def merit(row: Score | BestRecord) -> float:
     """Return the accuracy that a best model is chosen by: on images held out from training, else on the test images."""
-    held_out = row.get("validation_accuracy")
-    return row["test_accuracy"] if held_out is None else held_out
+    return row.test_accuracy if row.validation_accuracy is None else row.validation_accuracy
 
 
 class Records:
@@ -35,11 +34,11 @@ class Records:
         self._lock: Lock | None = None
         self._refused = False
 
-    def rows(self) -> list[Row]:
-        return list(read_rows(self._run_dir.evaluation))
+    def rows(self) -> list[EvaluationRow]:
+        return list(read_rows(self._run_dir.evaluation, EvaluationRow))
 
     def steps(self) -> set[int]:
-        return {row["step"] for row in self.rows()}
+        return {row.step for row in self.rows()}
 
     def acquire(self) -> bool:
         """Whether this process may record; says once why not. Asked again later it may be its turn."""
@@ -66,23 +65,27 @@ class Records:
             self._lock.release()
             self._lock = None
 
-    def is_best(self, row: Row) -> bool:
+    def is_best(self, row: Score) -> bool:
         """Whether a score beats that of the model in best/; an equal one that came earlier stays."""
         best = self._best()
         return best is None or merit(row) > merit(best)
 
-    def _best(self) -> Row | None:
+    def _best(self) -> BestRecord | None:
+        if not self._run_dir.best_model.is_file():
+            return None
         try:
-            best = json.loads(self._best_file.read_text(encoding="utf-8"))
-            return best if self._run_dir.best_model.is_file() and "test_accuracy" in best else None
-        except (OSError, ValueError):
+            return read_json(self._best_file, BestRecord)
+        except FileNotFoundError:
+            return None
+        except UserError as error:
+            self._notify(f"the best model so far is not known, this one takes its place: {error}")
             return None
 
     @property
     def _best_file(self) -> Path:
         return self._run_dir.best / "best.json"
 
-    def keep_best(self, checkpoint: Checkpoint, row: Row, save_model: Callable[[Path], None]) -> None:
+    def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
         """Puts a model and its checkpoint into best/. `best.json` comes last: until then the old score stands."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
@@ -94,9 +97,8 @@ class Records:
             os.fsync(file.fileno())
         beside.replace(self._run_dir.best_model)
         checkpoints.write(folder / "checkpoint.npz", checkpoint)
-        write_json(
-            self._best_file, {name: row[name] for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")}
-        )
+        best = {name: getattr(row, name) for name in BestRecord.model_fields}
+        write_json(self._best_file, BestRecord(**best).model_dump())
 
-    def add(self, row: Row) -> None:
+    def add(self, row: EvaluationRow) -> None:
         append_row(self._run_dir.evaluation, row)

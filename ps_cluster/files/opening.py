@@ -6,22 +6,37 @@ import errno
 import os
 import stat
 from pathlib import Path
+from typing import BinaryIO
 
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.ownership import trusted
 
 
+def open_regular(path: Path) -> BinaryIO:
+    """Return a regular file, open for reading. A pipe or device is refused, not waited for.
+
+    Raises:
+      OSError: the system refused, or it is a folder.
+      Malformed: no regular file, or a link that another user made.
+    """
+    descriptor = _open(path)
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
+        os.close(descriptor)
+        if stat.S_ISDIR(mode):
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), str(path))
+        raise Malformed("is no regular file")
+    return os.fdopen(descriptor, "rb")
+
+
 def read_bytes(path: Path, most_bytes: int) -> bytes:
-    """Return the content of a regular file of at most `most_bytes` bytes. A pipe or device is refused, not waited for.
+    """Return the content of a regular file of at most `most_bytes` bytes.
 
     Raises:
       OSError: the system refused.
       Malformed: no regular file, more bytes, or a link that another user made.
     """
-    descriptor = _open(path)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise Malformed("is no regular file")
+    with open_regular(path) as file:
         content = file.read(most_bytes + 1)
     if len(content) > most_bytes:
         raise Malformed(f"has more than {most_bytes:,} bytes")

@@ -212,6 +212,7 @@ def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
 def _last_checkpoint(run_dir: RunDir) -> int:
     """Return the step at which training ended with a checkpoint; 0 where it did not."""
     try:
-        return (checkpoints.ended(run_dir.checkpoints) or {}).get("last_step", 0)
+        ended = checkpoints.ended(run_dir.checkpoints)
     except checkpoints.CheckpointError:
         return 0
+    return ended.last_step if ended else 0

@@ -2,31 +2,45 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import KINDS
+from ps_cluster.errors import UserError
 from ps_cluster.evaluation.records import merit
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
 from ps_cluster.reporting.dashboard import trainer_type
-from ps_cluster.run_dir import RunDir, read_rows
-from ps_cluster.training.training_clock import from_json
+from ps_cluster.rows.base import Row
+from ps_cluster.rows.cluster import ClusterFile, TaskRow
+from ps_cluster.rows.progress import ProgressRow, WorkerRow
+from ps_cluster.rows.scores import EvaluationRow, Score
+from ps_cluster.rows.summary import Evaluation, ProcessWork, ServerSummary, Summary, WorkerSummary
+from ps_cluster.rows.training import Server, TrainingResult, Updates
+from ps_cluster.run_dir import RunDir
 
 __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
 
 SCHEMA = 2  # 1: train_seconds and examples_per_second began anew with every chief, startup_seconds was the last one's
-UPDATES = ("scheduled", "applied", "duplicated", "lost", "rolled_back", "replays_refused", "mixed")
-GRADIENTS = ("scheduled", "applied", "dropped", "per_update")
-TIMES = ("goodput", "rolled_back_seconds", "interrupted_seconds")
-STALENESS = ("mean", "p50", "p95", "max")
+
+UPDATES = tuple(Updates.model_fields)  # names
+FROM_TRAINING = (
+    "updates", "gradients", "proof", "staleness", "examples_per_second", "train_seconds", "goodput", "rolled_back_seconds",
+    "interrupted_seconds",
+)  # fmt: skip
 
 Json = dict[str, Any]
 Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often it was started again; a task that never was may be left out."""
+Tasks = Mapping[tuple[str, int], TaskRow]
+"""(task type, index) → its row of cluster.json, that of the newest process."""
+Notify = Callable[[str], None]
+Model = TypeVar("Model", bound=Row)
 
 
 def write_summary(
@@ -41,8 +55,9 @@ def write_summary(
     usage: Json,
     machine: Json,
     network: Json,
+    notify: Notify = lambda line: None,
 ) -> Json:
-    """Writes summary.json and returns it.
+    """Writes summary.json and returns its content.
 
     Where the leader left no result, because it was killed, the counts are those of its last row of progress, and what that
     row can't tell is null.
@@ -56,176 +71,184 @@ def write_summary(
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
       machine: what this start of the launcher was on (cluster/machine.py).
       network: "private", and "notice": what was said where it is not (cluster/isolation.py).
+      notify: told what was damaged, a line each; the summary is made without it.
     """
     config = load_config(run_dir.config)
-    rows = list(read_rows(run_dir.progress))
-    training = _training(run_dir, rows)
-    proof = training["proof"]
-    addresses = _addresses(run_dir)
-    workers = _workers(training["workers"], trainer_type(config.training.mode), addresses, restarts)
-    summary = {
-        "schema": SCHEMA,
-        "outcome": outcome if proof is None or proof["holds"] else "failed",
-        "mode": config.training.mode,
-        "staleness_method": config.training.staleness_method,
-        "simulate_workers": config.training.simulate_workers,
-        "straggler": config.cluster.straggler,
-        "dataset": config.data.dataset,
-        "dataset_kind": KINDS.get(config.data.dataset),
-        "model": config.model.name,
-        "precision": config.model.precision,
-        "seed": config.training.seed,
-        "workers": workers,
-        "worker_processes": len({p["pid"] for worker in workers for p in worker["processes"] if p["updates"]}),
-        "parameter_servers": _parameter_servers(training["parameter_servers"], addresses, restarts),
-        "restarts": {f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
-        "silences": silences,
-        "updates": {name: training["updates"].get(name) for name in UPDATES},
-        "gradients": {name: (training.get("gradients") or {}).get(name) for name in GRADIENTS},
-        "proof": proof,
-        "staleness": {name: training["staleness"].get(name) for name in STALENESS}
-        | {"histogram": training["staleness"].get("histogram", {})},
-        "examples_per_second": training["examples_per_second"],
-        "train_seconds": training["train_seconds"],
-        **{name: training[name] for name in TIMES},
-        **_sessions(rows, life, training["train_seconds"]),
-        "wall_seconds": wall_seconds,
-        "startup_seconds": _startup_seconds([row for row in rows if row["life"] == life], began),
-        "cpu_seconds": usage["cpu_seconds"],
-        "peak_memory_bytes": usage["peak_memory_bytes"],
-        "processes": usage["processes"],
-        "machine": machine,
-        "network": network,
-        "evaluation": _evaluation(run_dir),
-    }
-    write_json(run_dir.summary, summary)
-    return summary
+    story = _Story.of(run_dir, life, notify)
+    training = _training(run_dir, story, notify)
+    tasks = _tasks(run_dir, notify)
+    workers = _workers(training.workers, trainer_type(config.training.mode), tasks, restarts)
+    summary = Summary(
+        schema_=SCHEMA,
+        outcome="failed" if training.proof and not training.proof.holds else outcome,
+        mode=config.training.mode,
+        staleness_method=config.training.staleness_method,
+        simulate_workers=config.training.simulate_workers,
+        straggler=config.cluster.straggler,
+        dataset=config.data.dataset,
+        dataset_kind=KINDS.get(config.data.dataset),
+        model=config.model.name,
+        precision=config.model.precision,
+        seed=config.training.seed,
+        workers=workers,
+        worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
+        parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),
+        restarts={f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
+        silences=silences,
+        wall_seconds=wall_seconds,
+        sessions=len(story.lives | {life}),
+        session_train_seconds=0.0 if story.before is None else max(0.0, training.train_seconds - story.before),
+        startup_seconds=None if story.begun is None else story.begun - began,
+        machine=machine,
+        network=network,
+        evaluation=_evaluation(run_dir, notify),
+        **{name: getattr(training, name) for name in FROM_TRAINING},
+        **usage,
+    )
+    return _write(run_dir, summary)
 
 
-def refresh_evaluation(run_dir: RunDir) -> Json:
-    """Puts the scores there are now into a summary.json that was written before them, and returns it."""
-    summary = json.loads(run_dir.summary.read_text(encoding="utf-8"))
-    summary["evaluation"] = _evaluation(run_dir)
-    write_json(run_dir.summary, summary)
-    return summary
+def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Json:
+    """Puts the scores there are now into a summary.json that was written before them, and returns its content.
+
+    Raises:
+      UserError: the summary is damaged.
+    """
+    summary = read_json(run_dir.summary, Summary)
+    return _write(run_dir, summary.model_copy(update={"evaluation": _evaluation(run_dir, notify)}))
 
 
-def _training(run_dir: RunDir, rows: list[Json]) -> Json:
+def _write(run_dir: RunDir, summary: Summary) -> Json:
+    content = summary.model_dump(mode="json")
+    write_json(run_dir.summary, content)
+    return content
+
+
+@dataclass
+class _Story:
+    """What all rows of progress tell together.
+
+    Attributes:
+      last: the newest row. rolled_back: updates that rows reported as applied and that a later start of the leader did
+        not have any more. begun: monotonic seconds of the first update since this start of the launcher. lives: all
+        starts of a launcher. before: seconds that were trained when this one began to tell, None where it told nothing.
+    """
+
+    last: ProgressRow = field(default_factory=lambda: ProgressRow(phase="starting"))
+    rolled_back: int = 0
+    begun: float | None = None
+    lives: set[str | None] = field(default_factory=set)
+    before: float | None = None
+
+    @classmethod
+    def of(cls, run_dir: RunDir, life: str, notify: Notify) -> _Story:
+        story = cls()
+        for row in read_rows(run_dir.progress, ProgressRow, notify):
+            story._hear(row, life)
+        return story
+
+    def _hear(self, row: ProgressRow, life: str) -> None:
+        self.rolled_back += max(0, self.last.applied - row.applied)
+        self.last = row
+        self.lives.add(row.life)
+        if self.before is None and row.life == life:
+            self.before = row.train_seconds
+        if self.begun is None and row.life == life and row.times.resumed_update is not None:
+            self.begun = row.monotonic - (row.times.seconds - row.times.resumed_update)
+
+
+def _training(run_dir: RunDir, story: _Story, notify: Notify) -> TrainingResult:
     """The leader's result, unless rows of progress go on after it: then it is that of an earlier part of the run."""
-    last = rows[-1] if rows else {}
-    result = _read_json(run_dir.training_result)
-    training = result if result and last.get("applied", 0) <= result["updates"]["applied"] else _from_progress(last)
+    result = _read(run_dir.training_result, TrainingResult, notify)
+    training = result if result and story.last.applied <= result.updates.applied else _from_progress(story.last)
     # A leader that starts again from a checkpoint can't know how far the one before it had come; the rows do.
-    updates = training["updates"]
-    updates["rolled_back"] = _rolled_back(rows)
-    return training
+    updates = training.updates.model_copy(update={"rolled_back": story.rolled_back})
+    return training.model_copy(update={"updates": updates})
 
 
-def _from_progress(row: Json) -> Json:
-    times = from_json(row.get("times", {}))
-    return {
-        "train_seconds": row.get("train_seconds", 0.0),
-        "goodput": times.goodput,
-        "rolled_back_seconds": times.rolled_back,
-        "interrupted_seconds": times.interrupted,
-        "examples_per_second": None,
-        "updates": {"scheduled": row.get("scheduled", 0), "applied": row.get("applied", 0)},
-        "proof": None,
-        "staleness": {},
-        "workers": row.get("workers", []),
-        "parameter_servers": [],
-    }
+def _from_progress(row: ProgressRow) -> TrainingResult:
+    return TrainingResult(
+        completed=False,
+        train_seconds=row.train_seconds,
+        goodput=row.times.goodput,
+        rolled_back_seconds=row.times.rolled_back,
+        interrupted_seconds=row.times.interrupted,
+        updates=Updates(scheduled=row.scheduled, applied=row.applied),
+        workers=row.workers,
+    )
 
 
-def _startup_seconds(rows: list[Json], began: float) -> float | None:
-    """From the start of the command to the first update since, whatever happened after it; None where there was none."""
-    for row in rows:
-        if (first := row["times"]["resumed_update"]) is not None:
-            return row["monotonic"] - (row["times"]["seconds"] - first) - began
-    return None
-
-
-def _sessions(rows: list[Json], life: str, train_seconds: float) -> Json:
-    """Return how many commands had a part in the run, and the training seconds of this one."""
-    mine = [row for row in rows if row["life"] == life]
-    before = mine[0]["train_seconds"] if mine else train_seconds
-    sessions = len({row["life"] for row in rows} | {life})
-    return {"sessions": sessions, "session_train_seconds": max(0.0, train_seconds - before)}
-
-
-def _rolled_back(rows: list[Json]) -> int:
-    """Updates that rows reported as applied and that a later start of the leader did not have any more."""
-    applied = [row["applied"] for row in rows]
-    return sum(max(0, before - after) for before, after in zip(applied, applied[1:]))
-
-
-def _workers(
-    rows: list[Json], task_type: str, addresses: dict[tuple[str, int], Json], restarts: Restarts
-) -> list[Json]:
+def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
     """One row an index: the work of all processes that had it, and the newest process's pid."""
-    merged = []
-    indices = {row["index"] for row in rows} | {index for kind, index in addresses if kind == task_type}
-    for index in sorted(indices):
-        processes = [
-            {name: row[name] for name in ("pid", "updates", "examples")} for row in rows if row["index"] == index
-        ]
-        task = addresses.get((task_type, index), {})
-        merged.append(
-            {
-                "index": index,
-                "pid": task.get("pid") or processes[-1]["pid"],
-                "address": task.get("address"),
-                "updates": sum(process["updates"] for process in processes),
-                "examples": sum(process["examples"] for process in processes),
-                "restarts": restarts.get((task_type, index), 0),
-                "processes": processes,
-            }
-        )
-    return merged
-
-
-def _parameter_servers(rows: list[Json], addresses: dict[tuple[str, int], Json], restarts: Restarts) -> list[Json]:
-    parameters = {row["index"]: row["parameters"] for row in rows}
-    indices = parameters.keys() | {index for task_type, index in addresses if task_type == "ps"}
+    indices = {row.index for row in rows} | {index for kind, index in tasks if kind == task_type}
     return [
-        {
-            "index": index,
-            "pid": addresses.get(("ps", index), {}).get("pid"),
-            "address": addresses.get(("ps", index), {}).get("address"),
-            "parameters": parameters.get(index),
-            "restarts": restarts.get(("ps", index), 0),
-        }
+        _worker(index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0))
         for index in sorted(indices)
+        for key in [(task_type, index)]
     ]
 
 
-def _addresses(run_dir: RunDir) -> dict[tuple[str, int], Json]:
-    """(task type, index) → its row of cluster.json, that of the newest process."""
-    return {(task["type"], task["index"]): task for task in (_read_json(run_dir.cluster) or {}).get("tasks", [])}
+def _worker(index: int, rows: list[WorkerRow], task: TaskRow | None, restarts: int) -> WorkerSummary:
+    return WorkerSummary(
+        index=index,
+        pid=task.pid if task else rows[-1].pid,
+        address=task.address if task else None,
+        updates=sum(row.updates for row in rows),
+        examples=sum(row.examples for row in rows),
+        restarts=restarts,
+        processes=[ProcessWork(pid=row.pid, updates=row.updates, examples=row.examples) for row in rows],
+    )
 
 
-def _evaluation(run_dir: RunDir) -> Json:
+def _parameter_servers(rows: list[Server], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
+    parameters = {row.index: row.parameters for row in rows}
+    servers = {index: task for (task_type, index), task in tasks.items() if task_type == "ps"}
+    return [
+        ServerSummary(
+            index=index,
+            pid=servers[index].pid if index in servers else None,
+            address=servers[index].address if index in servers else None,
+            parameters=parameters.get(index),
+            restarts=restarts.get(("ps", index), 0),
+        )
+        for index in sorted(parameters.keys() | servers)
+    ]
+
+
+def _tasks(run_dir: RunDir, notify: Notify) -> Tasks:
+    found = _read(run_dir.cluster, ClusterFile, notify)
+    return {(task.type, task.index): task for task in found.tasks} if found else {}
+
+
+def _evaluation(run_dir: RunDir, notify: Notify) -> Evaluation:
     """The scores, each step once (the newest of it), in the order of steps; nulls and an empty history without any."""
-    names = (
-        "step", "test_accuracy", "test_loss", "validation_accuracy", "augmented_test_accuracy", "train_seconds", "examples"
-    )  # fmt: skip
-    by_step = {row["step"]: {name: row.get(name) for name in names} for row in read_rows(run_dir.evaluation)}
+    by_step = {row.step: _score(row) for row in read_rows(run_dir.evaluation, EvaluationRow, notify)}
     history = [by_step[step] for step in sorted(by_step)]
-    last = history[-1] if history else {}
-    best = max(history, key=merit, default={})
-    held_out = last.get("validation_accuracy")
-    return {
-        "test_accuracy": last.get("test_accuracy"),
-        "test_loss": last.get("test_loss"),
-        "validation_accuracy": held_out,
-        "augmented_test_accuracy": last.get("augmented_test_accuracy"),
-        "step": last.get("step"),
-        "best_test_accuracy": best.get("test_accuracy"),
-        "best_step": best.get("step"),
-        "best_chosen_on": None if not history else "test" if held_out is None else "validation",
-        "history": history,
-    }
+    if not history:
+        return Evaluation()
+    last, best = history[-1], max(history, key=merit)
+    return Evaluation(
+        test_accuracy=last.test_accuracy,
+        test_loss=last.test_loss,
+        validation_accuracy=last.validation_accuracy,
+        augmented_test_accuracy=last.augmented_test_accuracy,
+        step=last.step,
+        best_test_accuracy=best.test_accuracy,
+        best_step=best.step,
+        best_chosen_on="test" if last.validation_accuracy is None else "validation",
+        history=history,
+    )
 
 
-def _read_json(path: Path) -> Json | None:
-    return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+def _score(row: EvaluationRow) -> Score:
+    return Score(**{name: getattr(row, name) for name in Score.model_fields})
+
+
+def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:
+    try:
+        return read_json(path, model)
+    except FileNotFoundError:
+        return None
+    except UserError as error:
+        notify(f"left out of the summary: {error}")
+        return None

@@ -58,13 +58,13 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
 
 
 def _updates(run_dir: RunDir) -> np.ndarray:
-    if not run_dir.updates.is_file():
+    if not run_dir.updates.exists():
         raise UserError(f"run directory '{run_dir.root}' holds no {run_dir.updates.name}: no training has ended in it")
     return read_csv(run_dir.updates)
 
 
 def _applies(run_dir: RunDir) -> np.ndarray:
-    return read_csv(run_dir.applies, APPLY_ROW) if run_dir.applies.is_file() else np.empty(0, APPLY_ROW)
+    return read_csv(run_dir.applies, APPLY_ROW) if run_dir.applies.exists() else np.empty(0, APPLY_ROW)
 
 
 def _apply_shares(updates: np.ndarray, applies: np.ndarray) -> dict[str, dict[str, float]]:

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from ps_cluster.cluster.machine import processor_of
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import RunDir, read_rows
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import read_rows
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.summary import Summary
+from ps_cluster.run_dir import RunDir
 from ps_cluster.simulation.costs import Costs, make_costs
 from ps_cluster.training import phases, tables
 
@@ -27,17 +28,17 @@ class FinishedRun:
 
     root: Path
     config: RunConfig
-    summary: dict[str, Any]
+    summary: Summary
     rows: np.ndarray  # of ledger.ROW
     starts: int  # of its leader
 
     @property
     def parameters(self) -> int:
-        return sum(server["parameters"] for server in self.summary["parameter_servers"])
+        return sum(server.parameters or 0 for server in self.summary.parameter_servers)
 
     @property
     def processor(self) -> str:
-        return processor_of(self.summary.get("machine"))
+        return processor_of(self.summary.machine)
 
     @property
     def dispatches(self) -> int:
@@ -45,27 +46,26 @@ class FinishedRun:
 
     def cpu_seconds(self, kind: str, startup: float) -> float:
         """Of all processes of a kind ("worker", "ps", "chief") together, without that of their start-up."""
-        took = [process["cpu_seconds"] for process in self.summary["processes"] if process["type"] == kind]
+        took = [process.cpu_seconds for process in self.summary.processes if process.type == kind]
         return max(0.0, sum(seconds or 0.0 for seconds in took) - startup * len(took))
 
 
 def read_run(root: Path) -> FinishedRun:
     """Raises UserError where no training has ended in `root`, or it tells less than is needed."""
     run_dir = RunDir.open(root)
-    rows = _read(run_dir.updates, tables.read_csv, root)
-    summary = _read(run_dir.summary, lambda file: json.loads(file.read_text(encoding="utf-8")), root)
-    for name in ("processes", "train_seconds"):
-        if not summary.get(name):
-            raise UserError(f"{run_dir.summary.name} in '{root}': {name}: got none: nothing to calibrate from")
-    starts = sum(row["phase"] == "connecting" for row in read_rows(run_dir.progress))
-    return FinishedRun(root, load_config(run_dir.config), summary, rows, starts)
-
-
-def _read(file: Path, read: Callable[[Path], Any], root: Path) -> Any:
     try:
-        return read(file)
-    except (OSError, ValueError) as error:
-        raise UserError(f"run directory '{root}' holds no readable {file.name}: {error}") from error
+        rows, summary = tables.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
+    except FileNotFoundError as error:
+        raise UserError(f"run directory '{root}' holds no {run_dir.summary.name}: nothing to calibrate from") from error
+    for name in ("processes", "parameter_servers"):
+        if not getattr(summary, name):
+            raise UserError(f"{run_dir.summary.name} in '{root}': {name}: got none: nothing to calibrate from")
+    if summary.train_seconds <= 0:
+        raise UserError(
+            f"{run_dir.summary.name} in '{root}': train_seconds: got {summary.train_seconds:g}: it needs more"
+        )
+    starts = sum(row.phase == "connecting" for row in read_rows(run_dir.progress, ProgressRow))
+    return FinishedRun(root, load_config(run_dir.config), summary, rows, starts)
 
 
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
@@ -82,12 +82,12 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
             f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"
         )
     walls, cpu = _wall_seconds(run), _cpu_seconds(run, base)
-    servers = len(run.summary["parameter_servers"])
+    servers = len(run.summary.parameter_servers)
     share = run.parameters / servers
     pull, push = _split(cpu["ps"] / servers, walls["pull"], walls["push"])
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
     dispatching = base.chief_seconds * run.dispatches
-    background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary["train_seconds"]
+    background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary.train_seconds
     measured = {
         "measured_on": _about(run, servers),
         "processor": run.processor,

@@ -42,11 +42,11 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
     config = run.config
     predicted = predict(costs, _cluster_of(run, cores))
     measured = run.summary
-    if not measured["examples_per_second"]:
+    if not measured.examples_per_second:
         raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
-    found = [Compared("images/s", predicted.images_per_second, measured["examples_per_second"])]
-    if config.training.mode == "async":
-        found.append(Compared("mean staleness", predicted.staleness_mean, measured["staleness"]["mean"]))
+    found = [Compared("images/s", predicted.images_per_second, measured.examples_per_second)]
+    if config.training.mode == "async" and measured.staleness.mean is not None:
+        found.append(Compared("mean staleness", predicted.staleness_mean, measured.staleness.mean))
     return found
 
 

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from ps_cluster.files.malformed import Malformed
 from ps_cluster.training import journal
 from ps_cluster.training.ledger import COUNTS
 from ps_cluster.training.step_set import StepSet
@@ -117,7 +118,7 @@ def audit(
             for rows in journal.read(path):
                 found.read(rows)
                 on_rows(len(rows))
-        except journal.JournalDamaged as error:
+        except (journal.JournalDamaged, Malformed) as error:
             problems.append(str(error))
         problems += (f"slice {index}: {problem}" for problem in found.problems(own))
         slices.append({"index": index, "rows": found.rows, "steps": found.distinct, **own})

@@ -3,25 +3,40 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import re
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+from pydantic import ValidationError
 
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.array_archive import Member, open_members
+from ps_cluster.files.json_files import parse_json, read_json
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import create_beside, remove_leftovers, write_json
+from ps_cluster.rows.checkpoint import Header, Meta
+from ps_cluster.rows.scores import EndedMark
 
 ENDED = "ended.json"
 
 _FILE_NAME = re.compile(r"step-(\d{9,})\.npz")
 _HEADER = "header"  # the member that holds step, meta and the names of the others, as JSON
 _MTIME = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can name: equal checkpoints are equal files
+MOST_HEADER_BYTES = 2**24
+# Array → dtype, and how many axes it may have. A slot has a vector, or a row for each worker.
+KNOWN = {
+    "weights": (np.float32, (1,)),
+    "statistics": (np.float32, (1,)),
+    "seen": (np.int64, (2,)),
+    "counts": (np.int64, (2,)),
+    "waiting": (np.float64, (2,)),
+}
+KNOWN_SLOT = (np.float32, (1, 2))
 
 
 class CheckpointError(UserError):
@@ -45,12 +60,13 @@ class Checkpoint:
     """The state of a training after `step` applied updates.
 
     `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the other
-    float variables, flat); whatever else the training needs to go on lies beside them. `meta` is JSON.
+    float variables, flat); whatever else the training needs to go on lies beside them. Those that were read are views of
+    the file, and can't be written to.
     """
 
     step: int
-    arrays: dict[str, np.ndarray]
-    meta: dict[str, Any]
+    arrays: Mapping[str, np.ndarray]
+    meta: Meta = Meta()
 
 
 def path_of(directory: Path, step: int) -> Path:
@@ -119,7 +135,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Reads a checkpoint and checks the CRC-32 of every array.
+    """Reads a checkpoint and checks the CRC-32 of every array. Their memory is the file's own, whatever it declares.
 
     Raises:
       CheckpointGone: there is no such file.
@@ -127,18 +143,37 @@ def load(path: Path) -> Checkpoint:
       CheckpointError: it is cut short, damaged, or no checkpoint.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
-            header = json.loads(archive.read(_HEADER))
-            # Whole members through zipfile, because numpy's own lazy reading would stop before the CRC is compared.
-            arrays = {name: _array(archive.read(f"{name}.npy")) for name in header["arrays"]}
-        return Checkpoint(int(header["step"]), arrays, dict(header["meta"]))
+        members = open_members(path)
+        header = _header_of(members)
+        return Checkpoint(header.step, {name: _array(members, name) for name in header.arrays}, header.meta)
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
-    except Exception as error:  # a damaged zip makes zipfile, zlib, numpy and json raise about anything
-        if refused := _refusal(error):
-            raise CheckpointUnreadable(f"checkpoint '{path}' can't be read ({refused.strerror or refused})") from error
-        reason = " ".join(str(error).split()) or type(error).__name__
-        raise CheckpointError(f"checkpoint '{path}' is damaged or cut short ({reason})") from error
+    except OSError as error:
+        raise CheckpointUnreadable(f"checkpoint '{path}' can't be read ({error.strerror or error})") from error
+    except Malformed as error:
+        raise CheckpointError(f"checkpoint '{path}' is damaged or cut short ({error})") from error
+
+
+def _header_of(members: Mapping[str, Member]) -> Header:
+    if _HEADER not in members:
+        raise Malformed("it has no header")
+    try:
+        return Header.model_validate(parse_json(members[_HEADER].read(MOST_HEADER_BYTES)))
+    except ValidationError as error:
+        raise Malformed(first_error(error, _HEADER)) from error
+    except Malformed as error:
+        raise Malformed(f"its header {error}") from error
+
+
+def _array(members: Mapping[str, Member], name: str) -> np.ndarray:
+    member = f"{name}.npy"
+    if member not in members:
+        raise Malformed(f"it has no array '{name}'")
+    array = members[member].array()
+    known = KNOWN_SLOT if name.startswith("slot_") else KNOWN.get(name)
+    if known and (array.dtype != known[0] or array.ndim not in known[1]):
+        raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
+    return array
 
 
 def newest_first(directories: Iterable[Path]) -> list[Path]:
@@ -168,17 +203,17 @@ def mark_ended(directory: Path, *, last_step: int, outcome: str) -> None:
     Args:
       outcome: "completed" or "stopped".
     """
-    write_json(directory / ENDED, {"last_step": last_step, "outcome": outcome})
+    write_json(directory / ENDED, EndedMark(last_step=last_step, outcome=outcome).model_dump())
 
 
-def ended(directory: Path) -> dict[str, Any] | None:
-    """{"last_step": int, "outcome": str} when training has ended, else None."""
+def ended(directory: Path) -> EndedMark | None:
+    """Return the mark when training has ended, else None. Raises CheckpointError where it can't be read."""
     try:
-        return json.loads((directory / ENDED).read_text(encoding="utf-8"))
+        return read_json(directory / ENDED, EndedMark)
     except (FileNotFoundError, NotADirectoryError):
         return None
-    except (OSError, ValueError) as error:
-        raise CheckpointError(f"'{directory / ENDED}' can't be read: {error}") from error
+    except UserError as error:
+        raise CheckpointError(str(error)) from error
 
 
 def clear_ended(directory: Path) -> None:
@@ -187,20 +222,11 @@ def clear_ended(directory: Path) -> None:
 
 
 def _write_zip(file: io.BufferedIOBase, checkpoint: Checkpoint) -> None:
-    header = {"step": checkpoint.step, "meta": checkpoint.meta, "arrays": list(checkpoint.arrays)}
+    header = Header(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo(_HEADER, _MTIME), json.dumps(header))
+        archive.writestr(zipfile.ZipInfo(_HEADER, _MTIME), header.model_dump_json())
         for name, array in checkpoint.arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy", _MTIME), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
 
 
-def _refusal(error: BaseException | None) -> OSError | None:
-    """Return what the system said, of which zipfile may have made that the file is no zip."""
-    while error is not None and not isinstance(error, OSError):
-        error = error.__context__
-    return error
-
-
-def _array(content: bytes) -> np.ndarray:
-    return np.lib.format.read_array(io.BytesIO(content), allow_pickle=False)

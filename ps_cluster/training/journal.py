@@ -7,16 +7,20 @@ snapshot counts.
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 from zlib import crc32
 
 import numpy as np
 
 from ps_cluster.errors import RunFailed
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import open_regular
 from ps_cluster.files.writing import open_to_write
-from ps_cluster.training.ledger import NO_ROWS, ROW
+from ps_cluster.training.ledger import NO_ROWS, ROW, check_values
 
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
 """A row in the file: the row, and the CRC-32 of its bytes."""
@@ -109,20 +113,33 @@ def read(path: Path, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
     """Yield the rows of a journal, up to `chunk_rows` at a time, as structured arrays of ROW; none where there is none.
 
     Raises:
-      JournalDamaged: a row's checksum is wrong; the rows before it were yielded.
+      JournalDamaged: a row's checksum is wrong, or a value that no row can have; the chunks before it were yielded.
     """
-    if not path.exists():
-        return
     done = 0
-    with path.open("rb") as file:
+    with contextlib.suppress(FileNotFoundError), _opened(path) as file:
         while content := file.read(chunk_rows * RECORD.itemsize):
             records = np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
             sound = _checksums(records["row"]) == records["crc"]
             good = len(sound) if sound.all() else int(np.argmin(sound))
+            _check_values(path, done, records["row"][:good])
             yield records["row"][:good] if good else NO_ROWS
             if good < len(sound):
                 raise JournalDamaged(f"row {done + good} of '{path}' is damaged: its checksum is wrong")
             done += len(records)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_regular(path)
+    except Malformed as error:
+        raise JournalDamaged(f"'{path}' {error}") from error
+
+
+def _check_values(path: Path, done: int, rows: np.ndarray) -> None:
+    try:
+        check_values(rows)
+    except Malformed as error:
+        raise JournalDamaged(f"'{path}' {error}, behind row {done}") from error
 
 
 def _records(rows: np.ndarray) -> np.ndarray:

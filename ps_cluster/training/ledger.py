@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.rows.base import MOST, MOST_INDEX
+
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
 STORE_COLUMNS = ("version", "staleness", "entered_time", "applied_time")
 # A step's way: the chief schedules the dispatch it is in; it asks for parameters, may have to wait until it is admitted,
@@ -26,9 +29,25 @@ ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 """A row of a slice's ledger, and a line of metrics/updates.csv."""
 NO_ROWS = np.empty(0, ROW)
 
+WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "correct"}
+_OF_A_DIVERGED_RUN = {"loss", "learning_rate"}  # may be no number any more
+
 # What a slice counts beside its rows, each in a place of its own: the version, the kernels that changed the weights, the
 # gradients accepted, the steps that came again and were refused, the gradients that came too late.
 COUNTS = ("version", "applied", "accepted", "refused", "dropped")
+
+
+def check_values(rows: np.ndarray) -> None:
+    """Raise Malformed where a row of a structured array [k] has a value that none can have."""
+    for name in set(rows.dtype.names) - _OF_A_DIVERGED_RUN:
+        values = rows[name]
+        sound = np.abs(values) <= MOST  # so that it is a number, too
+        if name in WHOLE:
+            sound &= (values >= 0) & (values == np.floor(values))
+        if name == "worker":
+            sound &= values < MOST_INDEX
+        if not sound.all():
+            raise Malformed(f"has {name} {values[np.argmin(sound)]:g}")
 
 
 def rows_of(table: np.ndarray) -> np.ndarray:

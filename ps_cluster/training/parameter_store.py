@@ -126,14 +126,12 @@ class ParameterStore:
         for index, part in enumerate(self.slices):
             part.restore(
                 {
-                    name: array[index]
-                    if name in _BY_SLICE
-                    else np.array_split(array, len(self.slices), axis=-1)[index]
+                    name: array[index] if name in _BY_SLICE else np.array_split(array, len(self.slices), axis=-1)[index]
                     for name, array in arrays.items()
                 }
             )
 
 
-def _size(name: str, array: np.ndarray) -> int:
-    """Return what must be equal for a checkpoint to fit: the number of slices, or the length of vectors."""
-    return array.shape[0] if name in _BY_SLICE else array.shape[-1]
+def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
+    """Return what must be equal for a checkpoint to fit: the number of slices, or how vectors lie and how long they are."""
+    return array.shape[:1] if name in _BY_SLICE else (array.ndim, array.shape[-1])

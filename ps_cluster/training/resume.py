@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 from pydantic import ValidationError
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.rows.checkpoint import MOST_OPEN
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints, journal, step_set
 from ps_cluster.training.checkpoints import Checkpoint
 from ps_cluster.training.journal import JournalDamaged
 from ps_cluster.training.ledger import COLUMNS, COUNTS
+
+LEDGER = {"counts", "seen", "waiting"}  # the arrays that a training goes on with beside its parameters
 
 
 def newest_checkpoint(
@@ -26,8 +30,9 @@ def newest_checkpoint(
     found = checkpoints.load_newest_good(run_dir.states, notify)
     if found is None:
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from")
-    _check_same_work(config, _config_of(found, run_dir))
-    begun = step_set.from_json(found.meta["progress"]["scheduled"]).end
+    before = _config_of(found, run_dir)
+    _check_same_work(config, before)
+    begun = _begun(found, before, run_dir)
     if begun > (total := config.total_updates(train_examples)):
         raise UserError(
             f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "
@@ -52,12 +57,37 @@ def _config_of(found: Checkpoint, run_dir: RunDir) -> RunConfig:
         "it can't be resumed; begin anew in another run directory"
     )
     try:
-        config = RunConfig.model_validate(found.meta["config"])
+        config = RunConfig.model_validate(found.meta.config)
     except ValidationError as error:
         raise earlier from error
-    if "seen" not in found.arrays or found.arrays["waiting"].shape[-1] != 1 + len(COLUMNS):
+    if found.meta.progress is None or found.meta.times is None or not found.arrays.keys() >= LEDGER:
+        raise earlier
+    if [found.arrays[name].shape[1] for name in ("counts", "waiting")] != [len(COUNTS), 1 + len(COLUMNS)]:
         raise earlier
     return config
+
+
+def _begun(found: Checkpoint, config: RunConfig, run_dir: RunDir) -> int:
+    """Return how many updates were begun, where all that the checkpoint says of them fits together."""
+    progress, counts = found.meta.progress, found.arrays["counts"]
+    scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
+    gradients = sum(progress.tally.staleness.values())
+    whole = (
+        counts.shape[0] == found.arrays["seen"].shape[0] == config.slices
+        and counts.min(initial=0) >= 0
+        and len(found.arrays["waiting"]) <= MOST_OPEN
+        and np.isin(found.arrays["waiting"][:, 0], np.arange(config.slices)).all()
+        and applied.count <= counts[:, COUNTS.index("accepted")].min()
+        and abs(gradients - applied.count) <= MOST_OPEN
+        and abs(scheduled.first_missing - gradients // config.gradients_per_update) <= MOST_OPEN
+        and abs(scheduled.end * config.steps_per_update - applied.below) <= MOST_OPEN
+    )
+    if not whole:
+        raise UserError(
+            f"the checkpoint of step {found.step} can't be resumed: what it says of its updates does not add up: remove "
+            f"it from '{run_dir.root}' to resume an older one"
+        )
+    return scheduled.end
 
 
 def _check_same_work(config: RunConfig, before: RunConfig) -> None:

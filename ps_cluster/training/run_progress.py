@@ -5,14 +5,17 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from typing import Any
+from collections.abc import Mapping
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
+from ps_cluster.rows.checkpoint import ProgressState
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.training import Gradients, TrainingResult, Updates
 from ps_cluster.run_dir import LIFE
-from ps_cluster.training import step_set, training_clock
+from ps_cluster.training import step_set
 from ps_cluster.training.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, rows_of
 from ps_cluster.training.open_dispatches import OpenDispatches
 from ps_cluster.training.parameter_store import Ledgers
@@ -22,7 +25,6 @@ from ps_cluster.training.training_clock import TrainingClock
 
 RATE_WINDOW_S = 10.0
 SUMMED = ("loss", "learning_rate", "staleness", "correct", "examples")
-Json = dict[str, Any]
 
 
 class RunProgress:
@@ -54,31 +56,30 @@ class RunProgress:
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # of what no row has covered
         self._points: deque[tuple[float, int, int]] = deque()
 
-    def resume(self, arrays: dict[str, np.ndarray], meta: Json) -> None:
+    def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
         """Go on from a checkpoint: its arrays "counts", "seen" and "waiting", and what `state` returned before."""
-        state = meta["progress"]
         self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
         self.counts = arrays["counts"]
-        scheduled, self._applied_steps = step_set.from_json(state["scheduled"]), step_set.from_json(state["applied"])
-        self._tally = Tally(state["tally"])
+        scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
+        self._tally = Tally(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
         self.missing_steps = self._applied_steps.missing_below(self.next_step)
         # What was under way is handed out anew, and counts when it is.
         applied = self._applied_steps if self._steps_per_update == 1 else StepSet(self.applied)
         self.scheduled_updates = scheduled.both(applied)
-        self._joiner.mixed = state["mixed"]
+        self._joiner.mixed = state.mixed
         self._joiner.waiting_slices = arrays["waiting"][:, 0].astype(np.int64)
         self._joiner.waiting = rows_of(arrays["waiting"][:, 1:])
 
     @property
-    def state(self) -> Json:
+    def state(self) -> ProgressState:
         """Return what goes into a checkpoint's meta."""
-        return {
-            "scheduled": step_set.to_json(self.scheduled_updates),
-            "applied": step_set.to_json(self._applied_steps),
-            "tally": self._tally.state,
-            "mixed": self._joiner.mixed,
-        }
+        return ProgressState(
+            scheduled=step_set.to_state(self.scheduled_updates),
+            applied=step_set.to_state(self._applied_steps),
+            tally=self._tally.state,
+            mixed=self._joiner.mixed,
+        )
 
     @property
     def waiting(self) -> np.ndarray:
@@ -174,7 +175,7 @@ class RunProgress:
         oldest, newest = self._points[0], self._points[-1]
         return (newest[field] - oldest[field]) / (newest[0] - oldest[0])
 
-    def row(self, phase: str) -> Json:
+    def row(self, phase: str) -> ProgressRow:
         """A row of metrics/progress.jsonl; means are over the updates that no earlier row has covered."""
         sums, count = self._fresh, self._fresh_rows
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0
@@ -185,56 +186,56 @@ class RunProgress:
             return value if math.isfinite(value) else None
 
         times = self.clock.times
-        return {
-            "time": self.clock.unix,
-            "monotonic": self.clock.monotonic,
-            "life": os.environ.get(LIFE),
-            "phase": phase,
-            "applied": self.applied,
-            "scheduled": self.scheduled_updates.count,
-            "total": self._total,
-            "examples": self.examples,
-            "examples_per_second": self._rate(2),
-            "train_seconds": times.seconds,
-            "times": training_clock.to_json(times),
-            "epoch": self.epochs,
-            "loss": mean("loss"),
-            "diverged": not math.isfinite(sums["loss"]),
-            "accuracy": sums["correct"] / sums["examples"] if sums["examples"] else None,
-            "learning_rate": mean("learning_rate"),
-            "staleness_mean": mean("staleness"),
-            "dropped": self._most("dropped"),
-            "workers": self._tally.workers(),
-            "dispatches": self._dispatches.pids(),
-        }
+        return ProgressRow(
+            time=self.clock.unix,
+            monotonic=self.clock.monotonic,
+            life=os.environ.get(LIFE),
+            phase=phase,
+            applied=self.applied,
+            scheduled=self.scheduled_updates.count,
+            total=self._total,
+            examples=self.examples,
+            examples_per_second=self._rate(2),
+            train_seconds=times.seconds,
+            times=times,
+            epoch=self.epochs,
+            loss=mean("loss"),
+            diverged=not math.isfinite(sums["loss"]),
+            accuracy=sums["correct"] / sums["examples"] if sums["examples"] else None,
+            learning_rate=mean("learning_rate"),
+            staleness_mean=mean("staleness"),
+            dropped=self._most("dropped"),
+            workers=self._tally.workers(),
+            dispatches=self._dispatches.pids(),
+        )
 
     def _most(self, count: str) -> int:
         return int(self.counts[:, COUNTS.index(count)].max())
 
-    def result(self) -> Json:
+    def result(self) -> TrainingResult:
         """Return what training.json says of the finished training, beside its proof."""
         times, applied = self.clock.times, self.applied
         backups = self._config.training.backup_workers
-        return {
-            "completed": self.completed,
-            "train_seconds": times.seconds if times.last_update is None else times.last_update,
-            "rolled_back_seconds": times.rolled_back,
-            "interrupted_seconds": times.interrupted,
-            "goodput": times.goodput,
-            "examples_per_second": self._tally.examples_per_second(times.last_update, backups),
-            "updates": {
-                "scheduled": self.scheduled_updates.count,
-                "applied": applied,
-                "lost": self.scheduled_updates.count - applied,
-                "replays_refused": self._most("refused"),
-                "mixed": self._joiner.mixed,
-            },
-            "gradients": {
-                "scheduled": self.scheduled_updates.count * self._steps_per_update,
-                "applied": self._tally.gradients,
-                "dropped": self._most("dropped"),
-                "per_update": self._config.gradients_per_update,
-            },
-            "staleness": self._tally.staleness_summary(),
-            "workers": self._tally.workers(),
-        }
+        return TrainingResult(
+            completed=self.completed,
+            train_seconds=times.seconds if times.last_update is None else times.last_update,
+            rolled_back_seconds=times.rolled_back,
+            interrupted_seconds=times.interrupted,
+            goodput=times.goodput,
+            examples_per_second=self._tally.examples_per_second(times.last_update, backups),
+            updates=Updates(
+                scheduled=self.scheduled_updates.count,
+                applied=applied,
+                lost=self.scheduled_updates.count - applied,
+                replays_refused=self._most("refused"),
+                mixed=self._joiner.mixed,
+            ),
+            gradients=Gradients(
+                scheduled=self.scheduled_updates.count * self._steps_per_update,
+                applied=self._tally.gradients,
+                dropped=self._most("dropped"),
+                per_update=self._config.gradients_per_update,
+            ),
+            staleness=self._tally.staleness_summary(),
+            workers=self._tally.workers(),
+        )

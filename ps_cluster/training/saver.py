@@ -9,8 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ps_cluster.config import RunConfig
+from ps_cluster.rows.checkpoint import Meta
 from ps_cluster.run_dir import RunDir, say
-from ps_cluster.training import checkpoints, training_clock
+from ps_cluster.training import checkpoints
 from ps_cluster.training.bookkeeper import Bookkeeper
 from ps_cluster.training.journal import JournalNotWritten
 from ps_cluster.training.ledger import COUNTS
@@ -103,14 +104,14 @@ class Saver:
         began = self._clock()
         arrays = self._books.snapshot()
         times = self._progress.clock.times
-        meta = {
-            "config": self._config.model_dump(mode="json"),
-            "dataset_kind": self._dataset_kind,
-            "train_seconds": times.seconds,
-            "examples": self._progress.examples,
-            "times": training_clock.to_json(times),
-            "progress": self._progress.state,
-        }
+        meta = Meta(
+            config=self._config.model_dump(mode="json"),
+            dataset_kind=self._dataset_kind,
+            train_seconds=times.seconds,
+            examples=self._progress.examples,
+            times=times,
+            progress=self._progress.state,
+        )
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
         checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep)
         self._saved[directory] = self._clock()

@@ -11,11 +11,15 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files.json_rows import append_row, last_row
+from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.writing import write_json
 from ps_cluster.models import flat, registry
 from ps_cluster.reporting.tensorboard import TrainingWriter
-from ps_cluster.run_dir import LIFE, RunDir, append_row, last_row, say
-from ps_cluster.training import checkpoints, tables, training_clock
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.training import Proof, Server, TrainingResult
+from ps_cluster.run_dir import LIFE, RunDir, say
+from ps_cluster.training import checkpoints, tables
 from ps_cluster.training.audit import Rounds, audit
 from ps_cluster.training.bookkeeper import Bookkeeper
 from ps_cluster.training.elastic import LocalSteps
@@ -26,6 +30,7 @@ from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
 from ps_cluster.training.slice import Slice, Start
 from ps_cluster.training.step import TrainStep
+from ps_cluster.training.training_clock import Times
 from ps_cluster.training.worker import SLICE_KINDS, Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
@@ -60,7 +65,7 @@ class Session:
         """
         if resume:
             self._resumed = newest_checkpoint(self._config, self._run_dir, self._dataset.train_examples, say)
-            self.progress.resume(self._resumed.arrays, self._resumed.meta)
+            self.progress.resume(self._resumed.arrays, self._resumed.meta.progress)
             if self.leads:
                 check_journals(self._resumed, self._run_dir)
         self._restart_clock()
@@ -70,14 +75,13 @@ class Session:
 
     def _restart_clock(self) -> None:
         """Goes on with the times of the leader before this one, which may have come further than what is resumed."""
-        meta = self._resumed.meta if self._resumed else {}
-        stands = training_clock.from_json(meta["times"]) if meta else training_clock.Times()
-        last = last_row(self._run_dir.progress) if self.leads else None
+        stands = self._resumed.meta.times if self._resumed else Times()
+        last = last_row(self._run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
             self.progress.clock.restart(stands, stands.last_update)
             return
-        since = last["monotonic"] if last["life"] is not None and last["life"] == os.environ.get(LIFE) else None
-        self.progress.clock.restart(training_clock.from_json(last["times"]), stands.last_update, since=since)
+        since = last.monotonic if last.life is not None and last.life == os.environ.get(LIFE) else None
+        self.progress.clock.restart(last.times, stands.last_update, since=since)
 
     def build(self, devices: Sequence[str], own_device: str) -> tuple[ParameterStore, Compute]:
         """The module's `build`, with the parameters of the checkpoint that is resumed.
@@ -127,22 +131,23 @@ class Session:
         self._reporter.end(self._result(None if stopped else self.progress.total))
         checkpoints.mark_ended(self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome)
 
-    def _result(self, total: int | None) -> dict:
+    def _result(self, total: int | None) -> TrainingResult:
         """Return what training.json says, and write updates.csv and applies.csv on the way. `total`: as for `audit`."""
         config, journals = self._config, [self._run_dir.journal(index) for index in range(self._config.slices)]
         rounds = Rounds(config.steps_per_update, config.gradients_per_update)
-        result = self.progress.result()
         told = self._reporter.written
         proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, told)
-        result["updates"]["duplicated"] = proof.pop("duplicated")
-        servers = [{"index": i, "parameters": part.length} for i, part in enumerate(self._store.slices)]
+        servers = [Server(index=index, parameters=part.length) for index, part in enumerate(self._store.slices)]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, told)
             if config.on_parameter_servers:  # elsewhere each process applies for itself
                 tables.write_applies(self._run_dir.applies, journals, told)
-        except (JournalDamaged, OSError) as error:  # of a damaged one the proof tells too
+        except (JournalDamaged, Malformed, OSError) as error:  # of a damaged one the proof tells too
             say(f"the ledger can't be written as a table: {error}")
-        return result | {"proof": proof, "parameter_servers": servers if config.on_parameter_servers else []}
+        result = self.progress.result()
+        updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
+        found = {"updates": updates, "proof": Proof.model_validate(proof)}
+        return result.model_copy(update=found | {"parameter_servers": servers if config.on_parameter_servers else []})
 
 
 def build(
@@ -185,13 +190,14 @@ class Reporter:
         self.save_seconds: float | None = None
 
     def row(self, phase: str) -> None:
-        row = self._progress.row(phase) | {"written": self._written, "save_seconds": self.save_seconds}
+        told = {"written": self._written, "save_seconds": self.save_seconds}
+        row = self._progress.row(phase).model_copy(update=told)
         try:
             append_row(self._run_dir.progress, row)
             if phase in ("training", "ended"):
                 # Not before: making a writer needs TensorFlow's context, which connecting resets.
                 self._tensorboard = self._tensorboard or TrainingWriter(self._run_dir)
-                self._tensorboard.write(row)
+                self._tensorboard.write(row.model_dump())
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has all that is in a row.
             say(f"training goes on, but a row can't be written: {' '.join(str(error).split())[:200]}")
@@ -206,10 +212,10 @@ class Reporter:
         self._written += rows
         self.row_when_due("writing")
 
-    def end(self, result: dict) -> None:
+    def end(self, result: TrainingResult) -> None:
         """The result where the launcher looks for it, and the last row."""
-        write_json(self._run_dir.training_result, result)
+        write_json(self._run_dir.training_result, result.model_dump())
         self.row("ended")
         if self._tensorboard is not None:
-            self._tensorboard.write_staleness(result["staleness"]["histogram"], self._progress.applied)
+            self._tensorboard.write_staleness(result.staleness.histogram, self._progress.applied)
             self._tensorboard.close()

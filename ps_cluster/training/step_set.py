@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.rows.checkpoint import MOST_OPEN, StepsState
 
 
 class StepSet:
@@ -24,7 +25,11 @@ class StepSet:
         self.count = self.count if count is None else count
 
     def add(self, ids: np.ndarray) -> int:
-        """Take in `ids` (int64 [k]); return how many of them were in already, or came twice."""
+        """Take in `ids` (int64 [k]); return how many of them were in already, or came twice.
+
+        Raises:
+          Malformed: one is farther above `first_missing` than steps are open at a time.
+        """
         distinct = np.unique(ids)
         places = distinct[distinct >= self.first_missing] - self.first_missing
         if len(places):
@@ -69,6 +74,8 @@ class StepSet:
             self._advance()
 
     def _make_room(self, places: int) -> None:
+        if places > 2 * MOST_OPEN:
+            raise Malformed(f"step {self.first_missing + places - 1} is out of reach of {self.first_missing}")
         if places > len(self._above):
             room = np.zeros(2 * places, bool)
             room[: len(self._above)] = self._above
@@ -86,9 +93,9 @@ class StepSet:
         self._above[: len(rest)] = rest
 
 
-def to_json(steps: StepSet) -> dict[str, Any]:
-    return {"below": steps.first_missing, "beyond": steps.beyond().tolist(), "count": steps.count}
+def to_state(steps: StepSet) -> StepsState:
+    return StepsState(below=steps.first_missing, beyond=steps.beyond().tolist(), count=steps.count)
 
 
-def from_json(value: dict[str, Any]) -> StepSet:
-    return StepSet(value["below"], np.array(value["beyond"], np.int64), value["count"])
+def from_state(state: StepsState) -> StepSet:
+    return StepSet(state.below, np.array(state.beyond, np.int64), state.count)

@@ -3,23 +3,28 @@
 from __future__ import annotations
 
 import contextlib
+import io
 from collections.abc import Iterator, Sequence
-from itertools import zip_longest
+from itertools import islice, zip_longest
 from pathlib import Path
 from typing import TextIO
 
 import numpy as np
 
+from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import open_regular
+from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.training import journal
 from ps_cluster.training.audit import OnRows, Rounds
-from ps_cluster.training.ledger import NO_ROWS, ROW, Joiner
+from ps_cluster.training.ledger import NO_ROWS, ROW, WHOLE, Joiner, check_values
 from ps_cluster.training.step_set import StepSet
 
 APPLY_COLUMNS = ("step", "version", "staleness", "worker", "pid", "entered_time", "applied_time")
 APPLY_ROW = np.dtype([(name, np.float64) for name in ("ps", *APPLY_COLUMNS)])
 """A line of metrics/applies.csv."""
-_WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "correct"}
+_LONGEST_LINE = 1000  # characters; one of real numbers has 250
 
 
 def write_updates(
@@ -57,18 +62,31 @@ def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
     """Return what `write_updates` or, with APPLY_ROW, `write_applies` has written: a structured array [lines] of `row`.
 
     Raises:
-      OSError: there is no such file.
-      ValueError: it has other columns.
+      UserError: it can't be read, has other columns, or values that no ledger has; one line that names the file.
     """
-    with path.open(encoding="utf-8") as file:
-        header = file.readline().rstrip("\n")
-        if tuple(header.split(",")) != row.names:
-            raise ValueError(f"{path.name} has other columns: {header}")
-        begin = file.tell()
-        if not file.read(1):
-            return np.empty(0, row)
-        file.seek(begin)
-        return np.loadtxt(file, row, delimiter=",", ndmin=1)
+    try:
+        with io.TextIOWrapper(open_regular(path), "ascii") as file:
+            header = file.readline(_LONGEST_LINE).rstrip("\n")
+            if tuple(header.split(",")) != row.names:
+                raise Malformed(f"has other columns: {header:.200}")
+            lines = iter(lambda: file.readline(_LONGEST_LINE), "")
+            parts = []
+            while some := list(islice(lines, journal.CHUNK_ROWS)):
+                parts.append(_parsed(some, row))
+    except OSError as error:
+        raise UserError(f"'{path}' can't be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"'{path}': {one_line(str(error), 300)}") from error
+    return np.concatenate(parts) if parts else np.empty(0, row)
+
+
+def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
+    """Return the rows of some lines. Raises ValueError for one that is none."""
+    if not all(line.endswith("\n") and line != "\n" for line in lines):
+        raise Malformed("has a line that is empty, cut short or too long")
+    rows = np.loadtxt(lines, row, delimiter=",", ndmin=1, comments=None)
+    check_values(rows)
+    return rows
 
 
 def _in_step_order(journals: Sequence[Path], rounds: Rounds, window: int) -> Iterator[tuple[np.ndarray, int]]:
@@ -100,6 +118,6 @@ def _csv(path: Path, row: np.dtype) -> Iterator[TextIO]:
 
 
 def _write_lines(file: TextIO, rows: np.ndarray) -> None:
-    formats = ("%d" if name in _WHOLE else "%.6f" if name.endswith("_time") else "%.9g" for name in rows.dtype.names)
+    formats = ("%d" if name in WHOLE else "%.6f" if name.endswith("_time") else "%.9g" for name in rows.dtype.names)
     line = ",".join(formats) + "\n"
     file.writelines(line % row for row in rows.tolist())

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
 
 import numpy as np
 
-Json = dict[str, Any]
+from ps_cluster.rows.checkpoint import TallyState
+from ps_cluster.rows.progress import WorkerRow
+from ps_cluster.rows.training import Staleness
 
 
 class Tally:
@@ -18,27 +19,26 @@ class Tally:
       staleness: how many steps have which staleness.
     """
 
-    def __init__(self, state: Json | None = None):
+    def __init__(self, state: TallyState = TallyState()):
         """`state`: what `state` returned before."""
-        state = state or {"examples": 0, "workers": [], "staleness": {}, "first_updates": []}
-        self.examples: int = state["examples"]
-        self.staleness = Counter({int(value): count for value, count in state["staleness"].items()})
-        self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state["workers"]}
+        self.examples = state.examples
+        self.staleness = Counter({int(value): count for value, count in state.staleness.items()})
+        self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state.workers}
         # Worker → when its first update was applied [training seconds], and the examples of all until then.
-        self._first_updates: dict[int, tuple[float, int]] = {w: (time, n) for w, time, n in state["first_updates"]}
+        self._first_updates = {worker: (time, examples) for worker, time, examples in state.first_updates}
 
     @property
     def gradients(self) -> int:
         return sum(self.staleness.values())
 
     @property
-    def state(self) -> Json:
-        return {
-            "examples": self.examples,
-            "workers": [[*key, *counts] for key, counts in sorted(self._workers.items())],
-            "staleness": {str(value): count for value, count in sorted(self.staleness.items())},
-            "first_updates": [[worker, *first] for worker, first in self._first_updates.items()],
-        }
+    def state(self) -> TallyState:
+        return TallyState(
+            examples=self.examples,
+            workers=[(*key, *counts) for key, counts in sorted(self._workers.items())],
+            staleness={str(value): count for value, count in sorted(self.staleness.items())},
+            first_updates=[(worker, *first) for worker, first in self._first_updates.items()],
+        )
 
     def add(self, rows: np.ndarray, seconds: np.ndarray) -> None:
         """Count steps.
@@ -62,15 +62,17 @@ class Tally:
             first = float(seconds[workers == worker].min())
             self._first_updates[worker] = first, self.examples + int(examples[seconds <= first].sum())
 
-    def workers(self) -> list[dict[str, int]]:
-        """Return what each worker process did: index, pid, updates, examples. One that was restarted has several rows."""
-        names = ("index", "pid", "updates", "examples")
-        return [dict(zip(names, (*key, *counts))) for key, counts in sorted(self._workers.items())]
+    def workers(self) -> list[WorkerRow]:
+        """Return what each worker process did. One that was restarted has several rows."""
+        return [
+            WorkerRow(index=index, pid=pid, updates=updates, examples=examples)
+            for (index, pid), (updates, examples) in sorted(self._workers.items())
+        ]
 
-    def staleness_summary(self) -> Json:
+    def staleness_summary(self) -> Staleness:
         """Return mean, percentiles, maximum and histogram; all None or empty where no step is counted."""
         if not self.staleness:
-            return {"mean": None, "p50": None, "p95": None, "max": None, "histogram": {}}
+            return Staleness()
         values = np.array(sorted(self.staleness))
         counts = np.array([self.staleness[value] for value in values.tolist()])
         up_to = counts.cumsum()
@@ -79,13 +81,13 @@ class Tally:
             """The lower of two neighbours, as numpy's method "lower"."""
             return int(values[np.searchsorted(up_to, int(percent / 100 * (up_to[-1] - 1)), side="right")])
 
-        return {
-            "mean": float((values * counts).sum() / up_to[-1]),
-            "p50": percentile(50),
-            "p95": percentile(95),
-            "max": int(values[-1]),
-            "histogram": {str(value): int(count) for value, count in zip(values, counts)},
-        }
+        return Staleness(
+            mean=float((values * counts).sum() / up_to[-1]),
+            p50=percentile(50),
+            p95=percentile(95),
+            max=int(values[-1]),
+            histogram={str(value): int(count) for value, count in zip(values, counts)},
+        )
 
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
         """Return examples a second from when every worker had its first update to the last update.

@@ -5,18 +5,19 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
-from dataclasses import asdict, astuple, dataclass, replace
-from typing import Any
+from dataclasses import astuple, dataclass, replace
+from typing import Annotated
 
 import numpy as np
+from pydantic import Strict, model_validator
+
+from ps_cluster.rows.base import Number, Pair, Row, Seconds
 
 JUMP_S = 0.5  # a clock that is set moves by more between two looks; one that drifts, or is slewed, by less
 _SLACK_S = 0.05  # a time is taken a little before or after the look that tells of it
-Json = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Times:
+class Times(Row):
     """All in seconds of training; a leader that is started again goes on from those of the one before it.
 
     Attributes:
@@ -26,12 +27,20 @@ class Times:
       interrupted: spent without an update, from the last one of a leader that died to the first one of the next.
     """
 
-    seconds: float = 0.0
-    first_update: float | None = None
-    last_update: float | None = None
-    resumed_update: float | None = None
-    stood: tuple[tuple[float, float], ...] = ()
-    interrupted: float = 0.0
+    seconds: Seconds = 0.0
+    first_update: Number | None = None
+    last_update: Number | None = None
+    resumed_update: Number | None = None
+    stood: Annotated[tuple[Pair, ...], Strict(False)] = ()
+    interrupted: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _are_of_one_story(self) -> Times:
+        if (self.first_update is None) != (self.last_update is None):
+            raise ValueError("of first_update and last_update there is only one")
+        if self.resumed_update is not None and not self.stood:
+            raise ValueError("there is a resumed_update, but nothing stood")
+        return self
 
     @property
     def rolled_back(self) -> float:
@@ -52,20 +61,22 @@ class Times:
         """Return the times of a leader that goes on from a state whose last update was at `stands_until`; None: from none."""
         until = -math.inf if stands_until is None else stands_until
         stood = tuple((begin, min(end, until)) for begin, end in self.stood if begin < until)
-        return replace(self, stood=stood, resumed_update=None)
+        return self.model_copy(update={"stood": stood, "resumed_update": None})
 
     def with_updates(self, first: float, last: float) -> Times:
         """Return the times after updates were seen that were applied from `first` to `last`."""
         if self.resumed_update is not None:
             last = max(self.last_update, last)
-            return replace(self, last_update=last, stood=(*self.stood[:-1], (self.stood[-1][0], last)))
-        return replace(
-            self,
-            first_update=first if self.first_update is None else self.first_update,
-            last_update=last,
-            resumed_update=first,
-            stood=(*self.stood, (first, last)),
-            interrupted=self.interrupted + max(0.0, first - (first if self.last_update is None else self.last_update)),
+            return self.model_copy(update={"last_update": last, "stood": (*self.stood[:-1], (self.stood[-1][0], last))})
+        waited = first - (first if self.last_update is None else self.last_update)
+        return self.model_copy(
+            update={
+                "first_update": first if self.first_update is None else self.first_update,
+                "last_update": last,
+                "resumed_update": first,
+                "stood": (*self.stood, (first, last)),
+                "interrupted": self.interrupted + max(0.0, waited),
+            }
         )
 
 
@@ -110,7 +121,7 @@ class TrainingClock:
 
     @property
     def times(self) -> Times:
-        return replace(self._times, seconds=self.seconds)
+        return self._times.model_copy(update={"seconds": self.seconds})
 
     @property
     def seconds(self) -> float:
@@ -164,11 +175,3 @@ class TrainingClock:
         """Updates were applied at `seconds` (float64 [k]) of training."""
         if len(seconds):
             self._times = self._times.with_updates(float(seconds.min()), float(seconds.max()))
-
-
-def to_json(times: Times) -> Json:
-    return asdict(times) | {"stood": [list(part) for part in times.stood]}
-
-
-def from_json(value: Json) -> Times:
-    return Times(**value | {"stood": tuple(map(tuple, value.get("stood", ())))})

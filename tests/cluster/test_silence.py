@@ -8,6 +8,7 @@ import pytest
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.silence import Silence
 from ps_cluster.config import build_config
+from ps_cluster.rows.progress import ProgressRow, WorkerRow
 
 ROW_S = 0.5
 
@@ -61,13 +62,13 @@ class Training:
         waiting = [None] * len(self.pids) if self._handed_out < self.total else []
         at = [self.at[pid] for pid in self.in_hand if self.in_hand[pid]]
         applied = self.updates.total()
-        return {
-            "phase": phase,
-            "applied": applied,
-            "scheduled": applied + self.in_hand.total() + self.size * len(waiting),
-            "workers": [{"index": pid % 100, "pid": pid, "updates": count} for pid, count in self.updates.items()],
-            "dispatches": at + [pid for _, pid in self._left_over] + waiting,
-        }
+        return ProgressRow(
+            phase=phase,
+            applied=applied,
+            scheduled=applied + self.in_hand.total() + self.size * len(waiting),
+            workers=[WorkerRow(index=pid % 100, pid=pid, updates=count) for pid, count in self.updates.items()],
+            dispatches=at + [pid for _, pid in self._left_over] + waiting,
+        )
 
     def hand_out_no_more(self):
         self.total = self._handed_out

@@ -15,9 +15,11 @@ from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
+from ps_cluster.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
-from ps_cluster.training.ledger import COLUMNS
+from ps_cluster.training.ledger import COLUMNS, COUNTS
+from ps_cluster.training.training_clock import Times
 
 
 class QuietView:
@@ -80,8 +82,10 @@ def test_mode_must_fit_the_cluster(one_task, mode, shape):
 def test_leader_alone_needs_a_directory_without_checkpoints(one_task, mode, leader, other):
     config = one_task(mode, CLUSTERS[mode], leader)[0]
     arrays = {"seen": np.zeros([config.slices, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
-    scheduled = {"below": 1, "beyond": [], "count": 1}
-    meta = {"config": config.model_dump(mode="json"), "train_seconds": 1.0, "progress": {"scheduled": scheduled}}
+    arrays["counts"] = np.zeros([config.slices, len(COUNTS)], np.int64)
+    none = StepsState(below=0, count=0)
+    progress = ProgressState(scheduled=none, applied=none, tally=TallyState(), mixed=0)
+    meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
     checkpoints.save(RunDir(one_task.root).checkpoints, checkpoints.Checkpoint(1, arrays, meta), keep=1)
     one_task(mode, CLUSTERS[mode], *other)
     one_task(mode, CLUSTERS[mode], leader, resume=True)

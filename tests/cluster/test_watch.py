@@ -1,7 +1,6 @@
 """The watch over a cluster that follows a table of events, on a clock that moves only when somebody waits."""
 
 import itertools
-import json
 import signal
 from collections import Counter
 
@@ -14,7 +13,9 @@ from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import build_config
-from ps_cluster.run_dir import RunDir, append_row
+from ps_cluster.files.json_rows import append_row
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.run_dir import RunDir
 
 CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
 
@@ -52,8 +53,13 @@ class Machine:
         applied = self._updates.total()
         append_row(
             self._run_dir.progress,
-            {"phase": "training", "applied": applied, "scheduled": applied + 9, "workers": workers}
-            | {"dispatches": self.dispatches},
+            ProgressRow(
+                phase="training",
+                applied=applied,
+                scheduled=applied + 9,
+                workers=workers,
+                dispatches=list(self.dispatches),
+            ),
         )
         if applied >= self._ends_after:
             self.complete()
@@ -61,11 +67,11 @@ class Machine:
     def only_write(self):
         """The leader has nothing left to train, and writes the ledger's tables."""
         self._row = lambda: append_row(
-            self._run_dir.progress, {"phase": "writing", "applied": 9, "written": int(1000 * self.now)}
+            self._run_dir.progress, ProgressRow(phase="writing", applied=9, written=int(1000 * self.now))
         )
 
     def complete(self):
-        self._run_dir.training_result.write_text(json.dumps({"completed": True}))
+        self._run_dir.training_result.write_text('{"completed": true}')
         self.end(CHIEF, 0)
 
     def end(self, task, code):

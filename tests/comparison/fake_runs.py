@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run_dir import RunDir, append_row
+from ps_cluster.rows.scores import EvaluationRow
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training.ledger import COLUMNS
 
 START = 1_800_000_000.0
@@ -56,7 +58,7 @@ def write_run(root: Path, fake: Fake) -> Path:
         for step, (loss, score) in enumerate(zip(losses, fake.scores), start=1)
     ]
     for row in history:
-        append_row(run_dir.evaluation, row)
+        append_row(run_dir.evaluation, EvaluationRow(**row))
     write_json(run_dir.summary, _summary(config, fake, history))
     if fake.rows:
         write_whole(run_dir.updates, _ledger(fake))

@@ -41,7 +41,7 @@ def test_a_run_whose_last_loss_is_not_finite_has_no_accuracy(tmp_path):
 def test_a_run_that_recovered_did_not_diverge(tmp_path):
     run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
     summary = json.loads(run_dir.summary.read_text())
-    summary["evaluation"]["history"][0]["test_loss"] = float("nan")
+    summary["evaluation"]["history"][0]["test_loss"] = None
     run_dir.summary.write_text(json.dumps(summary))
     record = read_record(run_dir.root)
     assert (record.scores[0].diverged, record.diverged, record.accuracy) == (True, False, 0.60)
@@ -90,8 +90,8 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
         tmp_path / "nowhere": "is not one: it holds no config.yaml",
         tmp_path / "empty": "is not one: it holds no config.yaml",
         unfinished.root: "holds no finished run: it has no summary.json",
-        broken.root: "its summary.json can't be read",
-        foreign.root: "updates.csv has other columns: step,colour",
+        broken.root: "summary.json': Input should be a valid dictionary",
+        foreign.root: "updates.csv': has other columns: step,colour",
         write_run(tmp_path / "stopped", Fake({}, outcome="stopped")): "its outcome is 'stopped'",
         write_run(tmp_path / "unscored", Fake({}, scores=())): "none of its checkpoints was scored",
         write_run(tmp_path / "no-time", Fake({}, train_seconds=0.0)): "10240 examples in 0.0 seconds",

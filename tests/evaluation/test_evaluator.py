@@ -18,9 +18,12 @@ from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator, records
 from ps_cluster.evaluation.evaluator import evaluate
+from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run_dir import RunDir, read_rows
+from ps_cluster.rows.checkpoint import Meta
+from ps_cluster.rows.scores import EvaluationRow
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
 
@@ -71,7 +74,7 @@ def always(label: int, network) -> np.ndarray:
 
 def save(run_dir: RunDir, step: int, weights: np.ndarray, keep: int = 9) -> None:
     arrays = {"weights": weights, "statistics": np.zeros(0, np.float32), "slots": np.zeros(5)}
-    meta = {"schema": 1, "dataset_kind": "synthetic", "train_seconds": step / 10, "examples": step * 128}
+    meta = Meta(dataset_kind="synthetic", train_seconds=step / 10, examples=step * 128)
     checkpoints.save(run_dir.checkpoints, Checkpoint(step, arrays, meta), keep)
 
 
@@ -82,10 +85,10 @@ def share(dataset, label: int) -> float:
 def test_score_is_that_of_the_whole_test_set_counted_by_hand(run_dir, dataset, network):
     save(run_dir, 390, always(3, network))
     (row,) = evaluate(run_dir.root, once=True, notify=print)
-    assert row["test_accuracy"] == share(dataset, 3)
-    assert row["test_loss"] == pytest.approx(np.log(9 + np.e) - share(dataset, 3), rel=1e-5)
-    assert (row["step"], row["train_seconds"], row["examples"], row["best"]) == (390, 39.0, 49920, True)
-    assert list(read_rows(run_dir.evaluation)) == [row]
+    assert row.test_accuracy == share(dataset, 3)
+    assert row.test_loss == pytest.approx(np.log(9 + np.e) - share(dataset, 3), rel=1e-5)
+    assert (row.step, row.train_seconds, row.examples, row.best) == (390, 39.0, 49920, True)
+    assert list(read_rows(run_dir.evaluation, EvaluationRow)) == [row]
 
 
 def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir, dataset, network):
@@ -98,9 +101,9 @@ def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir
     for step, label in enumerate(pair, start=1):
         save(run_dir, step, always(label, network))
         scores += evaluate(run_dir.root, once=True, notify=print)
-    assert [row["validation_accuracy"] for row in scores] == [held_out[label] for label in pair]
-    assert [row["test_accuracy"] for row in scores] == [share(dataset, label) for label in pair]
-    assert [row["best"] for row in scores] == [True, False]
+    assert [row.validation_accuracy for row in scores] == [held_out[label] for label in pair]
+    assert [row.test_accuracy for row in scores] == [share(dataset, label) for label in pair]
+    assert [row.best for row in scores] == [True, False]
     assert json.loads((run_dir.best / "best.json").read_text())["step"] == 1
 
 
@@ -110,15 +113,15 @@ def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
     (row,) = evaluate(run_dir.checkpoints, once=True, notify=print)
     scores = np.asarray(model.predict(np.asarray(dataset.images("test")), batch_size=100, verbose=0), np.float64)
     labels = np.asarray(dataset.labels("test"))
-    assert row["test_accuracy"] == pytest.approx(np.mean(scores.argmax(1) == labels), abs=1.5 / TEST_EXAMPLES)
+    assert row.test_accuracy == pytest.approx(np.mean(scores.argmax(1) == labels), abs=1.5 / TEST_EXAMPLES)
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels]
-    assert row["test_loss"] == pytest.approx(losses.mean(), rel=1e-3)
+    assert row.test_loss == pytest.approx(losses.mean(), rel=1e-3)
 
 
 def test_weights_that_are_not_numbers_know_nothing(run_dir, network):
     save(run_dir, 5, np.full_like(network[1], np.nan))
     (row,) = evaluate(run_dir.root, once=True, notify=print)
-    assert (row["test_accuracy"], row["test_loss"]) == (0.0, None)
+    assert (row.test_accuracy, row.test_loss) == (0.0, None)
     assert "NaN" not in run_dir.evaluation.read_text()
 
 
@@ -137,10 +140,10 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
             checkpoints.mark_ended(run_dir.checkpoints, last_step=50, outcome="completed")
 
     rows = evaluate(run_dir.root, notify=notify)
-    assert [(row["step"], row["best"]) for row in rows] == [(10, True), (40, True), (50, False)]
+    assert [(row.step, row.best) for row in rows] == [(10, True), (40, True), (50, False)]
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
-    assert best == {name: rows[1][name] for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")}
+    assert best == {name: getattr(rows[1], name) for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")}
     assert checkpoints.load(run_dir.best / "checkpoint.npz").step == 40
     assert sorted(path.name for path in run_dir.best.iterdir()) == ["best.json", "checkpoint.npz", "model.keras"]
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))
@@ -164,11 +167,11 @@ def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run
     evaluate(run_dir.root, once=True, notify=print)
     save(run_dir, 20, always(8, network))
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="stopped")
-    assert [(row["step"], row["best"]) for row in evaluate(run_dir.root, notify=print)] == [(20, False)]
+    assert [(row.step, row.best) for row in evaluate(run_dir.root, notify=print)] == [(20, False)]
     lines = []
     assert evaluate(run_dir.root, notify=lines.append) == []
     assert "scored already" in lines[0]
-    assert [row["step"] for row in read_rows(run_dir.evaluation)] == [10, 20]
+    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10, 20]
 
 
 @pytest.mark.parametrize("name", ["", "checkpoints"])
@@ -185,7 +188,7 @@ def test_what_is_scored_is_known_of_a_run_that_comes_while_it_is_awaited(run_dir
 
     assert evaluate(place / name, notify=notify) == []
     assert len(lines) == 2 and "scored already" in lines[1]
-    assert [row["step"] for row in read_rows(RunDir(place).evaluation)] == [10]
+    assert [row.step for row in read_rows(RunDir(place).evaluation, EvaluationRow)] == [10]
 
 
 def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
@@ -213,7 +216,7 @@ print(np.mean(raw.argmax(1) == labels))
     command = [sys.executable, "-I", "-c", script, str(run_dir.best_model), str(dataset.directory)]
     done = subprocess.run(command, capture_output=True, text=True, cwd="/", timeout=120)
     assert done.returncode == 0, done.stderr
-    assert float(done.stdout) == pytest.approx(row["test_accuracy"], abs=1.5 / TEST_EXAMPLES)
+    assert float(done.stdout) == pytest.approx(row.test_accuracy, abs=1.5 / TEST_EXAMPLES)
 
 
 def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
@@ -224,7 +227,9 @@ def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
     with pytest.raises(RunFailed, match="^the last checkpoint, of step 20, is not scored: .*damaged"):
         evaluate(run_dir.root, notify=lines.append)
     assert "passed over" in lines[0] and "step-000000020" in lines[0]
-    assert [row["step"] for row in read_rows(run_dir.evaluation)] == [10], "the newest that can be read is scored"
+    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], (
+        "the newest that can be read is scored"
+    )
 
 
 def dangling_link(path):
@@ -245,7 +250,7 @@ def test_last_checkpoint_that_can_not_be_read_is_given_up_after_some_attempts_an
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
     with pytest.raises(RunFailed, match="^the last checkpoint, of step 20, is not scored: .*000000020.npz'"):
         evaluate(run_dir.root, once=once, notify=print)
-    assert [row["step"] for row in read_rows(run_dir.evaluation)] == [10]
+    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10]
 
 
 @pytest.mark.parametrize("odd", [dangling_link, Path.mkdir])
@@ -260,7 +265,7 @@ def test_last_checkpoint_that_is_refused_once_is_read_at_another_attempt(run_dir
 
     timer = threading.Timer(0.7, mend)
     timer.start()
-    assert [row["step"] for row in evaluate(run_dir.root, notify=print)] == [20]
+    assert [row.step for row in evaluate(run_dir.root, notify=print)] == [20]
     timer.join()
 
 
@@ -269,7 +274,7 @@ def test_names_that_are_nearly_those_of_checkpoints_are_passed_over(run_dir, net
     for name in ("step-0000000030.npz", "step-٠٠٠٠٠٠٠٤٠.npz", "step-000000050.npz.part"):
         (run_dir.checkpoints / name).touch()
     checkpoints.mark_ended(run_dir.checkpoints, last_step=10, outcome="completed")
-    assert [row["step"] for row in evaluate(run_dir.root, notify=print)] == [10]
+    assert [row.step for row in evaluate(run_dir.root, notify=print)] == [10]
 
 
 def test_checkpoint_that_goes_away_while_it_is_awaited_holds_nobody_up(run_dir, network):
@@ -283,7 +288,7 @@ def test_checkpoint_that_goes_away_while_it_is_awaited_holds_nobody_up(run_dir, 
 
     timer = threading.Timer(0.7, end)
     timer.start()
-    assert [row["step"] for row in evaluate(run_dir.root, notify=print)] == [10]
+    assert [row.step for row in evaluate(run_dir.root, notify=print)] == [10]
     timer.join()
 
 
@@ -324,7 +329,7 @@ def test_second_evaluator_prints_and_does_not_record(run_dir, network):
     lines = []
     with run_dir.evaluation.with_suffix(".lock").open("a") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        assert [row["step"] for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
+        assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
     assert "test accuracy" in lines[0] and "only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()
 
@@ -333,7 +338,7 @@ def test_evaluator_in_the_run_of_another_user_prints_and_does_not_record(run_dir
     save(run_dir, 10, always(3, network))
     lines = []
     monkeypatch.setattr(records.ownership, "is_foreign", lambda path: path == run_dir.root)
-    assert [row["step"] for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
     assert "it belongs to another user): this one only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()
 
@@ -341,7 +346,7 @@ def test_evaluator_in_the_run_of_another_user_prints_and_does_not_record(run_dir
 def test_launcher_and_evaluator_write_the_summary_in_turn(run_dir, network, monkeypatch):
     """Else one could put what it read before the other wrote over what that one wrote."""
 
-    def refresh(place):
+    def refresh(place, notify):
         with pytest.raises(InUse):
             Lock(place.summary_lock, "the summary")
         refreshed.append(place)
@@ -355,24 +360,24 @@ def test_launcher_and_evaluator_write_the_summary_in_turn(run_dir, network, monk
 
 
 def test_evaluation_by_hand_completes_the_summary(run_dir, network):
-    write_json(run_dir.summary, {"schema": 1, "outcome": "completed", "evaluation": None})
+    write_json(run_dir.summary, {"schema": 1, "outcome": "completed"})
     save(run_dir, 10, always(3, network))
     (row,) = evaluate(run_dir.root, once=True, notify=print)
     summary = json.loads(run_dir.summary.read_text())
     assert summary["outcome"] == "completed"
-    assert summary["evaluation"]["test_accuracy"] == summary["evaluation"]["best_test_accuracy"] == row["test_accuracy"]
+    assert summary["evaluation"]["test_accuracy"] == summary["evaluation"]["best_test_accuracy"] == row.test_accuracy
 
 
 def test_copied_checkpoints_are_scored_with_the_configuration_they_carry(run_dir, dataset, network, tmp_path):
     from ps_cluster.config import load_config
 
     copy = tmp_path / "copy"
-    meta = {"config": load_config(run_dir.config).model_dump(mode="json")}
+    meta = Meta(config=load_config(run_dir.config).model_dump(mode="json"))
     arrays = {"weights": always(3, network), "statistics": np.zeros(0, np.float32)}
     checkpoints.save(copy, Checkpoint(7, arrays, meta), keep=1)
     write_json(copy / "dataset.json", {"directory": str(dataset.directory)})
-    assert evaluate(copy, once=True, notify=print)[0]["test_accuracy"] == share(dataset, 3)
-    assert len(list(read_rows(copy / "metrics" / "evaluation.jsonl"))) == 1
+    assert evaluate(copy, once=True, notify=print)[0].test_accuracy == share(dataset, 3)
+    assert len(list(read_rows(copy / "metrics" / "evaluation.jsonl", EvaluationRow))) == 1
 
 
 def test_checkpoint_of_another_network_is_refused_in_a_line(run_dir, network):
@@ -412,7 +417,7 @@ def test_training_that_fell_silent_is_an_error(run_dir, network):
     save(run_dir, 10, always(3, network))
     with pytest.raises(UserError, match="training has not ended, but"):
         evaluate(run_dir.root, patience_s=0.2, notify=print)
-    assert [row["step"] for row in read_rows(run_dir.evaluation)] == [10]
+    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10]
 
 
 def test_training_that_ended_without_a_checkpoint_is_an_error(run_dir):
@@ -428,10 +433,10 @@ def test_the_last_checkpoint_is_scored_over_six_views_where_that_is_asked_for(ru
     save(run_dir, 20, always(3, network))
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
     plain, both = evaluate(run_dir.root, notify=print)
-    assert plain["augmented_test_accuracy"] is None
-    assert both["augmented_test_accuracy"] == both["test_accuracy"], "these weights know one class in every view"
-    assert [row["step"] for row in read_rows(run_dir.evaluation)] == [20, 20]
+    assert plain.augmented_test_accuracy is None
+    assert both.augmented_test_accuracy == both.test_accuracy, "these weights know one class in every view"
+    assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [20, 20]
     assert evaluate(run_dir.root, notify=print) == [], "an evaluator started again has nothing left to score"
     save(run_dir, 30, network[1])
     (row,) = evaluate(run_dir.root, once=True, notify=print)
-    assert 0 < row["augmented_test_accuracy"] != row["test_accuracy"]
+    assert 0 < row.augmented_test_accuracy != row.test_accuracy

@@ -4,8 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
+from ps_cluster.rows.base import MOST_INDEX
 from ps_cluster.training.journal import Journal
-from ps_cluster.training.ledger import ROW
+from ps_cluster.training.ledger import ROW, WHOLE
 
 
 def rows_of(steps, **columns) -> np.ndarray:
@@ -18,7 +19,10 @@ def rows_of(steps, **columns) -> np.ndarray:
 
 def random_rows(count: int, seed: int = 0) -> np.ndarray:
     """Rows of the steps 0, 1, …, every other field a number of its own."""
-    table = np.random.default_rng(seed).normal(size=[count, len(ROW.names)])
+    table = np.random.default_rng(seed).uniform(0, MOST_INDEX - 1, size=[count, len(ROW.names)])
+    for column, name in enumerate(ROW.names):
+        if name in WHOLE:
+            table[:, column] = np.floor(table[:, column])
     table[:, 0] = np.arange(count)
     return table.view(ROW).reshape(-1)
 

@@ -108,7 +108,7 @@ def completes_second_time(run, task):
 def leaves_a_snapshot_and_dies_once(run, task):
     if run.first_time(task):
         run.row("training", 1)
-        checkpoints.save(run.root / "snapshots", checkpoints.Checkpoint(1, {}, {}), keep=1)
+        checkpoints.save(run.root / "snapshots", checkpoints.Checkpoint(1, {}), keep=1)
         os.kill(os.getpid(), signal.SIGKILL)
     if not task.resume:
         sys.exit("RuntimeError: was not told to resume")
@@ -144,7 +144,7 @@ def led_and_the_second_killed_once(run, task):
         serves(run, task)
     if run.first_time(task):
         run.row("training", 1)
-        checkpoints.save(run.root / "snapshots", checkpoints.Checkpoint(1, {}, {}), keep=1)
+        checkpoints.save(run.root / "snapshots", checkpoints.Checkpoint(1, {}), keep=1)
         ignores_sigterm(run, task)
     if not task.resume:
         sys.exit("RuntimeError: was not told to resume")
@@ -243,7 +243,8 @@ class Run:
         """Its updates were applied when it began."""
         at = 0.0 if applied else None
         seconds = time.monotonic() - self.began
-        return {"seconds": seconds, "first_update": at, "last_update": at, "resumed_update": at, "stood": [[at, at]]}
+        stood = [[at, at]] if applied else []
+        return {"seconds": seconds, "first_update": at, "last_update": at, "resumed_update": at, "stood": stood}
 
     def end(self, completed, proof=None):
         updates = dict.fromkeys(("scheduled", "applied"), 3) | dict.fromkeys(("duplicated", "lost", "rolled_back"), 0)

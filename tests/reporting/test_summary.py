@@ -7,10 +7,13 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.reporting.closing_table import histogram_bars
 from ps_cluster.reporting.summary import print_closing_table, refresh_evaluation, write_summary
-from ps_cluster.run_dir import RunDir, append_row
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.rows.scores import EvaluationRow
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
 RESULT = {
@@ -93,21 +96,27 @@ LIFE = "7@1234"
 BEGAN = 4000.0  # monotonic seconds
 
 
-def progress_row(applied: int, monotonic: float = BEGAN, life: str = LIFE, **times) -> dict:
+def progress_row(applied: int, monotonic: float = BEGAN, life: str = LIFE, **times) -> ProgressRow:
     """20 updates a second, or as many as `times` say."""
     seconds = applied / 20
     first = {"seconds": seconds, "first_update": 0.1, "last_update": seconds, "resumed_update": 0.1}
     first["stood"] = [[0.1, seconds]]
-    return {
-        "phase": "training", "applied": applied, "scheduled": applied + 8, "examples": applied * 128,
-        "monotonic": monotonic, "life": life, "train_seconds": seconds, "times": first | times,
-        "workers": [{"index": 0, "pid": 100, "updates": applied, "examples": applied * 128}],
-    }  # fmt: skip
+    return ProgressRow(
+        phase="training",
+        applied=applied,
+        scheduled=applied + 8,
+        examples=applied * 128,
+        monotonic=monotonic,
+        life=life,
+        train_seconds=seconds,
+        times=first | times,
+        workers=[{"index": 0, "pid": 100, "updates": applied, "examples": applied * 128}],
+    )
 
 
 def score(run_dir: RunDir, step: int, accuracy: float, **more) -> None:
     row = {"step": step, "test_accuracy": accuracy, "test_loss": 0.9, "train_seconds": 8.0, "examples": step * 128}
-    append_row(run_dir.evaluation, {"time": 5.0, **row, "seconds": 1.0, "best": True, **more})
+    append_row(run_dir.evaluation, EvaluationRow(time=5.0, **row, seconds=1.0, best=True, **more))
 
 
 def write(run_dir: RunDir, **changes) -> dict:

@@ -5,8 +5,10 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import build_config
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run_dir import RunDir, append_row
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.run_dir import RunDir
 from ps_cluster.training import tables
 from ps_cluster.training.audit import Rounds
 from ps_cluster.training.phases import PHASE_COLUMNS
@@ -40,6 +42,7 @@ def write_run(
         for kind, seconds in CPU_OF_STEP.items()
     ]
     summary = {
+        "outcome": "completed",
         "parameter_servers": [{"index": 0, "parameters": PARAMETERS}],
         "processes": processes,
         "train_seconds": steps * step_seconds(dispatch),
@@ -49,7 +52,7 @@ def write_run(
     }
     write_json(run_dir.summary, summary)
     for phase in ("connecting", "training", "ended"):
-        append_row(run_dir.progress, {"phase": phase})
+        append_row(run_dir.progress, ProgressRow(phase=phase))
     return root
 
 

@@ -3,7 +3,9 @@ import json
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import RunDir, append_row
+from ps_cluster.files.json_rows import append_row
+from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.run_dir import RunDir
 from ps_cluster.simulation import calibration
 from ps_cluster.simulation.check import check
 from ps_cluster.simulation.prediction import simulate
@@ -75,7 +77,7 @@ def test_runs_that_tell_too_little_are_refused(tmp_path, base):
     with pytest.raises(UserError, match="processes: got none"):
         calibration.read_run(tmp_path / "short")
     summary.unlink()
-    with pytest.raises(UserError, match="no readable summary.json"):
+    with pytest.raises(UserError, match="holds no summary.json"):
         calibration.read_run(tmp_path / "short")
 
 
@@ -97,6 +99,6 @@ def test_a_check_refuses_a_run_of_other_steps(tmp_path, base):
 
 def test_a_run_that_was_resumed_gives_no_costs(tmp_path, base):
     root = fake_run.write_run(tmp_path / "run")
-    append_row(RunDir(root).progress, {"phase": "connecting"})
+    append_row(RunDir(root).progress, ProgressRow(phase="connecting"))
     with pytest.raises(UserError, match="its training began 2 times"):
         calibration.calibrate(calibration.read_run(root), base)

@@ -8,6 +8,8 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import create_beside
+from ps_cluster.rows.checkpoint import Meta
+from ps_cluster.rows.scores import EndedMark
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointNotWritten
 
@@ -19,7 +21,7 @@ def checkpoint(step: int, size: int = 100) -> Checkpoint:
         "statistics": np.zeros(0, np.float32),
         "ledger": np.arange(step, dtype=np.int64),
     }
-    return Checkpoint(step, arrays, {"schema": 1, "train_seconds": 1.5, "dataset_kind": "synthetic"})
+    return Checkpoint(step, arrays, Meta(train_seconds=1.5, dataset_kind="synthetic"))
 
 
 def assert_equal(read: Checkpoint, written: Checkpoint) -> None:
@@ -79,7 +81,7 @@ def test_missing_checkpoint_is_told_apart_from_a_damaged_one(tmp_path):
 
 def test_arrays_of_objects_are_never_written(tmp_path):
     with pytest.raises(ValueError, match="allow_pickle"):
-        checkpoints.save(tmp_path, Checkpoint(1, {"weights": np.array([{}])}, {}), keep=1)
+        checkpoints.save(tmp_path, Checkpoint(1, {"weights": np.array([{}])}), keep=1)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -135,7 +137,7 @@ def test_directory_that_refuses_is_told_in_one_line(tmp_path):
 def test_end_is_marked_and_taken_back(tmp_path):
     assert checkpoints.ended(tmp_path) is None
     checkpoints.mark_ended(tmp_path, last_step=390, outcome="completed")
-    assert checkpoints.ended(tmp_path) == {"last_step": 390, "outcome": "completed"}
+    assert checkpoints.ended(tmp_path) == EndedMark(last_step=390, outcome="completed")
     checkpoints.clear_ended(tmp_path)
     checkpoints.clear_ended(tmp_path)
     assert checkpoints.ended(tmp_path) is None

@@ -5,10 +5,12 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
+from ps_cluster.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.ledger import COLUMNS, COUNTS
 from ps_cluster.training.resume import check_journals, newest_checkpoint
+from ps_cluster.training.training_clock import Times
 from tests.helpers.ledgers import random_rows, write_journal
 
 WORK = {"data.dataset": "synthetic", "model.precision": "float32", "training.steps": 8, "cluster.parameter_servers": 2}
@@ -22,8 +24,11 @@ def arrays_of(*accepted, columns=len(COLUMNS)):
 
 
 def meta_of(config, begun):
-    progress = {"scheduled": {"below": begun, "beyond": [], "count": begun}}
-    return {"config": config.model_dump(mode="json"), "train_seconds": 3.0, "progress": progress}
+    """`begun` updates were handed out, of which those are applied that every slice of `arrays_of(5, 6)` has."""
+    steps = StepsState(below=5 * config.steps_per_update, count=5)
+    tally = TallyState(staleness={"0": 5})
+    progress = ProgressState(scheduled=StepsState(below=begun, count=begun), applied=steps, tally=tally, mixed=0)
+    return Meta(config=config.model_dump(mode="json"), train_seconds=3.0, times=Times(), progress=progress)
 
 
 @pytest.fixture
@@ -53,7 +58,10 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
         ({"training.batch_size_per_worker": 7}, "training.batch_size_per_worker: got 7"),
         ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
         ({"cluster.parameter_servers": 1}, "cluster.parameter_servers: got 1"),
-        ({"training.steps": 5}, "training.steps, training.epochs: 5 updates in all, but 6 of the run in '.*' were begun"),
+        (
+            {"training.steps": 5},
+            "training.steps, training.epochs: 5 updates in all, but 6 of the run in '.*' were begun",
+        ),
     ],
 )
 def test_other_work_is_refused_by_name(resumed, values, says):
@@ -69,7 +77,7 @@ def test_a_run_of_an_earlier_version_is_refused(resumed, arrays):
 
 def test_a_configuration_of_an_earlier_version_is_refused(resumed):
     with pytest.raises(UserError, match="is of an earlier version"):
-        resumed(meta={"config": {"cluster": {"workers": 3}}, "train_seconds": 3.0})
+        resumed(meta=Meta(config={"cluster": {"workers": 3}}, train_seconds=3.0))
 
 
 def test_updates_are_counted_where_each_takes_several_steps(tmp_path):
@@ -88,7 +96,7 @@ def found(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
     for index in range(2):
         write_journal(run_dir.journal(index), random_rows(8))
-    return checkpoints.Checkpoint(5, arrays_of(5, 6), {}), run_dir
+    return checkpoints.Checkpoint(5, arrays_of(5, 6)), run_dir
 
 
 def test_journals_may_have_more_rows_than_a_checkpoint_counts_or_just_as_many(found):

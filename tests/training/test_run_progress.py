@@ -6,6 +6,9 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed
+from ps_cluster.rows.checkpoint import ProgressState
+from ps_cluster.rows.progress import ProgressRow, WorkerRow
+from ps_cluster.rows.training import Gradients, Updates
 from ps_cluster.run_dir import LIFE
 from ps_cluster.training.ledger import COUNTS
 from ps_cluster.training.parameter_store import Ledgers
@@ -68,7 +71,7 @@ def test_an_update_counts_when_its_last_slice_is_applied_and_is_as_stale_as_its_
     assert progress.applied == 1 and progress.outstanding == 1 and not progress.completed
     look(progress, NONE, applied((1, 2, 0, 1, 8, 6.5)))
     assert progress.completed
-    assert progress.result()["staleness"]["histogram"] == {"1": 1, "3": 1}
+    assert progress.result().staleness.histogram == {"1": 1, "3": 1}
 
 
 def test_steps_applied_out_of_order_are_counted_once_and_hold_the_window_where_one_is_open():
@@ -79,9 +82,9 @@ def test_steps_applied_out_of_order_are_counted_once_and_hold_the_window_where_o
     assert progress.end_of_window == window and progress.applied == 3
     look(progress, applied((0, 4, 0, 0, 7, 4.0)))
     assert progress.end_of_window == window + 4 and progress.applied == 4 and progress.examples == 40
-    assert progress.row("training")["workers"] == [
-        {"index": 0, "pid": 7, "updates": 2, "examples": 20},
-        {"index": 1, "pid": 8, "updates": 2, "examples": 20},
+    assert progress.row("training").workers == [
+        WorkerRow(index=0, pid=7, updates=2, examples=20),
+        WorkerRow(index=1, pid=8, updates=2, examples=20),
     ]
 
 
@@ -96,10 +99,10 @@ def test_a_row_reports_only_what_no_row_has_reported():
     progress.scheduled(np.arange(4))
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 1.0)))
     first = progress.row("training")
-    assert first["loss"] == 1.5 and first["accuracy"] == 0.5 and first["epoch"] == pytest.approx(0.2)
-    assert progress.row("training")["loss"] is None
+    assert first.loss == 1.5 and first.accuracy == 0.5 and first.epoch == pytest.approx(0.2)
+    assert progress.row("training").loss is None
     look(progress, applied((2, 3, 2, 0, 7, 1.0)))
-    assert progress.row("training")["staleness_mean"] == 2
+    assert progress.row("training").staleness_mean == 2
 
 
 def test_a_row_has_nothing_where_a_mean_is_no_number():
@@ -107,25 +110,25 @@ def test_a_row_has_nothing_where_a_mean_is_no_number():
     progress.scheduled(np.arange(1))
     look(progress, applied((0, 1, 0, 0, 7, 1.0), loss=np.nan))
     row = progress.row("training")
-    assert row["loss"] is None and row["diverged"] is True and row["accuracy"] == 0.5
-    assert progress.row("training")["diverged"] is False
+    assert row.loss is None and row.diverged is True and row.accuracy == 0.5
+    assert progress.row("training").diverged is False
 
 
 def test_a_row_names_who_is_at_each_open_dispatch():
     progress = make_progress(steps=9)
     for first in (0, 3, 6):
         progress.scheduled(np.arange(first, first + 3))
-    assert progress.row("training")["dispatches"] == [None, None, None]
+    assert progress.row("training").dispatches == [None, None, None]
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (3, 2, 0, 1, 8, 1.0), (1, 3, 0, 0, 7, 1.0)))
-    assert progress.row("training")["dispatches"] == [7, 8, None]
+    assert progress.row("training").dispatches == [7, 8, None]
     look(progress, applied((2, 4, 0, 0, 7, 2.0), (4, 5, 0, 2, 9, 2.0)))
-    assert progress.row("training")["dispatches"] == [9, None], "done, taken over from one that died, not begun"
+    assert progress.row("training").dispatches == [9, None], "done, taken over from one that died, not begun"
 
 
 def test_a_dispatch_of_rounds_is_nobodys():
     progress = make_progress(mode="sync-ps")
     progress.scheduled(np.arange(2))
-    assert progress.row("training")["dispatches"] == []
+    assert progress.row("training").dispatches == []
 
 
 def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(machine, monkeypatch):
@@ -135,13 +138,11 @@ def test_a_row_tells_when_it_is_in_training_on_the_machine_and_in_whose_life(mac
     look(progress, applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.5)))
     monkeypatch.setenv(LIFE, "12@345")
     row = progress.row("training")
-    assert (row["time"], row["monotonic"], row["life"], row["train_seconds"]) == (WALL + 3, 53, "12@345", 3)
-    assert row["times"] == {
-        "seconds": 3, "first_update": 1, "last_update": 2.5, "resumed_update": 1, "stood": [[1, 2.5]], "interrupted": 0
-    }  # fmt: skip
-    assert json.loads(json.dumps(row)) == row
+    assert (row.time, row.monotonic, row.life, row.train_seconds) == (WALL + 3, 53, "12@345", 3)
+    assert row.times == Times(seconds=3, first_update=1, last_update=2.5, resumed_update=1, stood=((1, 2.5),))
+    assert ProgressRow.model_validate(json.loads(row.model_dump_json())) == row
     monkeypatch.delenv(LIFE)
-    assert progress.row("training")["life"] is None
+    assert progress.row("training").life is None
 
 
 def test_the_rate_is_that_of_the_last_seconds(machine):
@@ -149,7 +150,7 @@ def test_the_rate_is_that_of_the_last_seconds(machine):
     for step in range(20):
         machine.now += 1
         look(progress, applied((step, step + 1, 0, 0, 7, machine.now)))
-    assert progress.updates_per_second() == 1 and progress.row("training")["examples_per_second"] == 10
+    assert progress.updates_per_second() == 1 and progress.row("training").examples_per_second == 10
     machine.now += RATE_WINDOW_S - 1
     look(progress, NONE)
     assert progress.updates_per_second() == pytest.approx(1 / RATE_WINDOW_S)
@@ -174,8 +175,8 @@ def test_the_result_tells_lost_and_refused_apart():
     rows = applied((0, 1, 0, 0, 7, 1.0), (1, 2, 0, 0, 7, 2.0), (2, 3, 0, 0, 7, 3.0))
     look(progress, rows, refused=2, dropped=5)
     result = progress.result()
-    assert result["updates"] == {"scheduled": 4, "applied": 3, "lost": 1, "replays_refused": 2, "mixed": 0}
-    assert result["gradients"] == {"scheduled": 4, "applied": 3, "dropped": 5, "per_update": 1}
+    assert result.updates == Updates(scheduled=4, applied=3, lost=1, replays_refused=2, mixed=0)
+    assert result.gradients == Gradients(scheduled=4, applied=3, dropped=5, per_update=1)
 
 
 def test_updates_of_rounds_count_when_their_last_gradient_is_there_and_late_ones_hold_nothing():
@@ -187,16 +188,16 @@ def test_updates_of_rounds_count_when_their_last_gradient_is_there_and_late_ones
     look(progress, applied((4, 2, 0, 1, 8, 4.0)))
     assert progress.completed and progress.end_of_window == window + 6
     result = progress.result()
-    assert (result["updates"]["scheduled"], result["updates"]["applied"], result["updates"]["lost"]) == (2, 2, 0)
-    assert result["gradients"] == {"scheduled": 6, "applied": 4, "dropped": 0, "per_update": 2}
+    assert (result.updates.scheduled, result.updates.applied, result.updates.lost) == (2, 2, 0)
+    assert result.gradients == Gradients(scheduled=6, applied=4, dropped=0, per_update=2)
 
 
 def resumed(progress, machine=None, steps=None, **settings):
     """A RunProgress that goes on from a checkpoint of `progress`, taken right now."""
     arrays = {"counts": progress.counts, "waiting": progress.waiting}
-    meta = json.loads(json.dumps({"progress": progress.state}))
+    state = ProgressState.model_validate(json.loads(progress.state.model_dump_json()))
     following = make_progress(steps or progress.total, ps=len(progress.positions), machine=machine, **settings)
-    following.resume(arrays, meta)
+    following.resume(arrays, state)
     return following
 
 
@@ -209,8 +210,8 @@ def test_a_resumed_run_hands_out_just_the_steps_that_are_missing():
     assert progress.applied == 2 and progress.outstanding == 0 and progress.scheduled_updates.count == 2
     progress.scheduled(np.array([1, 3, 4]))
     look(progress, applied((4, 3, 0, 0, 7, 3.0), (1, 4, 0, 0, 7, 4.0), (3, 5, 0, 0, 7, 5.0)))
-    assert progress.completed and progress.result()["updates"]["lost"] == 0
-    assert progress.result()["workers"] == [{"index": 0, "pid": 7, "updates": 5, "examples": 50}]
+    assert progress.completed and progress.result().updates.lost == 0
+    assert progress.result().workers == [WorkerRow(index=0, pid=7, updates=5, examples=50)]
 
 
 def test_a_step_that_one_slice_had_at_a_checkpoint_counts_when_the_other_one_has_it():
@@ -221,8 +222,8 @@ def test_a_step_that_one_slice_had_at_a_checkpoint_counts_when_the_other_one_has
     assert progress.missing_steps.tolist() == [1] and progress.positions == [2, 1]
     progress.scheduled(np.array([1]))
     look(progress, NONE, applied((1, 2, 0, 0, 9, 9.0)))
-    assert progress.completed and progress.result()["staleness"]["max"] == 4
-    assert progress.result()["updates"]["mixed"] == 1, "pushed by one process before it and by another after it"
+    assert progress.completed and progress.result().staleness.max == 4
+    assert progress.result().updates.mixed == 1, "pushed by one process before it and by another after it"
 
 
 def test_a_resumed_run_of_rounds_goes_on_behind_its_last_update():
@@ -235,7 +236,7 @@ def test_a_resumed_run_of_rounds_goes_on_behind_its_last_update():
     progress.scheduled(np.arange(1, 4))
     rows = applied((4, 2, 0, 1, 8, 3.0), *((step, step // 3 + 1, 0, 0, 7, 4.0) for step in (6, 8, 9, 10)))
     look(progress, rows)
-    assert progress.completed and progress.result()["gradients"]["applied"] == 8
+    assert progress.completed and progress.result().gradients.applied == 8
 
 
 def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine):
@@ -245,8 +246,8 @@ def test_training_ends_with_its_last_update_whatever_is_written_after_it(machine
     machine.now = 60.0
     look(progress, applied((0, 1, 0, 0, 7, 2.0), (1, 2, 0, 1, 8, 4.0), (2, 3, 0, 0, 7, 5.0)))
     result = progress.result()
-    assert result["train_seconds"] == 5 and result["goodput"] == 1 and not result["completed"]
-    assert result["examples_per_second"] == 10 / 1, "from the first update of the last worker"
+    assert result.train_seconds == 5 and result.goodput == 1 and not result.completed
+    assert result.examples_per_second == 10 / 1, "from the first update of the last worker"
 
 
 def test_a_training_without_an_update_has_lasted_until_now(machine):
@@ -255,7 +256,7 @@ def test_a_training_without_an_update_has_lasted_until_now(machine):
     machine.now = 7.0
     look(progress, NONE)
     result = progress.result()
-    assert (result["train_seconds"], result["goodput"], result["examples_per_second"]) == (7, None, None)
+    assert (result.train_seconds, result.goodput, result.examples_per_second) == (7, None, None)
 
 
 def test_a_resumed_run_without_an_update_has_trained_no_longer(machine):
@@ -265,7 +266,7 @@ def test_a_resumed_run_without_an_update_has_trained_no_longer(machine):
     progress.clock.start()
     machine.now = 7.0
     look(progress, NONE)
-    assert progress.result()["train_seconds"] == 30 and progress.result()["goodput"] == 1
+    assert progress.result().train_seconds == 30 and progress.result().goodput == 1
 
 
 def test_what_no_row_was_asked_for_takes_no_memory():
@@ -280,4 +281,4 @@ def test_what_no_row_was_asked_for_takes_no_memory():
     for first in range(1000, 10_000, 1000):
         take(first)
     grown = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None})) - size
-    assert grown < 2000 and progress.row("training")["loss"] == 5000.5
+    assert grown < 2000 and progress.row("training").loss == 5000.5

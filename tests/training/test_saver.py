@@ -3,7 +3,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints, training_clock
+from ps_cluster.training import checkpoints
 from ps_cluster.training.journal import JournalNotWritten
 from ps_cluster.training.ledger import COUNTS
 from ps_cluster.training.run_progress import RunProgress
@@ -122,10 +122,10 @@ def test_a_checkpoint_says_where_the_run_is_and_what_it_took(saving):
     saving(2)
     found = checkpoints.load_newest_good([saving.run_dir.snapshots], print)
     assert (found.step, found.arrays["weights"].tolist()) == (1, [1, 1, 1])
-    assert (found.meta["dataset_kind"], found.meta["examples"], found.meta["train_seconds"]) == ("synthetic", 0, 0)
-    assert training_clock.from_json(found.meta["times"]) == Times()
+    assert (found.meta.dataset_kind, found.meta.examples, found.meta.train_seconds) == ("synthetic", 0, 0)
+    assert found.meta.times == Times()
     progress = RunProgress(build_config(), 100)
-    assert found.meta["progress"] == progress.state
+    assert found.meta.progress == progress.state
 
 
 def test_training_goes_on_when_the_disk_refuses_a_snapshot_and_says_so(saving):

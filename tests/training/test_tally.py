@@ -5,6 +5,9 @@ import json
 import numpy as np
 import pytest
 
+from ps_cluster.rows.checkpoint import TallyState
+from ps_cluster.rows.progress import WorkerRow
+from ps_cluster.rows.training import Staleness
 from ps_cluster.training.tally import Tally
 from tests.helpers.ledgers import rows_of
 
@@ -27,19 +30,19 @@ def test_the_staleness_is_that_of_numpy_over_all_rows(count, most):
     for part in np.array_split(rows_of(range(count), staleness=staleness), 7):
         ours.add(part, np.zeros(len(part)))
     found = ours.staleness_summary()
-    assert found["mean"] == pytest.approx(staleness.mean())
-    assert found["p50"] == np.percentile(staleness, 50, method="lower")
-    assert found["p95"] == np.percentile(staleness, 95, method="lower")
-    assert found["max"] == staleness.max()
+    assert found.mean == pytest.approx(staleness.mean())
+    assert found.p50 == np.percentile(staleness, 50, method="lower")
+    assert found.p95 == np.percentile(staleness, 95, method="lower")
+    assert found.max == staleness.max()
     values, counts = np.unique(staleness, return_counts=True)
-    assert found["histogram"] == dict(zip(map(str, values), counts.tolist()))
-    assert json.loads(json.dumps(found)) == found
+    assert found.histogram == dict(zip(map(str, values), counts.tolist()))
+    assert Staleness.model_validate_json(found.model_dump_json()) == found
 
 
 def test_of_no_rows_nothing_is_known():
     ours = Tally()
     ours.add(rows_of([]), np.zeros(0))
-    assert ours.staleness_summary() == {"mean": None, "p50": None, "p95": None, "max": None, "histogram": {}}
+    assert ours.staleness_summary() == Staleness()
     assert (ours.gradients, ours.examples, ours.workers()) == (0, 0, [])
     assert ours.examples_per_second(None, NOBODY_LATE) is None and ours.examples_per_second(5.0, NOBODY_LATE) is None
 
@@ -49,9 +52,9 @@ def test_a_worker_that_was_started_again_has_a_row_for_each_process():
     ours.add(rows_of(range(4), worker=[1, 0, 1, 1], pid=[8, 7, 9, 8], examples=[1, 10, 100, 1000]), np.zeros(4))
     ours.add(rows_of([4], worker=1, pid=9, examples=10_000), np.zeros(1))
     assert ours.workers() == [
-        {"index": 0, "pid": 7, "updates": 1, "examples": 10},
-        {"index": 1, "pid": 8, "updates": 2, "examples": 1001},
-        {"index": 1, "pid": 9, "updates": 2, "examples": 10_100},
+        WorkerRow(index=0, pid=7, updates=1, examples=10),
+        WorkerRow(index=1, pid=8, updates=2, examples=1001),
+        WorkerRow(index=1, pid=9, updates=2, examples=10_100),
     ]
     assert (ours.gradients, ours.examples) == (5, 11_111)
 
@@ -87,7 +90,7 @@ def test_it_goes_on_from_what_a_checkpoint_holds():
     seconds = np.sort(random.uniform(0, 50, 100))
     whole.add(rows, seconds)
     before.add(rows[:30], seconds[:30])
-    ours = Tally(json.loads(json.dumps(before.state)))
+    ours = Tally(TallyState.model_validate(json.loads(before.state.model_dump_json())))
     ours.add(rows[30:], seconds[30:])
     assert (ours.workers(), ours.staleness_summary()) == (whole.workers(), whole.staleness_summary())
     assert ours.examples_per_second(50.0, 0) == whole.examples_per_second(50.0, 0)

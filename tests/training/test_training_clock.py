@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from ps_cluster.training import training_clock
+from ps_cluster.rows.progress import ProgressRow
 from ps_cluster.training.training_clock import Times, TrainingClock
 
 HOUR = 3600.0
@@ -47,11 +47,12 @@ def update(machine, clock, *ages):
 
 def die(machine, clock, stands_until, *, waits=0.0, same_life=True):
     """The leader of `clock` is gone; returns the clock of the next one, `waits` seconds later."""
-    row = {"times": json.loads(json.dumps(training_clock.to_json(clock.times))), "monotonic": clock.monotonic}
+    row = ProgressRow(phase="training", times=clock.times, monotonic=clock.monotonic).model_dump_json()
     machine.sleep(waits)
     following = machine.clock()
-    since = row["monotonic"] if same_life else None
-    following.restart(training_clock.from_json(row["times"]), stands_until, since=since)
+    row = ProgressRow.model_validate(json.loads(row))
+    since = row.monotonic if same_life else None
+    following.restart(row.times, stands_until, since=since)
     return following
 
 

@@ -1,0 +1,115 @@
+"""Files of rows, a JSON object a line, that grow while others read them. A line that is no row is passed over."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from ps_cluster.files.json_files import parse_json
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import open_regular
+from ps_cluster.files.validation import first_error
+from ps_cluster.files.writing import open_to_write
+
+LOOK_BYTES = 2**22  # taken in at once, so no row may be longer; that of 1,000 workers has 100,000
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def append_row(path: Path, row: BaseModel) -> None:
+    """One JSON object as a line, in a single write; behind a line that a full disk cut short it begins a new one."""
+    with os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
+        end = file.seek(0, os.SEEK_END)
+        file.seek(max(0, end - 1))
+        begin = b"\n" if file.read(1) not in (b"", b"\n") else b""
+        file.write(begin + row.model_dump_json().encode() + b"\n")
+
+
+def read_rows(path: Path, model: type[Model], notify: Callable[[str], None] = lambda line: None) -> Iterator[Model]:
+    """Yield the complete rows of a file that may not exist yet; say at the end which lines were passed over."""
+    tail, before = RowTail(path, model), -1
+    while tail.offset > before:
+        before = tail.offset
+        yield from tail.new_rows()
+    if tail.problem:
+        more = f" (and {tail.passed_over - 1} more)" if tail.passed_over > 1 else ""
+        notify(f"passed over in '{path}': {tail.problem}{more}")
+
+
+def last_row(path: Path, model: type[Model]) -> Model | None:
+    """Return the last complete row; None where there is none. Reads no more than the end of the file."""
+    tail = RowTail(path, model)
+    tail.skip(up_to_last=LOOK_BYTES)
+    rows = tail.new_rows()
+    return rows[-1] if rows else None
+
+
+class RowTail(Generic[Model]):
+    """Reads the rows that were appended since it was asked last.
+
+    Attributes:
+      offset: how many bytes it is through with.
+      passed_over: lines that were no rows, as one that a full disk cut short. problem: of the first of them.
+    """
+
+    def __init__(self, path: Path, model: type[Model]):
+        self.offset = self.passed_over = 0
+        self.problem: str | None = None
+        self._path = path
+        self._model = model
+        self._within_a_line = False  # what comes up to the next end of a line is the rest of one
+
+    def skip(self, up_to_last: int = 0) -> None:
+        """Leave out the rows that are there now, but for those in the last bytes."""
+        with contextlib.suppress(OSError):
+            self.offset = max(0, self._path.stat().st_size - up_to_last)
+        self._within_a_line = self._read(self.offset - 1, 1) not in (b"", b"\n") if self.offset else False
+
+    def new_rows(self) -> list[Model]:
+        """Return those of them that one look takes in, LOOK_BYTES at most."""
+        content = self._read(self.offset, LOOK_BYTES)
+        lines, end, _ = content.rpartition(b"\n")
+        if not end:
+            self._leave_long_line(content)
+            return []
+        self.offset += len(lines) + 1
+        first = 1 if self._within_a_line else 0
+        self._within_a_line = False
+        return [row for line in lines.split(b"\n")[first:] if (row := self._row(line)) is not None]
+
+    def _leave_long_line(self, begin: bytes) -> None:
+        if len(begin) < LOOK_BYTES:
+            return  # its end is still to come
+        self.offset += len(begin)
+        if not self._within_a_line:
+            self._pass_over(f"a line of more than {LOOK_BYTES:,} bytes")
+        self._within_a_line = True
+
+    def _read(self, offset: int, most: int) -> bytes:
+        try:
+            with open_regular(self._path) as file:
+                file.seek(offset)
+                return file.read(most)
+        except FileNotFoundError:
+            return b""
+        except (OSError, Malformed) as error:
+            self._pass_over(f"it {error}" if isinstance(error, Malformed) else f"{error.strerror}")
+            return b""
+
+    def _row(self, line: bytes) -> Model | None:
+        try:
+            return self._model.model_validate(parse_json(line))
+        except Malformed as error:
+            self._pass_over(f"a row {error}")
+        except ValidationError as error:
+            self._pass_over(first_error(error, "a row"))
+        return None
+
+    def _pass_over(self, problem: str) -> None:
+        self.passed_over += 1
+        self.problem = self.problem or problem

@@ -1,0 +1,28 @@
+"""The base of all rows, and the types that their fields share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+MOST = 2**53  # above it a float64, as the ledger holds, no longer tells two whole numbers apart
+MOST_INDEX = 10_000
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Index = Annotated[int, Field(ge=0, lt=MOST_INDEX)]  # of a task among those of its type
+Pid = Annotated[int, Field(ge=0, lt=2**31)]
+Number = Annotated[float, Field(ge=-1e15, le=1e15)]
+Seconds = Annotated[float, Field(ge=0, le=1e15)]
+Share = Annotated[float, Field(ge=0, le=1)]
+Word = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]  # nothing that a terminal obeys
+Text = Annotated[str, Field(max_length=100_000)]
+Histogram = dict[Annotated[str, Field(pattern=r"^[0-9]{1,15}$")], Count]
+"""Staleness, as text → how many steps had it."""
+Pair = Annotated[tuple[Number, Number], Strict(False)]  # JSON has lists alone
+
+
+class Row(BaseModel):
+    """Strict types and finite numbers. Names that are not known are left out: a later version may write more."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)

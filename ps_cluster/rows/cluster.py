@@ -1,0 +1,50 @@
+"""cluster.json, which says who is there, and the file in which a task says what ended it."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from ps_cluster.rows.base import Index, Number, Pid, Row, Text, Word
+
+TaskType = Literal["chief", "ps", "worker", "evaluator"]
+
+
+class Launcher(Row):
+    """The process that started the tasks."""
+
+    pid: Pid
+
+
+class TaskRow(Row):
+    """The newest process of a task. `address`: host:port; None for a task that has no server."""
+
+    type: TaskType
+    index: Index
+    pid: Pid
+    address: Word | None = None
+
+
+class ClusterFile(Row):
+    """`isolated`: whether its ports are in a network of their own."""
+
+    launcher: Launcher
+    isolated: bool | None = None
+    tasks: list[TaskRow]
+
+
+class TaskError(Row):
+    """errors/<type>-<index>.json.
+
+    Attributes:
+      time: unix seconds. message: one line.
+      user_error: bad input that only the task could see. final: to start the task again is of no use.
+    """
+
+    time: Number = 0.0
+    type: Word | None = None
+    index: Index | None = None
+    pid: Pid | None = None
+    message: Text = ""
+    traceback: str = ""
+    user_error: bool = False
+    final: bool = False

@@ -1,0 +1,93 @@
+"""metrics/training.json: what the leader says of the finished training."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ps_cluster.rows.base import MOST, Count, Histogram, Index, Number, Row, Seconds, Text
+from ps_cluster.rows.progress import WorkerRow
+
+Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 where more was applied than handed out
+
+
+class Updates(Row):
+    """The counts of docs/operations.md, "The ledger"; None where nobody could count."""
+
+    scheduled: Count | None = None
+    applied: Count = 0
+    duplicated: Count | None = None
+    lost: Difference | None = None
+    rolled_back: Count | None = None
+    replays_refused: Count | None = None
+    mixed: Count | None = None
+
+
+class Gradients(Row):
+    """Scheduled, applied and come too late; and how many an update averages."""
+
+    scheduled: Count | None = None
+    applied: Count | None = None
+    dropped: Count | None = None
+    per_update: Count | None = None
+
+
+class Staleness(Row):
+    """Versions that the applied gradients were behind; None where nobody counted."""
+
+    mean: Seconds | None = None
+    p50: Count | None = None
+    p95: Count | None = None
+    max: Count | None = None
+    histogram: Histogram = {}
+
+
+class SliceProof(Row):
+    """What a slice counted (training/ledger.py, COUNTS), and the rows and distinct steps of its journal."""
+
+    index: Index
+    rows: Count
+    steps: Count
+    version: Count
+    applied: Count
+    accepted: Count
+    refused: Count
+    dropped: Count
+
+
+class Proof(Row):
+    """Whether all evidence agrees, and what does not, a line each."""
+
+    holds: bool
+    problems: list[Text] = []
+    slices: list[SliceProof] = []
+
+    @property
+    def problem(self) -> str | None:
+        """The first thing that does not agree; None where all does."""
+        return None if self.holds else next(iter(self.problems), "no reason is given")
+
+
+class Server(Row):
+    """A parameter server and how many parameters it holds."""
+
+    index: Index
+    parameters: Count
+
+
+class TrainingResult(Row):
+    """Times in seconds of training. `completed`: every update was applied, nobody asked for the end before."""
+
+    completed: bool
+    train_seconds: Number = 0.0
+    rolled_back_seconds: Seconds = 0.0
+    interrupted_seconds: Seconds = 0.0
+    goodput: Number | None = None
+    examples_per_second: Seconds | None = None
+    updates: Updates = Updates()
+    gradients: Gradients = Gradients()
+    proof: Proof | None = None
+    staleness: Staleness = Staleness()
+    workers: list[WorkerRow] = []
+    parameter_servers: list[Server] = []

@@ -1,0 +1,60 @@
+"""A sound run to damage. Nothing is trained or scored in it."""
+
+import shutil
+
+import pytest
+
+from ps_cluster.cluster import start
+from ps_cluster.evaluation import evaluator
+from ps_cluster.evaluation.scorer import Score
+from tests.bad_files.run_files import (
+    write_run,
+)
+
+
+@pytest.fixture(scope="module")
+def sound(tmp_path_factory):
+    """A folder with a run and the cache with its data."""
+    root = tmp_path_factory.mktemp("sound")
+    write_run(root / "run", root / "cache")
+    return root
+
+
+@pytest.fixture
+def place(tmp_path, sound, monkeypatch):
+    """A copy of it to damage, as the working directory; nothing is trained or scored in it."""
+    shutil.copytree(sound / "run", tmp_path / "run")
+    shutil.copytree(sound / "cache/synthetic-v1", tmp_path / "run/packed")
+    monkeypatch.setenv("PS_CLUSTER_CACHE", str(sound / "cache"))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(start, "run_local", lambda *_, **__: 0)
+    monkeypatch.setattr(evaluator, "Scorer", NoScorer)
+    monkeypatch.setattr(evaluator, "EvaluationWriter", NoWriter)
+    yield tmp_path
+    shutil.rmtree(tmp_path)
+
+
+class NoScorer:
+    test_examples = 20
+
+    def __init__(self, *_):
+        pass
+
+    def score(self, checkpoint, *, augmented):
+
+        return Score(0.5, 1.0)
+
+    def save_model(self, path):
+        path.write_bytes(b"a model")
+
+
+class NoWriter:
+    def __init__(self, _):
+        pass
+
+    def write(self, row):
+        pass
+
+    def close(self):
+        pass

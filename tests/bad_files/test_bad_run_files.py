@@ -1,0 +1,247 @@
+"""Damaged files of a run, but for checkpoints: one line and exit code 2, or passed over with a notice."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+from ps_cluster.chaos.training_run import TrainingRun
+from ps_cluster.cluster.ending import training_outcome
+from ps_cluster.comparison.records import read_record
+from ps_cluster.errors import UserError
+from ps_cluster.reporting.summary import write_summary
+from ps_cluster.run_dir import RunDir
+from ps_cluster.training.tables import APPLY_ROW
+from tests.bad_files.damage import (
+    CALIBRATE,
+    CHECK,
+    COMPARE,
+    EVALUATE,
+    GIB,
+    MOST_BYTES,
+    PROFILE,
+    RESUME,
+    assert_told_in_one_line,
+    changed,
+    complete_with,
+    folder,
+    gone,
+    huge,
+    invoke,
+    parametrized,
+    peak_of_memory,
+    pipe,
+    summary,
+    text,
+)
+from tests.bad_files.run_files import (
+    SCORE,
+    STEPS,
+    SUMMARY,
+    csv,
+    ledger,
+)
+
+
+def ledger_with(**columns):
+    """updates.csv has other values in its last row."""
+
+    def change(run):
+        rows = ledger()
+        for name, value in columns.items():
+            rows[name][-1] = value
+        (run / "metrics/updates.csv").write_text(csv(rows))
+
+    return change
+
+
+JSON_BOMBS = [
+    ("is cut short", '{"outcome": "comp', "not JSON"),
+    ("is empty", "", "not JSON"),
+    ("is a list", "[]", "dictionary"),
+    ("is nested 100,000 deep", '{"outcome": ' + "[" * 100_000 + "]" * 100_000 + "}", "too deep"),
+    ("has a number of a million digits", '{"schema": ' + "9" * 10**6 + "}", "1,000,000 digits"),
+    ("has a key twice", '{"outcome": "completed", "outcome": "failed"}', "twice"),
+    ("has NaN", '{"outcome": "completed", "train_seconds": NaN}', "NaN"),
+    ("is no text", "\udcff\udcfe", ""),
+]
+APPLIES = ",".join(APPLY_ROW.names) + "\n"
+COMMON = [
+    (f"summary.json {what}", COMPARE, lambda run, c=content: (run / "summary.json").write_bytes(os.fsencode(c)), says)
+    for what, content, says in JSON_BOMBS
+]
+SUMMARIES = [
+    ("summary.json is a pipe", COMPARE, pipe("summary.json"), "no regular file"),
+    ("summary.json is a folder", COMPARE, folder("summary.json"), "directory"),
+    ("summary.json has 10 GB", COMPARE, huge("summary.json"), "bytes"),
+    ("its outcome is a list", COMPARE, summary(outcome=["completed"]), "outcome"),
+    ("its outcome is a terminal's escape", COMPARE, summary(outcome="\x1b[2J\x1b]0;owned\x07"), "outcome"),
+    ("its outcome has a megabyte", COMPARE, summary(outcome="x" * 2**20), "outcome"),
+    ("its workers are a number", COMPARE, summary(workers=3), "workers"),
+    ("a worker has no index", COMPARE, summary(workers=[{"pid": 1, "updates": 1, "examples": 1}]), "workers.0.index"),
+    ("a worker's images are below 0", COMPARE, summary(workers=[{"index": 0, "pid": 1, "updates": 1, "examples": -5}]),
+     "workers.0.examples"),
+    ("its accuracy is a text", COMPARE, summary(evaluation={"history": [SCORE | {"test_accuracy": "0.5"}]}), "test_accuracy"),
+    ("its accuracy is true", COMPARE, summary(evaluation={"history": [SCORE | {"test_accuracy": True}]}), "test_accuracy"),
+    ("its accuracy is 7", COMPARE, summary(evaluation={"history": [SCORE | {"test_accuracy": 7}]}), "test_accuracy"),
+    ("a score has no time", COMPARE, summary(evaluation={"history": [SCORE | {"train_seconds": None}]}), "train_seconds"),
+    ("its seconds are 1e999", COMPARE, lambda run: text("summary.json", json.dumps(SUMMARY).replace(
+        '"train_seconds": 6.0, "cpu', '"train_seconds": 1e999, "cpu'))(run), "train_seconds"),
+    ("its staleness is of a word", COMPARE, summary(staleness={"histogram": {"two": 1}}), "histogram"),
+    ("its machine is a list", COMPARE, summary(machine=[1]), "machine"),
+    ("its updates are a text", COMPARE, summary(updates="80"), "updates"),
+    ("its model is none", COMPARE, summary(model=None), "model"),
+    ("nothing was trained", COMPARE, summary(train_seconds=0.0), "0.0 seconds"),
+    ("its processes are a text", CALIBRATE, summary(processes="none"), "processes"),
+    ("a process's time is a text", CALIBRATE,
+     summary(processes=[{"type": "ps", "index": 0, "pid": 1, "cpu_seconds": "9"}]), "cpu_seconds"),
+    ("parameters below 0", CALIBRATE, summary(parameter_servers=[{"index": 0, "parameters": -1}]), "parameters"),
+    ("no parameter server", CALIBRATE, summary(parameter_servers=[]), "parameter_servers"),
+    ("its time is below 0", CALIBRATE, summary(train_seconds=-1.0), "train_seconds"),
+    ("its rate is a text", CHECK, summary(examples_per_second="fast"), "examples_per_second"),
+    ("its summary is cut short", CHECK, text("summary.json", "{"), "not JSON"),
+    ("its summary is gone", CHECK, gone("summary.json"), "summary.json"),
+]  # fmt: skip
+TABLES = [
+    ("updates.csv has other columns", COMPARE, text("metrics/updates.csv", "step,colour\n1,2\n"), "other columns"),
+    ("updates.csv has words", COMPARE, text("metrics/updates.csv", csv(ledger()) + "one,two\n"), "updates.csv"),
+    ("updates.csv is cut short", COMPARE, text("metrics/updates.csv", csv(ledger())[:-40]), "cut short"),
+    ("updates.csv has a line of a gigabyte", COMPARE, huge("metrics/updates.csv", GIB), "other columns"),
+    ("updates.csv is a pipe", COMPARE, pipe("metrics/updates.csv"), "no regular file"),
+    ("a worker's index is huge", COMPARE, ledger_with(worker=1e15), "worker"),
+    ("a worker's index is none", COMPARE, ledger_with(worker=np.nan), "worker"),
+    ("a staleness is below 0", COMPARE, ledger_with(staleness=-3), "staleness"),
+    ("a step is a half", COMPARE, ledger_with(step=0.5), "step"),
+    ("a time is infinite", CALIBRATE, ledger_with(applied_time=np.inf), "applied_time"),
+    ("updates.csv is a folder", CALIBRATE, folder("metrics/updates.csv"), "directory"),
+    ("updates.csv is gone", CHECK, gone("metrics/updates.csv"), "updates.csv"),
+    ("updates.csv is no text", CHECK,
+     lambda run: (run / "metrics/updates.csv").write_bytes(b"\xff\xfe"), "updates.csv"),
+]  # fmt: skip
+PROFILES = [
+    ("updates.csv of a profile has words", PROFILE, complete_with("updates.csv", "step\n"), "other columns"),
+    ("applies.csv has words", PROFILE, complete_with("applies.csv", APPLIES + "one,1,1,1,1,1,1,1\n"), "applies.csv"),
+    (
+        "applies.csv is of nobody",
+        PROFILE,
+        complete_with("applies.csv", APPLIES + "0,1,1,0,1e300,1,1,1\n"),
+        "worker 1e+300",
+    ),
+]
+CONFIGS = [
+    (f"config.yaml {what}", command, text("config.yaml", content), says)
+    for command in (RESUME, EVALUATE, COMPARE, CALIBRATE)
+    for what, content, says in (
+        ("is no YAML", "cluster: [1, 2\n", "not YAML"),
+        ("has a wrong type", "cluster: {workers: many}\n", "cluster.workers"),
+    )
+]
+MARKS = [
+    ("ended.json is cut short", EVALUATE, text("checkpoints/ended.json", "{"), "ended.json"),
+    ("ended.json is a list", EVALUATE, text("checkpoints/ended.json", "[1]"), "ended.json"),
+    ("ended.json is of step true", EVALUATE, changed("checkpoints/ended.json", last_step=True), "last_step"),
+    ("ended.json has an outcome of its own", EVALUATE, changed("checkpoints/ended.json", outcome="\x1b[2J"), "outcome"),
+    ("ended.json is a pipe", EVALUATE, pipe("checkpoints/ended.json"), "no regular file"),
+]
+CASES = [*COMMON, *SUMMARIES, *TABLES, *PROFILES, *CONFIGS, *MARKS]
+
+
+@pytest.mark.parametrize("command", [RESUME, EVALUATE, CALIBRATE])
+def test_the_run_that_is_damaged_here_was_sound_before(place, command):
+    result = invoke(command, place)
+    assert result.exit_code == 0, result.output
+    assert read_record(place / "run").updates_applied == STEPS
+
+
+@parametrized(CASES)
+def test_a_damaged_file_is_told_in_one_line_and_takes_little_memory_and_time(place, command, damage, says):
+    damage(place / "run")
+    assert_told_in_one_line(place, command, says)
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (text("metrics/evaluation.jsonl", '{"step": true, "test_accuracy": 0.5}\n'), "step: got True"),
+        (text("metrics/evaluation.jsonl", "[" * 10**5 + "\n"), "too deep"),
+        (text("metrics/evaluation.jsonl", "x" * 10**7), "a line of more than"),
+        (text("metrics/evaluation.jsonl", '{"step": 3, "test_accuracy": "\x1b[2J"}\n'), "not JSON"),
+        (huge("metrics/evaluation.jsonl", GIB // 2), "a line of more than"),
+        (summary(outcome="completed"), ""),
+    ],
+)
+def test_rows_that_are_none_are_passed_over_with_a_notice(place, damage, says):
+    damage(place / "run")
+    with peak_of_memory() as peak:
+        result = invoke(EVALUATE, place)
+    assert (result.exit_code, result.stderr) == (0, "") and says in result.output
+    assert peak() < MOST_BYTES
+    assert json.loads((place / "run/summary.json").read_text())["evaluation"]["test_accuracy"] == 0.5
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"test_accuracy": "high"}', '{"test_accuracy": 1e999}'])
+def test_a_record_of_the_best_model_that_is_damaged_is_replaced_with_a_notice(place, content):
+    (place / "run/best").mkdir()
+    (place / "run/best/model.keras").write_bytes(b"another")
+    (place / "run/best/best.json").write_text(content)
+    (place / "run/metrics/evaluation.jsonl").unlink()
+    result = invoke(EVALUATE, place)
+    assert result.exit_code == 0 and "takes its place" in result.output
+    assert json.loads((place / "run/best/best.json").read_text())["test_accuracy"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("damage", "says"),
+    [
+        (text("dataset.json", "{"), "looking for the data set again"),
+        (changed("dataset.json", directory=7), "directory: got 7"),
+        (changed("dataset.json", directory="/a\0b"), "looking for the data set again"),
+        (changed("dataset.json", directory="/nowhere"), "looking for the data set again"),
+        (pipe("dataset.json"), ""),
+        (text("summary.json", "{"), "to be written anew"),
+        (summary(outcome=7), "to be written anew"),
+        (text("checkpoints/ended.json", "[]"), "to be written anew"),
+    ],
+)
+def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):
+    damage(place / "run")
+    result = invoke(RESUME, place)
+    assert (result.exit_code, result.stderr) == (0, "") and says in result.output
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("metrics/training.json", "{"),
+        ("metrics/training.json", '{"completed": "yes"}'),
+        ("metrics/training.json", '{"completed": true, "updates": {"applied": "60"}}'),
+        ("cluster.json", "[" * 10**5),
+        ("cluster.json", '{"launcher": {"pid": 1}, "tasks": [{"type": "king", "index": 0, "pid": 1}]}'),
+        ("cluster.json", '{"launcher": {"pid": 1}, "tasks": [{"type": "ps", "index": 0, "pid": -1}]}'),
+        ("metrics/progress.jsonl", '{"phase": ["training"]}\n'),
+        ("metrics/progress.jsonl", '{"phase": "training", "applied": 10e30}\n'),
+    ],
+)
+def test_the_summary_is_made_without_what_is_damaged_and_says_so(place, name, content):
+    run_dir, said = RunDir(place / "run"), []
+    (run_dir.root / name).write_text(content)
+    nothing = {"restarts": {}, "silences": [], "machine": {}, "usage": {"cpu_seconds": 0.0, "peak_memory_bytes": None}}
+    told = {"outcome": "stopped", "wall_seconds": 1.0, "began": 0.0, "life": "1", "notify": said.append}
+    summary = write_summary(run_dir, **told, **nothing)
+    assert summary["outcome"] == "stopped" and len(said) == 1 and name in said[0]
+    assert json.loads(run_dir.summary.read_text()) == summary
+    if "training" in name:
+        assert training_outcome(run_dir) == "failed" or "applied" in content
+
+
+@pytest.mark.parametrize(
+    ("name", "read"), [("cluster.json", TrainingRun.running), ("summary.json", TrainingRun.summary)]
+)
+@pytest.mark.parametrize("content", ["{", "[]", '{"tasks": 3, "outcome": 3}', "[" * 10**5])
+def test_chaos_tells_in_a_line_what_a_disturbed_run_left_damaged(place, name, read, content):
+    (place / "run" / name).write_text(content)
+    run = TrainingRun.__new__(TrainingRun)  # nothing is started
+    run._run_dir = RunDir(place / "run")
+    with pytest.raises(UserError, match=name):
+        read(run)
