@@ -12,7 +12,7 @@ import click
 from benchmarks import arms, throughput
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.chaos.settings import MODES as CHAOS_MODES
-from ps_cluster.cluster import environment, start
+from ps_cluster.cluster import environment, one_task, start
 from ps_cluster.cluster.usage import age_seconds
 from ps_cluster.command_line import (
     OUTPUT_FILE,
@@ -107,7 +107,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Be one task of the cluster that TF_CONFIG describes; give every task the same options (docs/operations.md)."""
     config = layered_config(file, assignments, options)
-    start.run_one_task(config, run_dir, os.environ.get("TF_CONFIG"), resume=resume, notify=print_line)
+    one_task.run_one_task(config, run_dir, os.environ.get("TF_CONFIG"), resume=resume, notify=print_line)
 
 
 @cli.command()

@@ -8,7 +8,6 @@ lines belong into the recipe of the network. The test images have no say in it.
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -25,8 +24,11 @@ from ps_cluster.comparison.plan import Comparison
 from ps_cluster.comparison.runner import train_all
 from ps_cluster.config import MODEL_NAMES, MODES, RunConfig, build_config, load_config
 from ps_cluster.errors import RunFailed
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.recipes import Found
-from ps_cluster.run_dir import RunDir, write_json, write_whole
+from ps_cluster.rows.summary import Summary
+from ps_cluster.run_dir import RunDir
 
 HELD_OUT = 5000
 _FIXED_RULES = {"elastic": "sgd"}  # the others have the network's
@@ -108,8 +110,8 @@ def read_points(roots: Sequence[Path]) -> list[Point]:
     for root in roots:
         run_dir = RunDir.open(root)
         config = load_config(run_dir.config)
-        found = json.loads(run_dir.summary.read_text(encoding="utf-8"))["evaluation"]
-        score = None if found["test_loss"] is None else found["validation_accuracy"]  # no loss: not a finite one
+        found = read_json(run_dir.summary, Summary).evaluation
+        score = None if found.test_loss is None else found.validation_accuracy  # no loss: not a finite one
         key = (_place(config), config.optimizer.learning_rate, config.optimizer.momentum)
         scores.setdefault(key, []).append(score)
     return [Point(*key, tuple(values)) for key, values in scores.items()]

@@ -3,32 +3,22 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import shlex
 import shutil
-import signal
-import socket
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 from ps_cluster.cluster import isolation
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.machine import fastest_precision
-from ps_cluster.cluster.narrator import Narrator
-from ps_cluster.cluster.task import end_with, is_taken_port, run_task
-from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, WORKER, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, ownership
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.writing import write_whole
-from ps_cluster.reporting.progress import PlainView, ProgressView
-from ps_cluster.reporting.terminal import Output
+from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
@@ -123,110 +113,6 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
     return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
 
 
-def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume: bool, notify: Notify) -> None:
-    """One task of a cluster on several machines; ends the process. Raises UserError for bad input.
-
-    Args:
-      config: `cluster.workers` and `cluster.parameter_servers` are replaced by what TF_CONFIG says of them.
-      root: the run directory. The leader and the evaluator must share it, and all workers of mode sync when they
-        resume; the others may have their own.
-    """
-    topology, task = from_tf_config(tf_config)
-    config = _with_size_of(topology, config)
-    for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
-        if value == "auto":
-            raise UserError(
-                f"{name}: got 'auto': machines may come to different ones; name one, the same for every task"
-            )
-    run_dir = RunDir(root.resolve())
-    if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
-        raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
-    _check_port_is_free(topology, task)
-    held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
-    with locks.sole_use(held, WHAT, notify):
-        found = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
-        dataset = found.holding_out(config.evaluation.validation_examples)
-        config = complete_config(config, dataset)
-        if task == topology.leader and resume:  # before what the run was is overwritten
-            newest_checkpoint(config, run_dir, dataset.train_examples, notify)
-        run_dir.make_folders()
-        try:
-            write_whole(run_dir.config, config.to_yaml())
-        except OSError as error:
-            raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-
-        def work(stopped: Callable[[int], NoReturn]) -> None:
-            run_task(config, run_dir, dataset, topology, task, resume=resume, stopped=stopped)
-
-        _narrated(work, config, run_dir, dataset, topology, task)
-
-
-def _narrated(
-    work: Callable[[Callable[[int], NoReturn]], None],
-    config: RunConfig,
-    run_dir: RunDir,
-    dataset: PackedDataset,
-    topology: ClusterTopology,
-    task: Task,
-) -> None:
-    """Do the work of a task, say from start to end where it is, and end the process.
-
-    Args:
-      work: takes what is to be done when a signal stops the task.
-    """
-    view = PlainView(Output(sys.stdout), time.monotonic)
-    view.start(config, run_dir, dataset)
-    narrator = Narrator(task, topology, run_dir, view)
-
-    def stopped(number: int) -> NoReturn:
-        view.notice(f"{task} was stopped by {signal.Signals(number).name}")
-        os._exit(128 + number)
-
-    def body() -> None:
-        narrator.start()
-        try:
-            work(stopped)
-        except Exception as error:
-            if is_taken_port(error):
-                raise _taken(task, topology) from error
-            raise
-        finally:
-            narrator.end()
-        view.notice(_ended(run_dir, task, topology))
-
-    end_with(body, run_dir, task)
-
-
-def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:
-    """Raises UserError where another program listens at the address of `task`: TensorFlow needs seconds to find out."""
-    address = topology.address(task)
-    if address is None or len(topology.tasks) == 1:  # who is alone listens nowhere
-        return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: connections of before are no matter
-        try:
-            probe.bind(("", int(address.rpartition(":")[2])))
-        except OSError as error:
-            raise _taken(task, topology) from error
-
-
-def _taken(task: Task, topology: ClusterTopology) -> UserError:
-    return UserError(
-        f"TF_CONFIG: cluster.{task.type}: '{topology.address(task)}': {task} can't listen there, as a rule because another "
-        "program does: stop that one, or give every task a TF_CONFIG with another port"
-    )
-
-
-def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
-    """Say how it ended; the leader knows what training came to."""
-    ended = checkpoints.ended(run_dir.checkpoints) if task == topology.leader else None
-    if ended is None:
-        return f"{task} has ended"
-    score = f"score it with: python cli.py evaluate --checkpoint-dir {shlex.quote(str(run_dir.root))}"
-    goes_on = "" if ended.outcome == "completed" else "; the commands of all tasks with --resume go on"
-    return f"{task} has ended: training is {ended.outcome} at step {ended.last_step:,}{goes_on}; {score}"
-
-
 def resolve_data(dataset: str, data_dir: Path | None, *, notify: Notify) -> PackedDataset:
     """The packed data set, made or downloaded first where needed. Raises UserError where it can't be had."""
     return sources.resolve(dataset, data_dir, sources.default_cache_dir(), notify=notify, progress=_every_tenth(notify))
@@ -242,18 +128,6 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
             "model.precision": fastest_precision() if precision == "auto" else precision,
         }
     )
-
-
-def _with_size_of(topology: ClusterTopology, config: RunConfig) -> RunConfig:
-    """`config` with as many workers and parameter servers; raises UserError where its mode has another kind of cluster."""
-    mode, types = config.training.mode, topology.types
-    if types != TYPES_OF_MODE[mode]:
-        raise UserError(
-            f"training.mode: got '{mode}', whose cluster has {', '.join(TYPES_OF_MODE[mode])}, "
-            f"but that of TF_CONFIG has {', '.join(types)}"
-        )
-    keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
-    return config.with_values({key: len(topology.cluster[kind]) for kind, key in keys.items() if kind in types})
 
 
 @contextlib.contextmanager

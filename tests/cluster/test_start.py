@@ -10,6 +10,7 @@ import pytest
 from click.testing import CliRunner
 
 from cli import cli
+from ps_cluster.cluster import one_task as by_hand
 from ps_cluster.cluster import start
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
@@ -35,10 +36,10 @@ CLUSTERS = {"async": CHIEF | PS | WORKERS, "sync": WORKERS, "single": CHIEF}
 def one_task(tmp_path, monkeypatch):
     """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
     dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
-    monkeypatch.setattr(start, "resolve_data", lambda *_, notify: dataset)
-    monkeypatch.setattr(start, "end_with", lambda body, *_: body())
+    monkeypatch.setattr(by_hand, "resolve_data", lambda *_, notify: dataset)
+    monkeypatch.setattr(by_hand, "end_with", lambda body, *_: body())
     told = []
-    monkeypatch.setattr(start, "run_task", lambda *arguments, **_: told.extend(arguments))
+    monkeypatch.setattr(by_hand, "run_task", lambda *arguments, **_: told.extend(arguments))
 
     def call(mode, cluster, kind, index=0, *, resume=False, values=None):
         given = {"training.mode": mode, "model.precision": "float32", "data.dataset": "synthetic"}
@@ -274,7 +275,7 @@ def test_a_port_that_is_taken_later_is_told_as_well(one_task, monkeypatch):
     def taken_meanwhile(*_, **__):
         raise RuntimeError("connecting failed") from OSError("Could not start gRPC server")
 
-    monkeypatch.setattr(start, "run_task", taken_meanwhile)
+    monkeypatch.setattr(by_hand, "run_task", taken_meanwhile)
     with pytest.raises(UserError, match="'b:2': ps-0 can't listen there"):
         one_task("async", CLUSTERS["async"], "ps")
 
@@ -283,6 +284,6 @@ def test_a_leader_says_what_training_came_to(one_task, monkeypatch, capsys):
     def trained(*_, **__):
         checkpoints.mark_ended(RunDir(one_task.root).checkpoints, last_step=7, outcome="stopped")
 
-    monkeypatch.setattr(start, "run_task", trained)
+    monkeypatch.setattr(by_hand, "run_task", trained)
     one_task("single", CLUSTERS["single"], "chief")
     assert "chief-0 has ended: training is stopped at step 7; the commands of all tasks with --resume go on" in capsys.readouterr().out

@@ -295,7 +295,8 @@ def test_seconds_of_the_last_session_and_of_all_are_on_lines_of_their_own(run_di
     (line,) = lines_with(" s training", closing_table(write(run_dir), run_dir))
     assert "16.1 s training" in line and "27.0 s in all" in line
     append_row(run_dir.progress, progress_row(200, life="an earlier one"))
-    append_row(run_dir.progress, progress_row(200, BEGAN + 3, seconds=10.0, resumed_update=None) | {"train_seconds": 10.0})
+    resumed = progress_row(200, BEGAN + 3, seconds=10.0, resumed_update=None)
+    append_row(run_dir.progress, resumed.model_copy(update={"train_seconds": 10.0}))
     append_row(run_dir.progress, progress_row(391))
     summary = write(run_dir)
     assert (summary["sessions"], round(summary["session_train_seconds"], 3)) == (2, 6.1)
