@@ -45,7 +45,7 @@ def one_task(tmp_path, monkeypatch):
         given = {"training.mode": mode, "model.precision": "float32", "data.dataset": "synthetic"}
         config = build_config(None, given | (values or {}))
         tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
-        start.run_one_task(config, call.root, tf_config, resume=resume, notify=pytest.fail)
+        by_hand.run_one_task(config, call.root, tf_config, resume=resume, notify=pytest.fail)
         return told
 
     call.root = tmp_path / "run"
@@ -218,8 +218,10 @@ def half_done(tmp_path, monkeypatch):
     config = build_config(None, {"training.steps": 10})
     run_dir.config.write_text(config.to_yaml())
     arrays = {"seen": np.zeros([1, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
-    scheduled = {"below": 6, "beyond": [], "count": 6}
-    meta = {"config": config.model_dump(mode="json"), "train_seconds": 1.0, "progress": {"scheduled": scheduled}}
+    arrays["counts"] = np.zeros([1, len(COUNTS)], np.int64)
+    six = StepsState(below=6, count=6)
+    progress = ProgressState(scheduled=six, applied=six, tally=TallyState(), mixed=0)
+    meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
     checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(6, arrays, meta), keep=1)
     dataset = PackedDataset("synthetic", "synthetic", tmp_path, 1280, 10, ("a",))
     monkeypatch.setattr(start.sources, "of_run", lambda *_, **__: dataset)

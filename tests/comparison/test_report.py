@@ -446,7 +446,7 @@ def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path
         ("model.activation", "gelu", "differ in model.activation: relu, gelu"),
         ("data.augmentation.flip", "none", "differ in data.augmentation.flip: random, none"),
         ("schedule.kind", "cosine", "differ in schedule.kind: triangle, cosine"),
-        ("checkpoints.every_seconds", 5.0, "differ in checkpoints.every_seconds: 60.0, 5.0"),
+        ("checkpoints.every_seconds", 5.0, "differ in checkpoints.every_seconds: auto, 5.0"),
     ],
 )
 def test_runs_that_differ_in_a_setting_that_is_not_the_arms_own_are_refused(tmp_path, setting, value, named):

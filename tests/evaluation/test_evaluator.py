@@ -159,7 +159,7 @@ def test_every_checkpoint_is_scored_in_order_once_training_has_ended_where_that_
     assert not run_dir.evaluation.exists(), "training may still want the processors"
     checkpoints.mark_ended(run_dir.checkpoints, last_step=30, outcome="completed")
     rows = evaluate(run_dir.root, notify=print)
-    assert [(row["step"], row["best"]) for row in rows] == [(10, True), (20, True), (30, False)]
+    assert [(row.step, row.best) for row in rows] == [(10, True), (20, True), (30, False)]
 
 
 def test_evaluator_started_again_scores_no_step_twice_and_remembers_the_best(run_dir, network):
