@@ -9,7 +9,14 @@ from typing import Any, Literal, get_args, get_origin
 
 import click
 
-from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig, build_config, parse_assignment
+from ps_cluster.config import (
+    MOST_PARAMETER_SERVERS,
+    MOST_WORKERS,
+    PathFromText,
+    RunConfig,
+    build_config,
+    parse_assignment,
+)
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.places import check_file, check_folder
@@ -47,7 +54,7 @@ class CommaList(click.ParamType):
     name = "list"
 
     def __init__(self, one: click.ParamType = click.STRING):
-        self._one = one
+        self.one = one
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple:
         if isinstance(value, tuple):
@@ -55,7 +62,7 @@ class CommaList(click.ParamType):
         parts = value.split(",")
         if len(parts) > MOST_OF_A_LIST:
             self.fail(f"{len(parts):,} values are more than the {MOST_OF_A_LIST} that are taken.", parameter, context)
-        return tuple(self._one.convert(part.strip(), parameter, context) for part in parts)
+        return tuple(self.one.convert(part.strip(), parameter, context) for part in parts)
 
 
 class Whole(click.IntRange):
@@ -85,7 +92,7 @@ def _plain(
         kind.fail(f"{value!r:.80} {error}.", parameter, context)
 
 
-class Output(click.Path):
+class OutputPath(click.Path):
     """A file or folder that is written at the end, refused at once where it can't be."""
 
     def __init__(self, check: Callable[[Path], None]):
@@ -101,7 +108,7 @@ class Output(click.Path):
         return path
 
 
-OUTPUT_FILE, OUTPUT_FOLDER = Output(check_file), Output(check_folder)
+OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
 
 
 class _OneLine:
@@ -195,4 +202,4 @@ def _click_type(key: str) -> click.ParamType | type:
             min_open="gt" in bounds,
             max_open="lt" in bounds,
         )
-    return click.Path(path_type=Path) if kind is Path else kind
+    return click.Path(path_type=Path) if kind in (Path, PathFromText) else kind

@@ -60,7 +60,7 @@ OUTPUTS = [
         )
         for path, says in (
             ("empty", "is a directory"), ("file/below", "a file is in the way"), ("/proc/figures", "can't be written"),
-            ("/dev/full", "no regular file"), ("a" * 220, "too long a name"), ("deep/" * 700, "too long a name"),
+            ("pipe", "no regular file"), ("a" * 220, "too long a name"), ("deep/" * 700, "too long a name"),
         )
     ),
     *(

@@ -4,11 +4,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import click
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
 from cli import cli
+from ps_cluster.command_line import Number, OutputPath, Whole
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
@@ -220,6 +222,21 @@ CASES = [
 @pytest.mark.parametrize("row", [Row(*case) for case in CASES], ids=str)
 def test_bad_option_is_told_in_one_line_and_leaves_nothing_behind(row, folder, commands):
     assert_told(row, folder, commands)
+
+
+def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
+    options = {
+        (name, option.opts[0]): getattr(option.type, "one", option.type)
+        for name, command in cli.commands.items()
+        for option in command.params
+    }
+    assert [key for key, kind in options.items() if isinstance(kind, click.types.FuncParamType)] == []
+    lax = (click.types.IntParamType, click.types.FloatParamType)
+    assert [key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))] == []
+    assert {key for key, kind in options.items() if isinstance(kind, OutputPath)} == {
+        ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("simulate", "--json"),
+        ("simulate", "--save-costs"), ("task", "--run-dir"),
+    }, "that of run is made at once"  # fmt: skip
 
 
 def test_checkpoint_of_another_model_is_told_in_one_line(folder, monkeypatch):

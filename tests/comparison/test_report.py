@@ -25,6 +25,7 @@ from ps_cluster.comparison.style import looks
 from ps_cluster.comparison.table import TABLES, cells, group_rows, headings, print_tables
 from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
+from ps_cluster.reporting.terminal import Output, SafeConsole
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
 
 MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0)}
@@ -131,6 +132,17 @@ def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path):
     assert (
         "None of these runs has written down its machine." in write_report(roots[3:], tmp_path / "old").page.read_text()
     )
+
+
+def test_names_from_elsewhere_are_text_in_the_page_and_on_the_terminal(tmp_path):
+    nasty = "<script>alert(1)</script>[bold]$x_{$\x1b[2J"
+    folder = tmp_path / nasty.replace("/", "|")
+    report = write_report(write_runs(folder / "runs", (0,), ("none",), machine={"cpu": nasty}), folder / "report")
+    page = report.page.read_text()
+    assert "<script" not in page and page.count("&lt;script&gt;alert(1)") >= 4
+    terminal = io.StringIO()
+    print_report(report, SafeConsole(Output(terminal)))
+    assert "<script>alert(1)<|script>[bold]$x_{$?[2J" in terminal.getvalue() and "\x1b" not in terminal.getvalue()
 
 
 def test_every_axis_of_every_plot_has_a_unit(tmp_path):

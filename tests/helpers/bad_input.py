@@ -66,6 +66,7 @@ def make_folder(folder: Path) -> Path:
     """Make a working directory with everything that can be wrong in it."""
     (folder / "empty").mkdir(parents=True)
     (folder / "used").mkdir()
+    os.mkfifo(folder / "pipe")  # never a device: a test that fails would replace it
     (folder / "used/notes.txt").write_text("mine")
     (folder / "file").write_text("a file")
     (folder / "not.yaml").write_text("cluster: [1, 2\n  workers: {")

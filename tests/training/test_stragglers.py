@@ -34,7 +34,7 @@ def test_gamma_times_vary_by_worker_and_step_and_come_from_the_seed():
 
 @pytest.mark.parametrize("text", ["2", "2:x", "2:0.5x", "two:5x", "1:0.2s", "random", "1:5x,2:5x", "1:5x;1:+1s", ""])
 def test_what_is_no_straggler_is_refused_with_what_to_write(text):
-    with pytest.raises(ValueError, match=r"write 2:5x|twice"):
+    with pytest.raises(ValueError, match=r"write 2:5x|twice|in 1 to 1000"):
         parse_stragglers(text)
 
 
