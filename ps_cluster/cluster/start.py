@@ -63,15 +63,16 @@ def resume_run(
     dataset = sources.of_run(
         run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
     )
+    updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
+    if updates != updates_before:
+        newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # before what the run was is overwritten
     if _is_complete(run_dir, config, dataset):
         view.notice(
             f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
             "--resume give it more"
         )
         return 0
-    updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
-        newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # before what the run was is overwritten
         view.notice(
             f"the whole run has {updates:,} updates now ({updates_before:,} before); the learning rate goes on as in a run "
             "of that length"

@@ -84,8 +84,8 @@ def launch(tmp_path, capfd):
         began=None,
         **behaviours,
     ) -> int:
-        settings = {"cluster.workers": workers, "cluster.evaluator": bool(evaluator), "data.dataset": "synthetic"}
-        settings["training.mode"] = mode
+        settings = {"training.mode": mode, "cluster.evaluator": bool(evaluator), "data.dataset": "synthetic"}
+        settings |= {} if mode == "single" else {"cluster.workers": workers}
         config = build_config(None, settings | {"model.precision": "float32"})
         call.run_dir = RunDir.open(launch_root) if resume else RunDir.create(launch_root)
         dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))

@@ -195,6 +195,7 @@ def test_a_complete_run_says_how_it_gets_more_work(half_done):
     checkpoints.mark_ended(half_done.run_dir.checkpoints, last_step=10, outcome="completed")
     write_json(half_done.run_dir.summary, {"outcome": "completed", "evaluation": {"step": 10}})
     assert "--epochs or --steps beside --resume give it more" in half_done()
+    assert "5 updates in all, but 6 of the run in" in half_done("--steps", "5")
     assert not half_done.went_on
     half_done("--steps", "12")
     assert [config.training.steps for config in half_done.went_on] == [12]
