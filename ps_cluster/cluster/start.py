@@ -74,8 +74,8 @@ def resume_run(
         return 0
     if updates != updates_before:
         view.notice(
-            f"the whole run has {updates:,} updates now ({updates_before:,} before); the learning rate goes on as in a run "
-            "of that length"
+            f"the whole run has {updates:,} updates now ({updates_before:,} before); "
+            "the learning rate goes on as in a run of that length"
         )
     return run_local(config, run_dir, dataset, resume=True, view=view, began=began)
 
@@ -121,6 +121,13 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
         write_whole(run_dir.config, config.to_yaml())
     except OSError as error:
         raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
+    end_with(_narrated(config, run_dir, dataset, topology, task, resume=resume), run_dir, task)
+
+
+def _narrated(
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task, *, resume: bool
+) -> Callable[[], None]:
+    """Return the work of a task that says at its terminal what it does."""
     view = PlainView(Output(sys.stdout), time.monotonic)
     view.start(config, run_dir, dataset)
     narrator = Narrator(task, topology, run_dir, view)
@@ -141,7 +148,7 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
             narrator.end()
         view.notice(_ended(run_dir, task, topology))
 
-    end_with(body, run_dir, task)
+    return body
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:

@@ -226,4 +226,5 @@ def test_a_leader_says_what_training_came_to(one_task, monkeypatch, capsys):
 
     monkeypatch.setattr(start, "run_task", trained)
     one_task("single", CLUSTERS["single"], "chief")
-    assert "chief-0 has ended: training is stopped at step 7; the commands of all tasks with --resume go on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "chief-0 has ended: training is stopped at step 7; the commands of all tasks with --resume go on" in said
