@@ -96,7 +96,8 @@ class Narrator:
         if missing == self._said:
             return
         if not missing:
-            self._view.notice(f"connected: {self._names([leader])} answers; training, until {leader} ends or this is stopped")
+            until = f"training, until {leader} ends or this is stopped"
+            self._view.notice(f"connected: {self._names([leader])} answers; {until}")
         elif self._said is None:
             self._view.notice(f"waiting for {self._names(missing)}")
         else:

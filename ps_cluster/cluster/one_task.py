@@ -59,26 +59,13 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
             write_whole(run_dir.config, config.to_yaml())
         except OSError as error:
             raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-
-        def work(stopped: Callable[[int], NoReturn]) -> None:
-            run_task(config, run_dir, dataset, topology, task, resume=resume, stopped=stopped)
-
-        _narrated(work, config, run_dir, dataset, topology, task)
+        end_with(_narrated(config, run_dir, dataset, topology, task, resume=resume), run_dir, task)
 
 
 def _narrated(
-    work: Callable[[Callable[[int], NoReturn]], None],
-    config: RunConfig,
-    run_dir: RunDir,
-    dataset: PackedDataset,
-    topology: ClusterTopology,
-    task: Task,
-) -> None:
-    """Do the work of a task, say from start to end where it is, and end the process.
-
-    Args:
-      work: takes what is to be done when a signal stops the task.
-    """
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task, *, resume: bool
+) -> Callable[[], None]:
+    """Return the work of a task that says at its terminal what it does."""
     view = PlainView(Output(sys.stdout), time.monotonic)
     view.start(config, run_dir, dataset)
     narrator = Narrator(task, topology, run_dir, view)
@@ -90,7 +77,7 @@ def _narrated(
     def body() -> None:
         narrator.start()
         try:
-            work(stopped)
+            run_task(config, run_dir, dataset, topology, task, resume=resume, stopped=stopped)
         except Exception as error:
             if is_taken_port(error):
                 raise _taken(task, topology) from error
@@ -99,7 +86,7 @@ def _narrated(
             narrator.end()
         view.notice(_ended(run_dir, task, topology))
 
-    end_with(body, run_dir, task)
+    return body
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:

@@ -82,6 +82,9 @@ def _resume(
         run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
     )
     dataset = found.holding_out(config.evaluation.validation_examples)
+    updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
+    if updates != updates_before:
+        newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # refuses fewer than were done
     if _is_complete(run_dir, config, dataset, view.notice):
         view.notice(
             f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
@@ -90,11 +93,10 @@ def _resume(
         return 0
     # Before what the run was is overwritten, and anything is started.
     check_journals(newest_checkpoint(config, run_dir, dataset.train_examples, view.notice), run_dir)
-    updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
         view.notice(
-            f"the whole run has {updates:,} updates now ({updates_before:,} before); the learning rate goes on as in a run "
-            "of that length"
+            f"the whole run has {updates:,} updates now ({updates_before:,} before); "
+            "the learning rate goes on as in a run of that length"
         )
     return run_local(complete_config(config, dataset), run_dir, dataset, resume=True, view=view, began=began)
 

@@ -32,8 +32,8 @@ def print_foreign(costs: Costs, processor: str, measure: Sequence[str], console:
     """Say that `costs` are of another processor than `processor`, and the commands that measure that one; else nothing."""
     if costs.processor == processor:
         return
-    lines = f"OTHER PROCESSOR: the costs are of {costs.processor}, and this is {processor}: the figures may be far off. Measure it:"
-    console.print(lines, style="yellow", highlight=False, soft_wrap=True, markup=False)
+    told = f"OTHER PROCESSOR: the costs are of {costs.processor}, and this is {processor}: the figures may be far off."
+    console.print(f"{told} Measure it:", style="yellow", highlight=False, soft_wrap=True, markup=False)
     for line in measure:
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
 

@@ -19,8 +19,8 @@ from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
 ALL = 10**9
-# Of checkpoints where the interval is "auto". Scoring one takes 5 s of a core for the largest network here, which is one in 24 of
-# what two cores have in a minute; a run of seconds has several scores all the same.
+# Of checkpoints where the interval is "auto". Scoring one takes 5 s of a core for the largest network here, 4 % of what two
+# cores have in a minute; a run of seconds has several scores all the same.
 FIRST_S, LONGEST_S = 5.0, 60.0
 # The chief hands out no steps while it saves: no more than 5 % of the time, unless the disk is so slow that a long pause
 # would risk more work than it saves.

@@ -258,6 +258,7 @@ def test_a_complete_run_says_how_it_gets_more_work(half_done):
     checkpoints.mark_ended(half_done.run_dir.checkpoints, last_step=10, outcome="completed")
     write_json(half_done.run_dir.summary, {"outcome": "completed", "evaluation": {"step": 10}})
     assert "--epochs or --steps beside --resume give it more" in half_done()
+    assert "5 updates in all, but 6 of the run in" in half_done("--steps", "5")
     assert not half_done.went_on
     half_done("--steps", "12")
     assert [config.training.steps for config in half_done.went_on] == [12]
@@ -288,4 +289,5 @@ def test_a_leader_says_what_training_came_to(one_task, monkeypatch, capsys):
 
     monkeypatch.setattr(by_hand, "run_task", trained)
     one_task("single", CLUSTERS["single"], "chief")
-    assert "chief-0 has ended: training is stopped at step 7; the commands of all tasks with --resume go on" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "chief-0 has ended: training is stopped at step 7; the commands of all tasks with --resume go on" in said
