@@ -19,6 +19,7 @@ from ps_cluster.comparison.compatibility import check
 from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
 from ps_cluster.comparison.plots import make_plots
+from ps_cluster.comparison.rates import warn_of_scaled
 from ps_cluster.comparison.records import read_record
 from ps_cluster.comparison.report import SYNTHETIC, default_target, print_report, write_report
 from ps_cluster.comparison.style import looks
@@ -500,6 +501,17 @@ def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top
     (said,) = check(records, make_groups(records), force=False)
     assert "differ in whether workers keep to cores of their own: false, true" in said
     assert check(records[1:], make_groups(records[1:]), force=False) == []
+
+
+def test_learning_rates_that_were_only_scaled_are_said_on_top_and_shown_in_the_table(tmp_path):
+    scaled = {"training.batch_size_per_worker": 384, "optimizer.learning_rate": 0.003}
+    settings = [{"training.mode": "async"}, {"training.mode": "async"} | scaled]
+    records = [read_record(write_run(tmp_path / str(number), Fake(each))) for number, each in enumerate(settings)]
+    groups = make_groups(records)
+    (said,) = warn_of_scaled(groups)
+    assert "async 384/384 (0.003)" in said and "128/128" not in said and "optimizer is adam" in said
+    assert list(warn_of_scaled(groups[:1])) == []
+    assert [cells(row)["rate"] for row in group_rows(groups, None)] == ["0.001 / 0.9", "0.003 / 0.9"]
 
 
 def test_models_that_differ_are_refused(tmp_path):
