@@ -96,7 +96,11 @@ def load_packed(directory: Path) -> PackedDataset:
     except (UserError, Malformed) as error:
         raise _unusable(directory, f"{error}") from error
     train, test, classes = manifest.train_examples, manifest.test_examples, tuple(manifest.classes)
-    return PackedDataset(manifest.name, manifest.kind, directory, train, test, classes, manifest.source)
+    dataset = PackedDataset(manifest.name, manifest.kind, directory, train, test, classes, manifest.source)
+    highest = max(int(dataset.labels(split).max()) for split in ("train", "test"))
+    if highest >= len(classes):
+        raise _unusable(directory, f"a label is {highest}, of {len(classes)} classes")
+    return dataset
 
 
 def write_pointer(file: Path, dataset: PackedDataset) -> None:

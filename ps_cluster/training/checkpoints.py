@@ -145,6 +145,8 @@ def load(path: Path) -> Checkpoint:
     try:
         members = open_members(path)
         header = _header_of(members)
+        if (named := _FILE_NAME.fullmatch(path.name)) and int(named[1]) != header.step:
+            raise Malformed(f"it is of step {header.step}")
         return Checkpoint(header.step, {name: _array(members, name) for name in header.arrays}, header.meta)
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error

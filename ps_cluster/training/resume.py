@@ -9,12 +9,13 @@ from pydantic import ValidationError
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
 from ps_cluster.rows.checkpoint import MOST_OPEN
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints, journal, step_set
 from ps_cluster.training.checkpoints import Checkpoint
 from ps_cluster.training.journal import JournalDamaged
-from ps_cluster.training.ledger import COLUMNS, COUNTS
+from ps_cluster.training.ledger import COLUMNS, COUNTS, check_values, rows_of
 
 LEDGER = {"counts", "seen", "waiting"}  # the arrays that a training goes on with beside its parameters
 
@@ -72,11 +73,13 @@ def _begun(found: Checkpoint, config: RunConfig, run_dir: RunDir) -> int:
     progress, counts = found.meta.progress, found.arrays["counts"]
     scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
+    waiting = found.arrays["waiting"]
     whole = (
         counts.shape[0] == found.arrays["seen"].shape[0] == config.slices
         and counts.min(initial=0) >= 0
-        and len(found.arrays["waiting"]) <= MOST_OPEN
-        and np.isin(found.arrays["waiting"][:, 0], np.arange(config.slices)).all()
+        and len(waiting) <= MOST_OPEN
+        and np.isin(waiting[:, 0], np.arange(config.slices)).all()
+        and _are_rows(waiting[:, 1:])
         and applied.count <= counts[:, COUNTS.index("accepted")].min()
         and abs(gradients - applied.count) <= MOST_OPEN
         and abs(scheduled.first_missing - gradients // config.gradients_per_update) <= MOST_OPEN
@@ -88,6 +91,14 @@ def _begun(found: Checkpoint, config: RunConfig, run_dir: RunDir) -> int:
             f"it from '{run_dir.root}' to resume an older one"
         )
     return scheduled.end
+
+
+def _are_rows(table: np.ndarray) -> bool:
+    try:
+        check_values(rows_of(table))
+    except Malformed:
+        return False
+    return True
 
 
 def _check_same_work(config: RunConfig, before: RunConfig) -> None:

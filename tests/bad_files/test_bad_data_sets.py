@@ -84,6 +84,11 @@ PACKED = [
     ("has a number of images in words", manifest(train_examples="20"), "train_examples"),
     ("has 10^30 images", manifest(train_examples=10**30), "train_examples"),
     ("has 10^9 images", manifest(train_examples=10**9), "bytes do not fit"),
+    (
+        "has a label that is no class",
+        lambda run: manifest()(run) or (run / "packed/test_labels.u8").write_bytes(b"\x0a" * 20),
+        "a label is 10, of 10 classes",
+    ),
     ("has no classes", manifest(classes=[]), "classes"),
     ("has a class that clears the terminal", manifest(classes=["\x1b[2J"]), "classes.0"),
     ("has a file of its own", manifest(bytes={"/etc/passwd": 1}), "bytes"),

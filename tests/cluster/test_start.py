@@ -191,6 +191,8 @@ def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(tmp_path, mon
     dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
     monkeypatch.setattr(start.sources, "of_run", lambda *_, **__: dataset)
     monkeypatch.setattr(start, "run_local", lambda *_, **__: "goes on")
+    monkeypatch.setattr(start, "newest_checkpoint", lambda *_: None)
+    monkeypatch.setattr(start, "check_journals", lambda *_: None)
     if last_step:
         checkpoints.mark_ended(run_dir.checkpoints, last_step=last_step, outcome="completed")
     if summary:
@@ -205,6 +207,8 @@ def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path,
     run_dir.config.write_text(build_config(None, {"data.data_dir": str(tmp_path / "gone")}).to_yaml())
     write_pointer(run_dir.dataset, dataset)
     monkeypatch.setattr(start, "run_local", lambda config, run_dir, dataset, **_: dataset)
+    monkeypatch.setattr(start, "newest_checkpoint", lambda *_: None)
+    monkeypatch.setattr(start, "check_journals", lambda *_: None)
     assert start.resume_run(run_dir.root, view=QuietView()) == dataset
     shutil.rmtree(dataset.directory)
     with pytest.raises(UserError, match="gone' does not exist"):

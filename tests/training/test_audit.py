@@ -218,3 +218,20 @@ def test_a_round_that_took_a_gradient_too_many(tmp_path):
 def test_the_proof_tells_how_far_it_has_read(run):
     read = []
     assert run.proof(on_rows=read.append)["holds"] and sum(read) == 2 * UPDATES
+
+
+def test_a_step_that_nobody_can_have_handed_out_is_a_problem_and_takes_no_memory(run):
+    rows = rows_of([0, 1, 2, 3, 4, 2**45], version=np.arange(1, 7))
+    run.set(1, rows)
+    proof = run.proof()
+    assert not proof["holds"] and proof["problems"][0] == f"step {2**45} is out of reach of 0"
+
+
+@pytest.mark.parametrize("column", ["step", "version", "staleness", "worker", "pid", "applied_time"])
+@pytest.mark.parametrize("value", [-1.0e300, np.nan, np.inf])
+def test_a_value_that_no_row_can_have_is_a_problem_though_its_checksum_is_right(run, column, value):
+    rows = rows_of(range(6), version=np.arange(1, 7))
+    rows[column][5] = value
+    run.set(1, rows)
+    proof = run.proof()
+    assert not proof["holds"] and f"has {column} " in proof["problems"][0]
