@@ -22,6 +22,7 @@ RESUME, EVALUATE = "run --resume RUN", "evaluate --once --checkpoint-dir RUN"
 COMPARE, CALIBRATE, CHECK = "compare RUN --output out", "simulate --workers 1 --ps 1 --from RUN", "simulate --check RUN"
 PROFILE = "run --profile --resume RUN"
 DATA = "data --dataset cifar10 --data-dir DATA"
+LOCKS = (".lock", ".alive", ".summary.lock", "evaluation.lock")  # they stay, and hold nobody up
 
 
 def text(name, content):
@@ -110,8 +111,8 @@ def assert_told_in_one_line(place: Path, command: str, says: str) -> None:
     for line in result.output.splitlines():
         assert len(line) < MOST_CHARACTERS
         assert not any(unicodedata.category(character) == "Cc" for character in line), repr(line)
-    left = {path for path in set(place.rglob("*")) - before if path.name != "evaluation.lock"}
-    assert not left
+    left = {path for path in set(place.rglob("*")) - before if path.name not in LOCKS}
+    assert not left, left
 
 
 @contextlib.contextmanager

@@ -59,7 +59,7 @@ def ledger_with(**columns):
 JSON_BOMBS = [
     ("is cut short", '{"outcome": "comp', "not JSON"),
     ("is empty", "", "not JSON"),
-    ("is a list", "[]", "dictionary"),
+    ("is a list", "[]", "names with values"),
     ("is nested 100,000 deep", '{"outcome": ' + "[" * 100_000 + "]" * 100_000 + "}", "too deep"),
     ("has a number of a million digits", '{"schema": ' + "9" * 10**6 + "}", "1,000,000 digits"),
     ("has a key twice", '{"outcome": "completed", "outcome": "failed"}', "twice"),
@@ -87,7 +87,7 @@ SUMMARIES = [
     ("its accuracy is 7", COMPARE, summary(evaluation={"history": [SCORE | {"test_accuracy": 7}]}), "test_accuracy"),
     ("a score has no time", COMPARE, summary(evaluation={"history": [SCORE | {"train_seconds": None}]}), "train_seconds"),
     ("its seconds are 1e999", COMPARE, lambda run: text("summary.json", json.dumps(SUMMARY).replace(
-        '"train_seconds": 6.0, "cpu', '"train_seconds": 1e999, "cpu'))(run), "train_seconds"),
+        '"train_seconds": 6.0, "cpu', '"train_seconds": 1e999, "cpu'))(run), "too large a number"),
     ("its staleness is of a word", COMPARE, summary(staleness={"histogram": {"two": 1}}), "histogram"),
     ("its machine is a list", COMPARE, summary(machine=[1]), "machine"),
     ("its updates are a text", COMPARE, summary(updates="80"), "updates"),
@@ -227,7 +227,7 @@ def test_the_summary_is_made_without_what_is_damaged_and_says_so(place, name, co
     run_dir, said = RunDir(place / "run"), []
     (run_dir.root / name).write_text(content)
     nothing = {"restarts": {}, "silences": [], "machine": {}, "usage": {"cpu_seconds": 0.0, "peak_memory_bytes": None}}
-    told = {"outcome": "stopped", "wall_seconds": 1.0, "began": 0.0, "life": "1", "notify": said.append}
+    told = {"outcome": "stopped", "wall_seconds": 1.0, "began": 0.0, "life": "1", "notify": said.append, "network": {}}
     summary = write_summary(run_dir, **told, **nothing)
     assert summary["outcome"] == "stopped" and len(said) == 1 and name in said[0]
     assert json.loads(run_dir.summary.read_text()) == summary
@@ -242,6 +242,6 @@ def test_the_summary_is_made_without_what_is_damaged_and_says_so(place, name, co
 def test_chaos_tells_in_a_line_what_a_disturbed_run_left_damaged(place, name, read, content):
     (place / "run" / name).write_text(content)
     run = TrainingRun.__new__(TrainingRun)  # nothing is started
-    run._run_dir = RunDir(place / "run")
+    run.files = RunDir(place / "run")
     with pytest.raises(UserError, match=name):
         read(run)
