@@ -24,9 +24,11 @@ from ps_cluster.comparison.plan import Comparison
 from ps_cluster.comparison.runner import train_all
 from ps_cluster.config import MODEL_NAMES, MODES, RunConfig, build_config, load_config
 from ps_cluster.errors import RunFailed
+from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.recipes import Found
+from ps_cluster.reporting.terminal import print_line
 from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 
@@ -66,17 +68,16 @@ class Point:
 def main(output: Path, **grid: Any) -> None:
     """Train a grid of learning rates and momenta for each mode, and write what came out."""
     os.environ.update(environment.for_tensorflow(os.environ))
-    roots, code = train_all(comparison(**grid), output)
-    if code:
-        raise RunFailed(f"stopped before all runs were trained; the same command goes on: {output}")
-    points = read_points(roots)
-    write_whole(output / "rates.md", table(points))
-    write_whole(output / "modes.yaml", recipe_lines(points))
-    write_json(output / "rates.json", [vars(point) | {"score": point.score} for point in points])
-    click.echo(table(points))
-    click.echo(recipe_lines(points))
-    for warning in at_the_edge(points):
-        click.echo(warning)
+    with locks.sole_use(output, "--output:", notify=print_line):
+        roots, code = train_all(comparison(**grid), output)
+        if code:
+            raise RunFailed(f"stopped before all runs were trained; the same command goes on: {output}")
+        points = read_points(roots)
+        write_whole(output / "rates.md", table(points))
+        write_whole(output / "modes.yaml", recipe_lines(points))
+        write_json(output / "rates.json", [vars(point) | {"score": point.score} for point in points])
+    for line in (*table(points).splitlines(), *recipe_lines(points).splitlines(), *at_the_edge(points)):
+        print_line(line)
 
 
 def comparison(

@@ -28,11 +28,11 @@ class RunDir:
         Raises:
           UserError: there is something in the way, or it can't be written.
         """
-        if not locks.is_empty(root):
+        run_dir = cls(root.resolve())
+        if not locks.is_empty(run_dir.root):
             raise UserError(
                 f"run directory '{root}' exists and is not empty: choose another, or go on with --resume {root}"
             )
-        run_dir = cls(root.resolve())
         run_dir.make_folders()
         return run_dir
 

@@ -58,7 +58,9 @@ class Settings:
         """Raises UserError for a cluster that there can't be."""
         if self.parameter_servers > 1 and not self._on_parameter_servers:
             raise UserError(f"--ps: got {self.parameter_servers}: mode {self.mode} has no parameter servers")
-        cluster = {"cluster.workers": self.workers, "cluster.parameter_servers": self.parameter_servers}
+        cluster = {"cluster.workers": self.workers}
+        if self._on_parameter_servers:
+            cluster["cluster.parameter_servers"] = self.parameter_servers
         build_config(None, {"training.mode": self.mode, "model.name": self.model} | cluster)
 
     @property

@@ -114,6 +114,7 @@ def write_run(root: Path, cache: Path) -> None:
     dataset = write_packed(cache / "synthetic-v1", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
     for folder in ("metrics/journal", "checkpoints", "logs", "errors"):
         (root / folder).mkdir(parents=True)
+    (root / "logs/launcher.log").touch()
     files = {
         "summary.json": SUMMARY,
         "cluster.json": {"launcher": {"pid": 1}, "tasks": [{"type": "chief", "index": 0, "pid": 9, "address": None}]},
