@@ -20,6 +20,7 @@ from ps_cluster.cluster.start import complete_config
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
 from ps_cluster.config import MODEL_NAMES, RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.reporting.terminal import print_line
 
 STALENESS = 2  # of 3 workers that are always between a pull and a push
 EVERY = 100
@@ -44,7 +45,7 @@ def main(
     """Train with wrong updates and without, and print each test accuracy."""
     packed = open_data(dataset, data_dir)
     length = {} if epochs is None else {"training.epochs": epochs}
-    click.echo(
+    print_line(
         f"{model}, {packed.name} ({packed.kind}), test accuracy [%], one process, gradients {STALENESS} versions old"
     )
     for factor in factors:
@@ -54,7 +55,7 @@ def main(
             found.append(100 * accuracy(complete_config(build_config(None, values), packed), packed, factor))
         spread = f", sd {np.std(found, ddof=1):.2f}" if len(found) > 1 else ""
         listed = ", ".join(f"{value:.2f}" for value in found)
-        click.echo(
+        print_line(
             f"factor {factor:g} of one in {EVERY}: {listed}: mean {np.mean(found):.2f}{spread}, n = {len(found)}"
         )
 

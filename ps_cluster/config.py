@@ -369,7 +369,7 @@ def load_config(file: Path) -> RunConfig:
 def parse_assignment(text: str) -> tuple[str, Any]:
     """`'optimizer.learning_rate=0.1'` → `('optimizer.learning_rate', 0.1)`; the value is read as YAML."""
     key, separator, value = text.partition("=")
-    if not separator or not re.fullmatch(r"\w+(\.\w+)+", key.strip()):
+    if not separator or not re.fullmatch(r"\w+(\.\w+){1,9}", key.strip()):
         raise UserError(f"--set {text!r:.300}: write it as section.key=value, e.g. optimizer.learning_rate=0.1")
     try:
         return key.strip(), parse_yaml(value)

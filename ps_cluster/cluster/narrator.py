@@ -44,7 +44,7 @@ class Narrator:
         self._missing = [other for other in topology.tasks if other != task] if self._leads else [topology.leader]
         self._said: list[Task] | None = None
         self._tails = (
-            (RowTail(run_dir.progress, ProgressRow), view.progress),
+            (RowTail(run_dir.progress, ProgressRow), lambda row: view.progress(row.model_dump())),
             (RowTail(run_dir.evaluation, EvaluationRow), view.evaluation),
         )
         self._over = threading.Event()
@@ -111,4 +111,4 @@ class Narrator:
     def _read_rows(self) -> None:
         for tail, take in self._tails:
             for row in tail.new_rows():
-                take(row.model_dump())
+                take(row)

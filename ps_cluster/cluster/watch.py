@@ -138,7 +138,7 @@ class Watch:
             if self._stage in ("training", "draining"):
                 self._see_updates(row)
         for row in self._evaluation.new_rows():
-            self._view.evaluation(row.model_dump())
+            self._view.evaluation(row)
             if self._stage == "scoring":
                 self._moved()
 

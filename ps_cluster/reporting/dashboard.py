@@ -15,6 +15,7 @@ from rich.text import Text
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.evaluation.records import merit
+from ps_cluster.rows.scores import EvaluationRow
 from ps_cluster.run_dir import RunDir
 
 SYNTHETIC = "SYNTHETIC DATA: generated images, not CIFAR-10. No number of this run says anything about CIFAR-10."
@@ -33,8 +34,8 @@ class RunState:
     dataset: PackedDataset
     tasks: list[Row] = field(default_factory=list)
     row: Row = field(default_factory=dict)
-    last_score: Row = field(default_factory=dict)
-    best_score: Row = field(default_factory=dict)
+    last_score: EvaluationRow | None = None
+    best_score: EvaluationRow | None = None
 
     @property
     def phase(self) -> str:
@@ -56,8 +57,8 @@ class RunState:
             return None
         return (self.total - self.applied) * self.config.examples_per_update / speed
 
-    def score(self, row: Row) -> None:
-        if not self.best_score or merit(row) > merit(self.best_score):
+    def score(self, row: EvaluationRow) -> None:
+        if self.best_score is None or merit(row) > merit(self.best_score):
             self.best_score = row
         self.last_score = row  # last: the view may be drawn by another thread at any moment
 
@@ -79,12 +80,10 @@ def progress_line(state: RunState) -> str:
     return " · ".join((state.phase, share, *_numbers(state), *_time_left(state)))
 
 
-def score_line(row: Row) -> str:
-    loss = row.get("test_loss")
-    return (
-        f"step {row['step']:,}: test accuracy {row['test_accuracy']:.2%}"
-        f"{f', loss {loss:.3f}' if loss is not None else ''}{', best so far' * bool(row.get('best'))}"
-    )
+def score_line(row: EvaluationRow) -> str:
+    """Return a score as a line, for logs."""
+    loss = f", loss {row.test_loss:.3f}" if row.test_loss is not None else ""
+    return f"step {row.step:,}: test accuracy {row.test_accuracy:.2%}{loss}{', best so far' * row.best}"
 
 
 def draw(state: RunState, width: int, seconds: float) -> Group:
@@ -102,7 +101,7 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
     parts.append(Text(_filled(_numbers(state), width)))
     parts += [Text(), _task_table(state, width)]
     if state.last_score:
-        parts += [Text(), _scores(state)]
+        parts += [Text(), _scores(state.last_score, state.best_score)]
     return Group(*parts)
 
 
@@ -198,10 +197,9 @@ def _share(share: float, roomy: bool) -> Text:
     return text
 
 
-def _scores(state: RunState) -> Text:
-    last, best = state.last_score, state.best_score
-    text = Text("test accuracy ") + Text(f"{last['test_accuracy']:.2%}", "bold green")
-    text.append(f" at step {last['step']:,}", "default")
+def _scores(last: EvaluationRow, best: EvaluationRow) -> Text:
+    text = Text("test accuracy ") + Text(f"{last.test_accuracy:.2%}", "bold green")
+    text.append(f" at step {last.step:,}", "default")
     if best is not last:
-        text.append(f" · best {best['test_accuracy']:.2%} at step {best['step']:,}", "default")
+        text.append(f" · best {best.test_accuracy:.2%} at step {best.step:,}", "default")
     return text

@@ -18,6 +18,7 @@ from ps_cluster.files.plain_text import printable
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import Row, RunState
 from ps_cluster.reporting.terminal import Output, SafeConsole
+from ps_cluster.rows.scores import EvaluationRow
 from ps_cluster.run_dir import RunDir
 
 LINE_EVERY_S = 5.0
@@ -63,7 +64,7 @@ class ProgressView:
             lost = {"loss": math.nan} if row.get("diverged") else {}
             self._state.row = {**row, **known, **lost}
 
-    def evaluation(self, row: Row) -> None:
+    def evaluation(self, row: EvaluationRow) -> None:
         """A row of metrics/evaluation.jsonl."""
         if self._state:
             self._state.score(row)
@@ -102,7 +103,7 @@ class PlainView(ProgressView):
         if self._state and (due or row["phase"] != self._shown.get("phase")):
             self._show()
 
-    def evaluation(self, row: Row) -> None:
+    def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
         self.notice(dashboard.score_line(row))
 
@@ -142,7 +143,7 @@ class LiveView(ProgressView):
     def notice(self, line: str) -> None:
         self._console.print(Text(printable(line)))
 
-    def evaluation(self, row: Row) -> None:
+    def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
         self.notice(dashboard.score_line(row))
 

@@ -3,8 +3,9 @@ import yaml
 from benchmarks import rates
 from benchmarks.rates import Point
 from ps_cluster.comparison.plan import planned_runs
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.recipes import read_modes
-from ps_cluster.run_dir import RunDir, write_json, write_whole
+from ps_cluster.run_dir import RunDir
 
 ASYNC, SYNC = ("async", 3, 128), ("sync", 3, 128)
 POINTS = [
@@ -46,15 +47,15 @@ def test_points_are_read_from_finished_runs_by_the_images_held_out(tmp_path):
     for number, run in enumerate(planned_runs(rates.comparison(**GRID | {"seeds": 2, "modes": ("single",)}))):
         run_dir = RunDir.create(tmp_path / run.name)
         write_whole(run_dir.config, run.config.to_yaml())
-        scored = {"test_accuracy": 0.1, "test_loss": None if number == 1 else 2.0, "validation_accuracy": number}
-        write_json(run_dir.summary, {"evaluation": scored})
+        scored = {"test_accuracy": 0.1, "test_loss": None if number == 1 else 2.0, "validation_accuracy": number / 10}
+        write_json(run_dir.summary, {"outcome": "completed", "evaluation": scored})
         roots.append(run_dir.root)
     points = rates.read_points(roots)
     assert [(point.place, point.learning_rate, point.momentum) for point in points] == [
         (("single", 1, 128), rate, momentum) for rate in (0.001, 0.002) for momentum in (0.0, 0.9)
     ]
-    assert [point.scores for point in points] == [(0, 4), (None, 5), (2, 6), (3, 7)]
-    assert (points[0].score, points[1].score) == (2, None)
+    assert [point.scores for point in points] == [(0, 0.4), (None, 0.5), (0.2, 0.6), (0.3, 0.7)]
+    assert (points[0].score, points[1].score) == (0.2, None)
 
 
 def test_the_best_of_each_mode_is_what_goes_into_the_recipe_and_one_that_diverged_is_not():

@@ -21,6 +21,7 @@ from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.ledger import COLUMNS, COUNTS
 from ps_cluster.training.training_clock import Times
+from tests.helpers.ledgers import rows_of, write_journal
 
 
 class QuietView:
@@ -168,6 +169,8 @@ def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_
     dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
     monkeypatch.setattr(start.sources, "of_run", lambda *_, **__: dataset)
     monkeypatch.setattr(start, "run_local", lambda config, *_, **__: config)
+    monkeypatch.setattr(start, "newest_checkpoint", lambda *_: None)
+    monkeypatch.setattr(start, "check_journals", lambda *_: None)
     config = start.resume_run(run_dir.root, view=QuietView())
     assert config.data.dataset == "synthetic" and config.model.precision != "auto"
     assert run_dir.launcher_log.is_file() and run_dir.errors.is_dir() and run_dir.metrics.is_dir()
@@ -222,9 +225,10 @@ def half_done(tmp_path, monkeypatch):
     config = build_config(None, {"training.steps": 10})
     run_dir.config.write_text(config.to_yaml())
     arrays = {"seen": np.zeros([1, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
-    arrays["counts"] = np.zeros([1, len(COUNTS)], np.int64)
+    arrays["counts"] = np.full([1, len(COUNTS)], 6, np.int64)
+    write_journal(run_dir.journal(0), rows_of(range(6)))
     six = StepsState(below=6, count=6)
-    progress = ProgressState(scheduled=six, applied=six, tally=TallyState(), mixed=0)
+    progress = ProgressState(scheduled=six, applied=six, tally=TallyState(staleness={"0": 6}), mixed=0)
     meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
     checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(6, arrays, meta), keep=1)
     dataset = PackedDataset("synthetic", "synthetic", tmp_path, 1280, 10, ("a",))

@@ -82,7 +82,7 @@ def test_damaged_copy_is_replaced(tmp_path):
     [
         (lambda set_: (set_ / "dataset.json").unlink(), "dataset.json: No such file"),
         (lambda set_: (set_ / "dataset.json").write_text("{"), "dataset.json': is not JSON"),
-        (lambda set_: (set_ / "dataset.json").write_text("[]"), "dataset.json': Input should be a valid dictionary"),
+        (lambda set_: (set_ / "dataset.json").write_text("[]"), "dataset.json': got []: names with values are needed"),
         (lambda set_: (set_ / "dataset.json").write_text("{}"), "'format' is missing"),
         (lambda set_: change(set_, format=99), "format 99 instead of 1"),
         (lambda set_: change(set_, kind="real"), "no 'real' data set 'synthetic'"),

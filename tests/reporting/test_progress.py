@@ -17,6 +17,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import RunState
 from ps_cluster.reporting.progress import LiveView, PlainView, make_view
+from ps_cluster.rows.scores import EvaluationRow
 from ps_cluster.run_dir import RunDir
 
 CLASSES = tuple("abcdefghij")
@@ -51,8 +52,8 @@ def row(applied: int, phase: str = "training", **changes) -> dict:
     }  # fmt: skip
 
 
-def score(step: int, accuracy: float, best: bool) -> dict:
-    return {"step": step, "test_accuracy": accuracy, "test_loss": 0.9, "best": best}
+def score(step: int, accuracy: float, best: bool) -> EvaluationRow:
+    return EvaluationRow(step=step, test_accuracy=accuracy, test_loss=0.9, best=best)
 
 
 def plain(dataset=REAL):
