@@ -209,7 +209,7 @@ class RunConfig(_Section):
 
     @property
     def on_parameter_servers(self) -> bool:
-        """Whether chief, parameter servers and workers are processes of their own."""
+        """Return whether chief, parameter servers and workers are processes of their own."""
         return self.training.mode in PARAMETER_SERVER_MODES
 
     @property

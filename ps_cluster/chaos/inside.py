@@ -41,7 +41,7 @@ def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
 
 
 def is_its_own(pid: int, kind: str) -> bool:
-    """Whether process `pid` is in another namespace of this kind than this process."""
+    """Return whether process `pid` is in another namespace of this kind than this process."""
     try:
         return os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
     except OSError:

@@ -109,7 +109,7 @@ class FaultKind(ABC):
         return tuple(map(source.choice, of_type))
 
     def whole_cluster(self, on_death: OnDeaths) -> bool:
-        """Whether chief, parameter servers and workers start again with it, from a snapshot."""
+        """Return whether chief, parameter servers and workers start again with it, from a snapshot."""
         return False
 
     def environment(self, folder: Path) -> Mapping[str, str]:

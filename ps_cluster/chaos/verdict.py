@@ -1,4 +1,4 @@
-"""Whether a disturbed run is worth as much as an undisturbed one. Pure functions of what both left behind."""
+"""Tell whether a disturbed run is worth as much as an undisturbed one. Pure functions of what both left behind."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 
 
 def keeps_to_cores(config: RunConfig) -> bool:
-    """Whether each worker keeps to a part of the cores."""
+    """Return whether each worker keeps to a part of the cores."""
     chosen = config.cluster.pin_workers
     return config.training.mode in MODES_WITHOUT_WAITING if chosen == "auto" else chosen
 

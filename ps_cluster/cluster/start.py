@@ -102,7 +102,7 @@ def _resume(
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
-    """Whether all is trained, scored where it is to be scored, and summed up. What can't be read is written anew."""
+    """Return whether all is trained, scored where it is to be scored, and summed up. What can't be read is written anew."""
     try:
         ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
     except FileNotFoundError:

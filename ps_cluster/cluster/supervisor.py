@@ -65,7 +65,7 @@ class TaskProcess:
 
     @property
     def owns_pid(self) -> bool:
-        """Whether nobody else can have its pid: so it is until its end was looked at."""
+        """Return whether nobody else can have its pid: so it is until its end was looked at."""
         return self.popen.returncode is None
 
 

@@ -119,7 +119,7 @@ class ClusterTopology:
         return Task(CHIEF if CHIEF in self.cluster else WORKER, 0)
 
     def computes_gradients(self, task: Task) -> bool:
-        """Whether `task` needs the training images: a worker does, and a chief without workers."""
+        """Return whether `task` needs the training images: a worker does, and a chief without workers."""
         return task.type == (WORKER if WORKER in self.cluster else CHIEF)
 
     def _indices(self, kind: str) -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""Whether runs may be held against each other at all."""
+"""Tell whether runs may be held against each other at all."""
 
 from __future__ import annotations
 

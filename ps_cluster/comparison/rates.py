@@ -1,4 +1,4 @@
-"""Whether the learning rate of an arm was found for its mode, or only scaled from that of its network."""
+"""Tell whether the learning rate of an arm was found for its mode, or only scaled from that of its network."""
 
 from __future__ import annotations
 

@@ -106,7 +106,7 @@ class Record:
 
     @property
     def diverged(self) -> bool:
-        """Whether its last scored checkpoint has a loss that is not finite."""
+        """Return whether its last scored checkpoint has a loss that is not finite."""
         return self.scores[-1].diverged
 
     @property

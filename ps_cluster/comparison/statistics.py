@@ -53,7 +53,7 @@ class Difference:
 
     @property
     def shown(self) -> bool:
-        """Whether there is an interval and it leaves 0 out."""
+        """Return whether there is an interval and it leaves 0 out."""
         return self.low is not None and not self.low <= 0 <= self.high
 
 

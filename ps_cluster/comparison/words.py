@@ -42,7 +42,7 @@ def findings(groups: Sequence[Group], views: Sequence[View], target: float | Non
 
 
 def are_few(sections: Sequence[Findings]) -> bool:
-    """Whether the details need no folding away."""
+    """Return whether the details need no folding away."""
     return sum(len(section.sentences) for section in sections) <= _FEW
 
 

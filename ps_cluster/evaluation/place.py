@@ -59,7 +59,7 @@ class Place:
         return found.holding_out(config.evaluation.validation_examples)
 
     def scores_after_training(self) -> bool:
-        """Whether the run wants its checkpoints scored when training has ended; a run that is not there yet, not."""
+        """Return whether the run wants its checkpoints scored when training has ended; a run that is not there yet, not."""
         return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
 
     def describe_lack(self) -> str:

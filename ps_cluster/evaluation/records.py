@@ -41,7 +41,7 @@ class Records:
         return {row.step for row in self.rows()}
 
     def acquire(self) -> bool:
-        """Whether this process may record; says once why not. Asked again later it may be its turn."""
+        """Return whether this process may record; says once why not. Asked again later it may be its turn."""
         if self._lock is None:
             try:
                 if ownership.is_foreign(self._run_dir.root):
@@ -66,7 +66,7 @@ class Records:
             self._lock = None
 
     def is_best(self, row: Score) -> bool:
-        """Whether a score beats that of the model in best/; an equal one that came earlier stays."""
+        """Return whether a score beats that of the model in best/; an equal one that came earlier stays."""
         best = self._best()
         return best is None or merit(row) > merit(best)
 

@@ -134,7 +134,7 @@ def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
 
 
 def is_empty(folder: Path) -> bool:
-    """Whether nothing but the lock is in a folder, or there is none."""
+    """Return whether nothing but the lock is in a folder, or there is none."""
     return not folder.is_dir() or all(path.name == LOCK for path in folder.iterdir())
 
 

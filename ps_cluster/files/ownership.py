@@ -72,7 +72,7 @@ def check_way(folder: Path, what: str, *, user: int | None = None) -> None:
 
 
 def is_foreign(path: Path, *, user: int | None = None) -> bool:
-    """Whether `path` belongs to a user whose files are not to be trusted, or is a link of one. For root that is nobody."""
+    """Return whether `path` belongs to a user whose files are not to be trusted, or is a link of one. For root that is nobody."""
     user = os.geteuid() if user is None else user
     return user != 0 and not {os.stat(path).st_uid, os.lstat(path).st_uid} <= trusted(user)
 
@@ -131,7 +131,7 @@ def _open_to_others(folder: Path) -> Iterator[str]:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Whether the group is the owner's own: many systems give each user one of the same name."""
+    """Return whether the group is the owner's own: many systems give each user one of the same name."""
     try:
         return pwd.getpwuid(status.st_uid).pw_name == grp.getgrgid(status.st_gid).gr_name
     except KeyError:

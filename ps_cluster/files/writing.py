@@ -91,7 +91,7 @@ def open_to_write(path: Path, flags: int) -> int:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Whether an open file is the one at `path`: somebody may have removed it, and made another."""
+    """Return whether an open file is the one at `path`: somebody may have removed it, and made another."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:

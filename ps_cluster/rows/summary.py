@@ -72,7 +72,7 @@ class Evaluation(Row):
 
 
 class NetworkSummary(Row):
-    """Whether nobody else reaches the ports, and what was said where that is not so (cluster/isolation.py)."""
+    """Return whether nobody else reaches the ports, and what was said where that is not so (cluster/isolation.py)."""
 
     private: bool | None = None
     notice: str | None = None

@@ -57,7 +57,7 @@ class SliceProof(Row):
 
 
 class Proof(Row):
-    """Whether all evidence agrees, and what does not, a line each."""
+    """Return whether all evidence agrees, and what does not, a line each."""
 
     holds: bool
     problems: list[Text] = []

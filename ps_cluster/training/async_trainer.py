@@ -77,7 +77,7 @@ class LocalDispatcher:
         self._under_way.append(self._pool.submit(function, *args))
 
     def done(self) -> bool:
-        """Whether nothing is under way; raises what went wrong."""
+        """Return whether nothing is under way; raises what went wrong."""
         for future in [future for future in self._under_way if future.done()]:
             self._under_way.remove(future)
             future.result()

@@ -39,7 +39,7 @@ class Stragglers:
         return self.gamma or bool(self.slow)
 
     def are_among(self, workers: int) -> bool:
-        """Whether every worker that is named is one of `workers`, which count from 0."""
+        """Return whether every worker that is named is one of `workers`, which count from 0."""
         return all(slow.worker < workers for slow in self.slow)
 
     def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
