@@ -13,6 +13,7 @@ from ps_cluster.cluster.control_group import allowance
 from ps_cluster.config import CONFIG_FOLDER, RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.mode_settings import switched_off
 from ps_cluster.training.straggler_config import parse_stragglers
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -35,7 +36,8 @@ class Arm:
 
     def config(self, case: RunConfig) -> RunConfig:
         """`case` as this arm trains it: the same images, however many of them an update takes."""
-        changed = case.with_values(self.values)
+        mode = self.values.get("training.mode", case.training.mode)
+        changed = case.with_values(switched_off(mode) | self.values)
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
     def settings(self, config: RunConfig) -> dict[str, Any]:

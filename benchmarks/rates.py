@@ -23,7 +23,7 @@ from ps_cluster.command_line import CommaList, Number, OneLineCommand
 from ps_cluster.comparison.plan import Comparison
 from ps_cluster.comparison.runner import train_all
 from ps_cluster.config import MODEL_NAMES, MODES, RunConfig, build_config, load_config
-from ps_cluster.errors import RunFailed
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
@@ -33,7 +33,8 @@ from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 
 HELD_OUT = 5000
-_FIXED_RULES = {"elastic": "sgd"}  # the others have the network's
+_TUNED = [mode for mode in MODES if mode != "elastic"]  # that one needs another rule than the network's, which no table can set
+_MOST_ARMS = 100  # that a comparison takes
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Point:
 
 @click.command(cls=OneLineCommand)
 @click.option("--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn")
-@click.option("--modes", type=CommaList(click.Choice(MODES)), default="async,sync,single")
+@click.option("--modes", type=CommaList(click.Choice(_TUNED)), default="async,sync,single")
 @click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Images of a worker's step.")
 @click.option("--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Of the network's rate.")
 @click.option("--momenta", type=CommaList(Number(0, 0.999)), default="0,0.5,0.9")
@@ -91,7 +92,7 @@ def comparison(
             "mode": mode,
             "set": {
                 "training.batch_size_per_worker": batch,
-                "optimizer.rule": _FIXED_RULES.get(mode, _rule_of(model)),
+                "optimizer.rule": _rule_of(model),
                 "optimizer.learning_rate": own * factor,
                 "optimizer.momentum": momentum,
             },
@@ -102,6 +103,8 @@ def comparison(
         "model.name": model, "training.epochs": epochs, "evaluation.validation_examples": held_out,
         "data.dataset": dataset, "data.data_dir": str(data_dir) if data_dir else None,
     }  # fmt: skip
+    if len(arms) > _MOST_ARMS:
+        raise UserError(f"--modes, --batches, --factors, --momenta: got {len(arms)} combinations: at most {_MOST_ARMS}")
     return Comparison(arms=arms, seeds=seeds, batches=("same_per_worker",), learning_rate="same", settings=settings)
 
 

@@ -69,7 +69,7 @@ class Cluster(_Section):
     intra_op_threads: int = Field(ge=1, le=256)
     wire: Literal["auto", "bfloat16", "float32"]
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]
-    straggler: str
+    straggler: str = Field(max_length=200)
     pin_workers: Literal["auto", True, False]
     isolation: Literal["auto", "require", "off"]
 
@@ -77,7 +77,7 @@ class Cluster(_Section):
     @classmethod
     def _stragglers_are_known(cls, text: str) -> str:
         parse_stragglers(text)
-        return text
+        return text.strip()
 
 
 class Data(_Section):

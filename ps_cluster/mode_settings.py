@@ -44,6 +44,11 @@ def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
     check_used((mode,), {key: settings[key] for key, off in SWITCHED_OFF.items() if settings[key] != off})
 
 
+def switched_off(mode: str) -> dict[str, Any]:
+    """Return dotted key → the value that is none, of all switches that `mode` does not use."""
+    return {key: off for key, off in SWITCHED_OFF.items() if not uses(mode, key)}
+
+
 def check_used(modes: tuple[str, ...], given: Mapping[str, Any]) -> None:
     """Raise ValueError for the first of the settings `given` (dotted key → value) that none of `modes` uses."""
     for key, value in given.items():

@@ -16,7 +16,7 @@ from ps_cluster.files.validation import first_error
 
 MODES = "modes"
 # Rate and momentum go together: where one of these is set by hand, the others are not taken from the table.
-_BELONG_TOGETHER = ("rule", "learning_rate", "momentum", "beta_2")
+BELONG_TOGETHER = ("rule", "learning_rate", "momentum", "beta_2")
 
 Layer = Mapping[str, Any]
 
@@ -67,7 +67,7 @@ def found_for(table: Sequence[Found], settings: Layer, user: Layer) -> Layer:
     training, cluster = settings.get("training"), settings.get("cluster")
     if not all(isinstance(section, Mapping) for section in (training, cluster, own or {})):
         return {}  # refused where everything is validated
-    if any(name in (own or {}) for name in _BELONG_TOGETHER):
+    if any(name in (own or {}) for name in BELONG_TOGETHER):
         return {}
     mode = training.get("mode")
     workers = 1 if mode == "single" else cluster.get("workers")

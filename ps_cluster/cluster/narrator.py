@@ -62,8 +62,9 @@ class Narrator:
         """Say what is left to say."""
         self._over.set()
         self._thread.join(2 * PROBES_AT_ONCE * PROBE_S)
-        self._read_rows()
-        self._view.close()
+        if self._leads:
+            self._read_rows()
+            self._view.close()
 
     def _run(self) -> None:
         while not self._over.is_set():

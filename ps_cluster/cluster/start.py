@@ -46,6 +46,7 @@ def start_run(
     config.check_fits_one_machine()
     with locks.sole_use(root, WHAT, view.notice):
         if anew:
+            locks.wait_for_sharers(RunDir(root.resolve()).alive, f"{WHAT} '{root}'")
             _clear(root)
         with _new_run_dir(root) as run_dir:
             isolation.check(config.cluster.isolation, run_dir.root)
@@ -109,6 +110,7 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
         return False
     except UserError as error:
         notify(f"to be written anew: {error}")
+        run_dir.summary.unlink(missing_ok=True)
         return False
     last_step = ended.last_step if ended else 0
     trained = written.outcome == "completed" and last_step >= config.total_updates(dataset.train_examples)

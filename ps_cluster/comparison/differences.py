@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from ps_cluster.cluster.pinning import keeps_to_cores
 from ps_cluster.comparison.groups import flat_settings
 from ps_cluster.comparison.records import Record
+from ps_cluster.mode_settings import uses
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")
 
@@ -45,10 +46,14 @@ def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Di
     """
     fields = [{name: getattr(record, name) for name in FIELDS} for record in records]
     settings = [
-        {key: value for key, value in flat_settings(record.config).items() if not _may_differ(key, own)}
+        {
+            key: value
+            for key, value in flat_settings(record.config).items()
+            if not _may_differ(key, own) and uses(record.config.training.mode, key)
+        }
         for record in records
     ]
-    return [*_differing(fields), *_differing(settings)]
+    return [*_differing(fields), *_differing(settings, absent=None)]
 
 
 def in_surroundings(records: Sequence[Record]) -> list[Difference]:
@@ -65,9 +70,11 @@ def _may_differ(key: str, own: Collection[str]) -> bool:
     return key in _OF_AN_ARM or key in _KNOWN_OTHERWISE or key.startswith(_SECTIONS_OF_AN_ARM) or key in own
 
 
-def _differing(rows: Sequence[dict[str, Any]]) -> Iterator[Difference]:
+def _differing(rows: Sequence[dict[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
+    """Yield what is not the same in all rows; `absent` stands for what a row has not, None leaves it out."""
     for name in dict.fromkeys(key for row in rows for key in row):
-        values = tuple(dict.fromkeys(_text(row[name]) if name in row else _ABSENT for row in rows))
+        found = (_text(row[name]) if name in row else absent for row in rows)
+        values = tuple(dict.fromkeys(value for value in found if value is not None))
         if len(values) > 1:
             yield Difference(name, values)
 

@@ -11,6 +11,7 @@ from typing import Any
 from ps_cluster.comparison.groups import Group, flat_settings
 from ps_cluster.comparison.records import Record
 from ps_cluster.config import build_config
+from ps_cluster.recipes import BELONG_TOGETHER
 
 _PLACES = ("data.data_dir",)  # of this machine: another has the data elsewhere
 
@@ -44,11 +45,11 @@ def machines(groups: Sequence[Group]) -> list[dict[str, str]]:
 def _changed(record: Record) -> dict[str, str]:
     defaults = flat_settings(build_config(None, {"model.name": record.config.model.name}))
     settings = flat_settings(record.config)
-    return {
-        key: _flow(value)
-        for key, value in settings.items()
-        if key not in _PLACES and (value != defaults[key] or key == "model.name")
-    }
+    named = {key for key, value in settings.items() if value != defaults[key]} | {"model.name"}
+    together = {f"optimizer.{name}" for name in BELONG_TOGETHER}
+    if named & together:  # one of them given keeps the others from being taken from the recipe's table
+        named |= together
+    return {key: _flow(value) for key, value in settings.items() if key in named and key not in _PLACES}
 
 
 def _flow(value: Any) -> str:

@@ -110,6 +110,12 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     count = comparison.seeds * len(comparison.stragglers) * len(comparison.batches) * len(comparison.arms)
     if count > MOST_RUNS:
         raise UserError(f"seeds, stragglers, batches and arms make {count:,} runs: at most {MOST_RUNS:,} are compared")
+    for given in (comparison.settings, *(arm.set for arm in comparison.arms)):
+        if (every := flat(given).get("checkpoints.every_seconds")) is not None:
+            raise UserError(
+                f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same images here: set "
+                "score_every_epochs in the comparison's file"
+            )
     try:
         check_used(tuple(arm.mode for arm in comparison.arms), flat(comparison.settings))
     except ValueError as error:

@@ -55,8 +55,13 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
 
 
 def _completed(root: Path) -> bool:
-    summary = RunDir(root).summary
-    return summary.is_file() and read_json(summary, Summary).outcome == "completed"
+    """Return whether a run is trained and its last checkpoint scored: all are scored in order, once training has ended."""
+    run_dir = RunDir(root)
+    try:
+        summary, ended = read_json(run_dir.summary, Summary), checkpoints.ended(run_dir.checkpoints)
+    except FileNotFoundError:
+        return False
+    return summary.outcome == "completed" and ended is not None and summary.evaluation.step == ended.last_step
 
 
 def _claim(output: Path, comparison: Comparison, order: list[str]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps_cluster.rows.base import Count, Index, Number, Pid, Row, Seconds, Share, Word
+from ps_cluster.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.training.training_clock import Times
 
 
@@ -38,7 +38,7 @@ class ProgressRow(Row):
     train_seconds: Number = 0.0
     times: Times = Times()
     epoch: Seconds | None = None
-    loss: Number | None = None
+    loss: Loss | None = None
     diverged: bool = False
     accuracy: Share | None = None
     learning_rate: Number | None = None

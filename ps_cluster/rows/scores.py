@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from ps_cluster.rows.base import Count, Number, Row, Seconds, Share
+from ps_cluster.rows.base import Count, Loss, Number, Row, Seconds, Share
 
 
 class Score(Row):
@@ -19,7 +19,7 @@ class Score(Row):
 
     step: Count
     test_accuracy: Share
-    test_loss: Number | None = None
+    test_loss: Loss | None = None
     validation_accuracy: Share | None = None
     augmented_test_accuracy: Share | None = None
     train_seconds: Number | None = None
@@ -39,7 +39,7 @@ class BestRecord(Row):
 
     step: Count
     test_accuracy: Share
-    test_loss: Number | None = None
+    test_loss: Loss | None = None
     validation_accuracy: Share | None = None
 
 

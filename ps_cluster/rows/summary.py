@@ -6,7 +6,7 @@ from typing import Literal
 
 from pydantic import ConfigDict, Field
 
-from ps_cluster.rows.base import Count, Index, Number, Pid, Row, Seconds, Share, Word
+from ps_cluster.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.rows.progress import WorkerRow
 from ps_cluster.rows.scores import Score
 from ps_cluster.rows.training import Gradients, Proof, Staleness, Updates
@@ -61,7 +61,7 @@ class Evaluation(Row):
     """The last score, the best one, and all of them in the order of steps; None without any."""
 
     test_accuracy: Share | None = None
-    test_loss: Number | None = None
+    test_loss: Loss | None = None
     validation_accuracy: Share | None = None
     augmented_test_accuracy: Share | None = None
     step: Count | None = None

@@ -109,6 +109,7 @@ def _check_same_work(config: RunConfig, before: RunConfig) -> None:
             "training.batch_size_per_worker": c.training.batch_size_per_worker,
             "training.seed": c.training.seed,
             "data.dataset": c.data.dataset,
+            "evaluation.validation_examples": c.evaluation.validation_examples,
             "elastic.local_steps": c.elastic.local_steps,
             "steps of an update": c.steps_per_update,
             "cluster.parameter_servers": c.slices,

@@ -25,8 +25,6 @@ FAULTS = (
     "clock set back",
     "kill ps",
     "out of memory",
-    "link cut",
-    "out of inodes",
     "disk full at the last checkpoint",  # also resumes, as a hang up does
 )
 

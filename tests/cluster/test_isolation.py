@@ -167,7 +167,7 @@ def test_a_task_never_starts_outside_when_it_can_not_get_in(tmp_path):
 
 
 def trains(run_dir: RunDir) -> bool:
-    return run_dir.progress.exists() and '"phase": "training"' in run_dir.progress.read_text()
+    return run_dir.progress.exists() and '"phase":"training"' in run_dir.progress.read_text()
 
 
 @pytest.mark.cluster

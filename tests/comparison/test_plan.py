@@ -6,10 +6,12 @@ import pytest
 import yaml
 
 from ps_cluster.comparison import runner
+from ps_cluster.comparison.differences import FIELDS, in_settings
 from ps_cluster.comparison.plan import planned_runs, read_comparison, training_order
 from ps_cluster.config import CONFIG_FOLDER
 from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
+from ps_cluster.training import checkpoints
 
 PER_UPDATE = {"batches": ["same_per_update"]}
 SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.steps": 10}
@@ -108,14 +110,16 @@ def test_a_batch_that_backup_workers_cant_share_is_refused():
 
 @pytest.fixture
 def trained(monkeypatch):
-    """`names` of the runs that `train_all` trains; each ends with `outcome`."""
-    trained = SimpleNamespace(names=[], outcome="completed")
+    """`names` of the runs that `train_all` trains; each ends at step 9 with `outcome`, its newest score of step `scored`."""
+    trained = SimpleNamespace(names=[], outcome="completed", scored=9)
 
     def start_run(config, root, *, view, anew):
         assert anew
         trained.names.append(root.name)
         shutil.rmtree(root, ignore_errors=True)
-        RunDir.create(root).summary.write_text(json.dumps({"outcome": trained.outcome}))
+        run_dir = RunDir.create(root)
+        run_dir.summary.write_text(json.dumps({"outcome": trained.outcome, "evaluation": {"step": trained.scored}}))
+        checkpoints.mark_ended(run_dir.checkpoints, last_step=9, outcome="completed")
         return 0
 
     monkeypatch.setattr(runner, "start_run", start_run)
@@ -141,6 +145,23 @@ def test_an_interrupted_run_stops_the_comparison(tmp_path, trained):
     trained.outcome = "stopped"
     _, code = runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
     assert code == runner.INTERRUPTED and len(trained.names) == 1
+
+
+def test_a_run_that_was_interrupted_while_it_was_scored_is_not_taken_for_finished(tmp_path, trained):
+    trained.scored = 6
+    _, code = runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    assert code == runner.INTERRUPTED
+
+
+def test_when_checkpoints_are_written_is_the_comparisons_own(tmp_path):
+    with pytest.raises(UserError, match="checkpoints.every_seconds: got 5.0.*score_every_epochs"):
+        planned_runs(read_comparison(None, PER_UPDATE, SMALL | {"checkpoints.every_seconds": 5.0}))
+
+
+def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference(tmp_path):
+    runs = planned_runs(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL | {"cluster.intra_op_threads": 2}))
+    records = [SimpleNamespace(config=run.config, **dict.fromkeys(FIELDS, "the same")) for run in runs]
+    assert {run.config.cluster.intra_op_threads for run in runs} == {1, 2} and in_settings(records) == []
 
 
 def test_another_comparison_is_not_mixed_in(tmp_path, trained):
