@@ -33,6 +33,12 @@ def test_every_arm_trains_the_same_images_in_its_own_mode(name, mode, updates):
     assert config.total_steps(50_000) == 60
 
 
+def test_an_arm_of_another_mode_leaves_out_what_only_the_measured_one_has():
+    case = CASE.with_values({"training.mode": "bounded", "training.max_staleness": 2})
+    assert arms.ARMS["sync"].config(case).training.max_staleness is None
+    assert arms.ARMS["cluster"].config(case).training.max_staleness == 2
+
+
 def test_arms_are_measured_in_the_order_they_were_asked_for_and_once():
     assert [arm.name for arm in arms.choose(["sync", "single", "sync"])] == ["sync", "single"]
 

@@ -76,6 +76,15 @@ def test_rows_of_this_training_are_shown_and_not_those_of_one_before(narrate):
     assert [row["applied"] for row in view.told if isinstance(row, dict)] == [6]
 
 
+def test_rows_of_the_leader_are_not_told_by_another_task_that_shares_its_folder(narrate):
+    narrate.up = {"a:1"}
+    narrator, view = narrate("worker")
+    narrator.start()
+    append_row(narrate.run_dir.progress, ProgressRow(phase="training", applied=5))
+    narrator.end()
+    assert not [told for told in view.told if isinstance(told, dict)]
+
+
 def test_an_address_answers_when_somebody_listens_there():
     with socket.create_server(("127.0.0.1", 0)) as listener:
         port = listener.getsockname()[1]

@@ -203,6 +203,12 @@ def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(tmp_path, mon
     assert start.resume_run(run_dir.root, view=QuietView()) == (0 if complete else "goes on")
 
 
+def test_a_damaged_summary_is_gone_before_the_evaluator_would_stumble_over_it(half_done):
+    half_done.run_dir.summary.write_text("{")
+    assert "to be written anew" in half_done() and half_done.went_on
+    assert not half_done.run_dir.summary.exists()
+
+
 def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path, monkeypatch):
     images, labels = np.zeros([2, 32, 32, 3], np.uint8), np.zeros([2], np.uint8)
     dataset = write_packed(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))

@@ -55,6 +55,7 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
     ("values", "says"),
     [
         ({"training.seed": 1}, "training.seed: got 1, but the checkpoint to resume from was made with 0"),
+        ({"evaluation.validation_examples": 5}, "evaluation.validation_examples: got 5, but the checkpoint"),
         ({"training.batch_size_per_worker": 7}, "training.batch_size_per_worker: got 7"),
         ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
         ({"cluster.parameter_servers": 1}, "cluster.parameter_servers: got 1"),
