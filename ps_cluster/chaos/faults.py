@@ -1,4 +1,4 @@
-"""What is done to a run, and in which order: a pure function of the seed and of the kinds that there are."""
+"""Plan the faults of a run, and their order: a pure function of the seed and of the kinds that are there."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death:
 
 
 def enough_for_all(kinds: Sequence[FaultKind], on_death: OnDeaths) -> int:
-    """How many faults of a plan have every one of these kinds."""
+    """Return how many faults a plan needs to have every one of these kinds."""
     return 2 * max(map(len, _decks(kinds, on_death)))
 
 

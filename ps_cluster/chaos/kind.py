@@ -26,7 +26,7 @@ class NotAllowed(Exception):
 
 
 class Run(Protocol):
-    """What is needed of a TrainingRun."""
+    """The part of a TrainingRun that a kind of fault uses."""
 
     exit_code: int | None
     last_line: str

@@ -34,7 +34,7 @@ class Group:
     folder: Path
 
     def count(self, name: str) -> int:
-        """What the kernel has counted under this name; 0 where it has no such count."""
+        """Return the kernel's count of this name; 0 where it has none."""
         for file in _COUNTS:
             with contextlib.suppress(FileNotFoundError):
                 for line in (self.folder / file).read_text().splitlines():

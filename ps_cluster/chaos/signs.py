@@ -135,7 +135,7 @@ class FileGone:
 
 
 def signs_after_deaths(victims: Pids, last_row: Row | None, fault_time: float, *, whole_cluster: bool) -> list[Sign]:
-    """What must be seen until a run has recovered from the end of these tasks.
+    """Return the signs that a run has recovered from the death of these tasks.
 
     Args:
       victims: as they were just before the fault.

@@ -84,7 +84,7 @@ class TrainingRun:
 
     @property
     def pid(self) -> int:
-        """That of the launcher."""
+        """The launcher's process id."""
         return self._popen.pid
 
     @property
@@ -123,11 +123,11 @@ class TrainingRun:
         return read_json(self.files.summary, Summary).model_dump()
 
     def interrupt(self) -> None:
-        """What Ctrl-C does."""
+        """Send SIGINT, as Ctrl-C does."""
         self._signal(signal.SIGINT)
 
     def hang_up(self) -> None:
-        """What the end of its terminal does."""
+        """Send SIGHUP, as a terminal does that is closed."""
         self._signal(signal.SIGHUP)
 
     def _signal(self, number: int) -> None:

@@ -43,7 +43,7 @@ class Network:
         return bool(self.descriptors)
 
     def to_json(self) -> dict[str, Any]:
-        """What summary.json says of it."""
+        """Return what summary.json says of this network."""
         return {"private": self.isolated, "notice": self.notice}
 
     def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ from ps_cluster.comparison.records import Record
 from ps_cluster.comparison.statistics import Sample
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.mode_settings import flat
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 is the same batch
 NO_STRAGGLER = "none"
@@ -120,16 +121,8 @@ def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[Vie
 
 
 def flat_settings(config: RunConfig) -> dict[str, Any]:
-    """Dotted key → value of the whole configuration."""
-    return dict(_flattened(config.model_dump(mode="json"), ""))
-
-
-def _flattened(section: dict[str, Any], above: str) -> Iterator[tuple[str, Any]]:
-    for name, value in section.items():
-        if isinstance(value, dict):
-            yield from _flattened(value, f"{above}{name}.")
-        else:
-            yield f"{above}{name}", value
+    """Return dotted key → value of the whole configuration."""
+    return flat(config.model_dump(mode="json"))
 
 
 def _told_apart(records: Sequence[Record]) -> list[Record]:
