@@ -105,7 +105,10 @@ def comparison(
     }  # fmt: skip
     if len(arms) > _MOST_ARMS:
         raise UserError(f"--modes, --batches, --factors, --momenta: got {len(arms)} combinations: at most {_MOST_ARMS}")
-    return Comparison(arms=arms, seeds=seeds, batches=("same_per_worker",), learning_rate="same", settings=settings)
+    return Comparison(
+        arms=arms, seeds=seeds, batches=("same_per_worker",), learning_rate="same", settings=settings,
+        score_every_epochs=epochs,  # the last score alone chooses: scoring more often takes longer than training
+    )  # fmt: skip
 
 
 def read_points(roots: Sequence[Path]) -> list[Point]:

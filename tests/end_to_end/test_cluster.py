@@ -171,8 +171,10 @@ def test_a_killed_launcher_takes_every_process_with_it(tmp_path):
 def test_an_evaluator_started_by_hand_before_the_run_scores_it_to_the_end(tmp_path):
     run_dir = tmp_path / "run"
     evaluator = start("evaluate", "--checkpoint-dir", run_dir / "checkpoints")
-    run(run_dir, "--steps", 200, "--no-evaluator", "--set", "checkpoints.every_seconds=1")
-    output = finish(evaluator)
+    options = ("--steps", 200, "--no-evaluator", "--set", "checkpoints.every_seconds=1")
+    finish(start("run", *SMALL, "--run-dir", run_dir, *options))
+    output = finish(evaluator)  # may take longer than the run, whose processes it is counted among
+    assert_none_left(run_dir)
     summary = json.loads((run_dir / "summary.json").read_text())
     assert summary["evaluation"]["step"] == 200 and summary["evaluation"]["test_accuracy"] > 0
     assert "step 200" in output and (run_dir / "best" / "model.keras").exists()
