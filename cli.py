@@ -10,8 +10,10 @@ from typing import Any
 import click
 
 from benchmarks import arms, throughput
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.chaos import start as chaos_start
-from ps_cluster.chaos.settings import MODES as CHAOS_MODES
 from ps_cluster.cluster import environment, one_task, start
 from ps_cluster.cluster.usage import age_seconds
 from ps_cluster.command_line import (
@@ -27,7 +29,7 @@ from ps_cluster.command_line import (
     overrides,
 )
 from ps_cluster.comparison import plan, runner
-from ps_cluster.config import LONGEST_SECONDS, MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS
+from ps_cluster.config import LONGEST_SECONDS, MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.reporting import trace
@@ -191,8 +193,8 @@ def data(**options: Any) -> None:
     show_default=False,
     help=f"Of fault; default: all that the system allows. There are: {', '.join(chaos_start.Settings.kinds)}.",
 )
-@click.option("--mode", type=click.Choice(CHAOS_MODES), default="async", help="Of the training.")
-@click.option("--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn", help="The network.")
+@click.option("--mode", type=click.Choice([mode.name for mode in MODES if WORKER in mode.tasks]), default="async", help="Of the training.")
+@click.option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network.")
 @click.option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
 @click.option(
     "--ps",
@@ -259,7 +261,7 @@ def bench(
 @click.option(
     "--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same."
 )
-@click.option("--mode", type=click.Choice(simulation_start.MODES), default="async", help="sync: ring all-reduce.")
+@click.option("--mode", type=click.Choice([mode.name for mode in MODES if mode.is_simulated]), default="async", help="sync: ring all-reduce.")
 @click.option("--backup-workers", type=Whole(0, 9_999), default=0, help="Mode sync-ps: so many may come late.")
 @click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")
 @click.option("--network", type=click.Choice(known_costs()), help="Its costs; default: those of the run's network.")

@@ -9,7 +9,7 @@ import keras
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
-from ps_cluster.models import registry
+from ps_cluster.models.build import build
 from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.run_dir import RunDir
 
@@ -27,13 +27,7 @@ def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> keras.Model:
     """The network, with the layers that the cluster trains too."""
-    model = registry.build(
-        config.model.name,
-        len(dataset.classes),
-        precision=config.model.precision,
-        seed=0,
-        activation=config.model.activation,
-    )
+    model = build(config.model, len(dataset.classes), seed=0)
     return with_fused_layers(model)
 
 

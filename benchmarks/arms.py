@@ -11,10 +11,10 @@ from typing import Any
 
 from ps_cluster.cluster.control_group import allowance
 from ps_cluster.config import CONFIG_FOLDER, RunConfig
+from ps_cluster.config.stragglers import parse_stragglers
+from ps_cluster.config.uses import switched_off
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import read_yaml
-from ps_cluster.mode_settings import switched_off
-from ps_cluster.training.straggler_config import parse_stragglers
 
 PROJECT = Path(__file__).resolve().parents[1]
 
@@ -36,7 +36,7 @@ class Arm:
 
     def config(self, case: RunConfig) -> RunConfig:
         """`case` as this arm trains it: the same images, however many of them an update takes."""
-        mode = self.values.get("training.mode", case.training.mode)
+        mode = self.values.get("mode.name", case.mode.name)
         changed = case.with_values(switched_off(mode) | self.values)
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
@@ -61,13 +61,13 @@ class Arm:
 
 SINGLE = Arm("single", "benchmarks.single")
 CLUSTER = Arm("cluster", "benchmarks.cluster", can_be_slow=True)
-SYNC = Arm("sync", "benchmarks.cluster", values={"training.mode": "sync"}, can_be_slow=True)
+SYNC = Arm("sync", "benchmarks.cluster", values={"mode.name": "sync"}, can_be_slow=True)
 PER_VARIABLE = Arm("per_variable", "benchmarks.cluster", arguments=("benchmarks.per_variable",))
-DDP = Arm("ddp", "benchmarks.ddp", values={"training.mode": "sync"}, torch=True)
+DDP = Arm("ddp", "benchmarks.ddp", values={"mode.name": "sync"}, torch=True)
 TORCH_SINGLE = Arm(
     "torch_single",
     "benchmarks.ddp",
-    values={"training.mode": "single", "cluster.intra_op_threads": allowance().threads},
+    values={"mode.name": "single", "cluster.intra_op_threads": allowance().threads},
     torch=True,
 )
 

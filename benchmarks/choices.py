@@ -18,8 +18,8 @@ import click
 from benchmarks.in_turns import CPU, Case, measure, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
 from benchmarks.throughput import case
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.command_line import CommaList, OneLineCommand
-from ps_cluster.config import MODEL_NAMES
 from ps_cluster.reporting.terminal import make_console
 
 CHOICES = {
@@ -37,7 +37,7 @@ COLUMNS = (over_rounds("images/s", "examples_per_second", ",.0f"), over_rounds("
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--models", type=CommaList(click.Choice(MODEL_NAMES)), default="tutorial_cnn,airbench")
+@click.option("--models", type=CommaList(click.Choice(NETWORKS.names)), default="tutorial_cnn,airbench")
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None, models: tuple[str, ...]
 ) -> None:

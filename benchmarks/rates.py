@@ -18,22 +18,24 @@ from typing import Any
 
 import click
 
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.cluster import environment
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
 from ps_cluster.comparison.plan import Comparison
 from ps_cluster.comparison.runner import train_all
-from ps_cluster.config import MODEL_NAMES, MODES, RunConfig, build_config, load_config
+from ps_cluster.config import RunConfig, build_config, load_config
+from ps_cluster.config.recipes import Found
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.recipes import Found
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 
 HELD_OUT = 5000
-_TUNED = [mode for mode in MODES if mode != "elastic"]  # that one needs another rule than the network's, which no table can set
+_TUNED = [mode.name for mode in MODES if mode.own_rule is None]  # that one needs another rule than the network's, which no table can set
 _MOST_ARMS = 100  # that a comparison takes
 
 
@@ -53,7 +55,7 @@ class Point:
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn")
+@click.option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn")
 @click.option("--modes", type=CommaList(click.Choice(_TUNED)), default="async,sync,single")
 @click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Images of a worker's step.")
 @click.option("--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Of the network's rate.")
@@ -172,7 +174,7 @@ def _rule_of(model: str) -> str:
 
 
 def _place(config: RunConfig) -> tuple[str, int, int]:
-    return config.training.mode, config.training_workers, config.training.batch_size_per_worker
+    return config.mode.name, config.training_workers, config.training.batch_size_per_worker
 
 
 if __name__ == "__main__":

@@ -17,8 +17,9 @@ import click
 from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, timed
 from benchmarks.throughput import case
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.command_line import CommaList, Number, OneLineCommand, Whole
-from ps_cluster.config import MODEL_NAMES, MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
+from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting.terminal import make_console
 
@@ -54,7 +55,7 @@ OF_PROCESSES = (MEMORY, CPU)
     help="Default: 1,2,4; with --parameters 1.",
 )
 @click.option(
-    "--model", type=click.Choice(MODEL_NAMES), default="tutorial_cnn", help="The network, without --parameters."
+    "--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network, without --parameters."
 )
 @click.option("--parameters", type=CommaList(Number(1e-6, 500)), help="Millions of weights, and no network.")
 def main(

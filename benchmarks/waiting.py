@@ -23,14 +23,14 @@ from ps_cluster.reporting.terminal import make_console
 
 SLOW = {"cluster.straggler": "2:5x"}
 WAYS = {
-    "async": {"training.mode": "async", "cluster.pin_workers": False},  # waits for nobody; the others pin nobody
-    "sync": {"training.mode": "sync"},
-    "sync-ps": {"training.mode": "sync-ps"},
-    "sync-ps 2:5x": {"training.mode": "sync-ps"} | SLOW,
-    "bounded s=2": {"training.mode": "bounded", "training.max_staleness": 2},
-    "bounded s=2 2:5x": {"training.mode": "bounded", "training.max_staleness": 2} | SLOW,
-    "bounded lag=0": {"training.mode": "bounded", "training.max_clock_lag": 0},
-    "bounded lag=2 2:5x": {"training.mode": "bounded", "training.max_clock_lag": 2} | SLOW,
+    "async": {"mode.name": "async", "cluster.pin_workers": False},  # waits for nobody; the others pin nobody
+    "sync": {"mode.name": "sync"},
+    "sync-ps": {"mode.name": "sync-ps"},
+    "sync-ps 2:5x": {"mode.name": "sync-ps"} | SLOW,
+    "bounded s=2": {"mode.name": "bounded", "mode.max_staleness": 2},
+    "bounded s=2 2:5x": {"mode.name": "bounded", "mode.max_staleness": 2} | SLOW,
+    "bounded lag=0": {"mode.name": "bounded", "mode.max_clock_lag": 0},
+    "bounded lag=2 2:5x": {"mode.name": "bounded", "mode.max_clock_lag": 2} | SLOW,
 }
 PINNED = {  # each worker keeps to cores of its own
     f"{way} pinned": WAYS[way] | {"cluster.pin_workers": True} for way in ("async", "bounded s=2", "sync-ps", "sync")

@@ -16,9 +16,10 @@ import click
 import numpy as np
 
 from benchmarks.in_turns import open_data
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.cluster.start import complete_config
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
-from ps_cluster.config import MODEL_NAMES, RunConfig, build_config
+from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting.terminal import print_line
 
@@ -30,7 +31,7 @@ SCORED_AT_ONCE = 500
 @click.command(cls=OneLineCommand)
 @click.option("--seeds", type=CommaList(click.IntRange(0, 2**31 - 1)), default="0,1,2")
 @click.option("--factors", type=CommaList(Number(-1e6, 1e6)), default="1,-10", help="Of one gradient in a hundred.")
-@click.option("--model", type=click.Choice(MODEL_NAMES), default="airbench")
+@click.option("--model", type=click.Choice(NETWORKS.names), default="airbench")
 @click.option("--epochs", type=Number(0, min_open=True), help="Default: those of the network's recipe.")
 @click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="synthetic")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is.")
@@ -64,23 +65,21 @@ def accuracy(config: RunConfig, dataset: PackedDataset, factor: float) -> float:
     """Return the test accuracy, in 0..1, of a training in which every hundredth gradient is multiplied by `factor`."""
     import tensorflow as tf
 
-    from ps_cluster.models import flat, registry
+    from ps_cluster.models import flat
+    from ps_cluster.models.build import EXAMPLES, build
     from ps_cluster.training.step import TrainStep
-    from ps_cluster.training.update_rules import UpdateRule
+    from ps_cluster.training.update_rules import make_rule
 
     os.chdir(dataset.directory)  # the graph names the files of the data set
-    images = np.asarray(dataset.images("train")[: registry.WHITENING_EXAMPLES])
-    model = registry.build(
-        config.model.name, len(dataset.classes), precision=config.model.precision, seed=config.training.seed,
-        activation=config.model.activation, whitening_images=images,
-    )  # fmt: skip
+    images = np.asarray(dataset.images("train")[:EXAMPLES])
+    model = build(config.model, len(dataset.classes), seed=config.training.seed, examples=images)
     network = flat.FlatNetwork(model)
     step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
     start = flat.flatten(model.trainable_variables)
     weights, statistics = tf.Variable(start), tf.Variable(flat.flatten(flat.statistics_of(model)))
     earlier = [tf.Variable(start) for _ in range(STALENESS)]  # the oldest first
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
-    rule = UpdateRule(config.optimizer, weights, factors)
+    rule = make_rule(config.optimizer, weights, factors)
 
     @tf.function(input_signature=[tf.TensorSpec([], tf.int64)])
     def train(number: tf.Tensor) -> None:

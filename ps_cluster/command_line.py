@@ -8,30 +8,36 @@ from pathlib import Path
 from typing import Any, Literal, get_args, get_origin
 
 import click
+from pydantic.fields import FieldInfo
 
-from ps_cluster.config import (
-    MOST_PARAMETER_SERVERS,
-    MOST_WORKERS,
-    PathFromText,
-    RunConfig,
-    build_config,
-    parse_assignment,
-)
+from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.settings import PathFromText
+from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig, build_config, parse_assignment
+from ps_cluster.config.sections import CHOSEN, own_settings
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.places import check_file, check_folder
 from ps_cluster.files.plain_numbers import decimal, whole
 from ps_cluster.reporting.terminal import print_error
 
+
+def _options_of_modes() -> dict[str, tuple[str, str]]:
+    """Return the options that set what single modes have: `--max-staleness` for `mode.max_staleness`."""
+    found: dict[str, tuple[str, str]] = {}
+    for mode in MODES:
+        for name in own_settings("mode", mode):
+            said = mode.Settings.model_fields[name].description
+            found[f"--{name.replace('_', '-')}"] = (f"mode.{name}", f"Mode {mode.name}: {said}")
+    return found
+
+
 CONFIG_OPTIONS = {
     "--workers": ("cluster.workers", f"Worker processes; on one machine at most {MOST_WORKERS}."),
     "--ps": ("cluster.parameter_servers", f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}."),
-    "--mode": ("training.mode", "How the workers' updates come together."),
-    "--max-staleness": ("training.max_staleness", "Mode bounded: versions that an update may be behind."),
-    "--max-clock-lag": ("training.max_clock_lag", "Mode bounded: steps that a worker may be ahead of another."),
-    "--backup-workers": ("training.backup_workers", "Mode sync-ps: late gradients of so many workers are dropped."),
-    "--simulate-workers": ("training.simulate_workers", "Mode async: as stale as with so many workers."),
-    "--staleness-method": ("training.staleness_method", "Mode async: what is done about stale gradients."),
+    "--mode": ("mode.name", f"How gradients become updates: {'; '.join(f'{mode.name}: {mode.says}' for mode in MODES)}."),
+    **_options_of_modes(),
+    "--staleness-method": ("staleness.method", "Mode async: what is done about stale gradients."),
     "--straggler": ("cluster.straggler", "Slow on purpose: 2:5x, 1:+0.2s, several with ';', random:gamma."),
     "--dataset": ("data.dataset", "auto takes CIFAR-10 if it can be had, else the generated set."),
     "--data-dir": ("data.data_dir", "Where CIFAR-10 is: the archive, its folder, or a folder with either."),
@@ -90,6 +96,24 @@ def _plain(
         return read(value) if isinstance(value, str) else value  # a default is a number already
     except Malformed as error:
         kind.fail(f"{value!r:.80} {error}.", parameter, context)
+
+
+class NameOf(click.ParamType):
+    """The name of a kind: one that there is, or the reader's own as path/to/file.py:name. The configuration checks it."""
+
+    name = "name"
+
+    def __init__(self, kinds: Kinds):
+        self._kinds = kinds
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return f"[{'|'.join(self._kinds.names)}|FILE.py:NAME]"
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
+        try:
+            return self._kinds.check_name(value)
+        except ValueError as error:
+            self.fail(f"{value!r:.80}: {error}.", parameter, context)
 
 
 class OutputPath(click.Path):
@@ -189,7 +213,9 @@ def _parameter(key: str) -> str:
 
 def _click_type(key: str) -> click.ParamType | type:
     section, name = key.split(".")
-    field = RunConfig.model_fields[section].annotation.model_fields[name]
+    if section in CHOSEN and name == CHOSEN[section].key:
+        return NameOf(CHOSEN[section].kinds)
+    field = _field(section, name)
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))
@@ -203,3 +229,10 @@ def _click_type(key: str) -> click.ParamType | type:
             max_open="lt" in bounds,
         )
     return click.Path(path_type=Path) if kind in (Path, PathFromText) else kind
+
+
+def _field(section: str, name: str) -> FieldInfo:
+    fields = RunConfig.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+    if name in fields:
+        return fields[name]
+    return next(kind.Settings.model_fields[name] for kind in CHOSEN[section].kinds if name in kind.Settings.model_fields)

@@ -49,7 +49,7 @@ TF_CONFIGS = [
     ),
     (tf_config(CLUSTER | {"ps": [f"{CURSOR_UP}b:2"]}), ["cluster.ps.0", "host:port"]),
     (tf_config(CLUSTER | {"ps": [7]}), ["cluster.ps.0", "got 7"]),
-    (tf_config({"worker": [f"h{n}:1" for n in range(5000)]}, index=0), ["training.mode"]),
+    (tf_config({"worker": [f"h{n}:1" for n in range(5000)]}, index=0), ["mode.name"]),
 ]
 FINISHED = "simulate --workers 2 --ps 1"
 OUTPUTS = [

@@ -10,12 +10,12 @@ from ps_cluster.errors import UserError
         ("async", {}, 128),
         ("single", {}, 128),
         ("sync", {}, 3 * 128),
-        ("sync-ps", {"training.backup_workers": 1}, 2 * 128),
-        ("elastic", {"optimizer.rule": "sgd", "elastic.local_steps": 5}, 5 * 128),
+        ("sync-ps", {"mode.backup_workers": 1}, 2 * 128),
+        ("elastic", {"optimizer.rule": "sgd", "mode.local_steps": 5}, 5 * 128),
     ],
 )
 def test_images_behind_an_update_are_those_that_its_gradients_were_computed_from(mode, settings, images):
-    fixed = {"training.mode": mode, "training.batch_size_per_worker": 128}
+    fixed = {"mode.name": mode, "training.batch_size_per_worker": 128}
     config = build_config(None, fixed | settings)
     assert config.examples_per_update == images
     assert config.total_updates(10 * images) == round(10 * config.training.epochs)

@@ -7,21 +7,21 @@ from click.testing import CliRunner
 from cli import cli
 from ps_cluster.comparison.plan import planned_runs, read_comparison
 from ps_cluster.config import CONFIG_FOLDER, RunConfig, build_config, load_config
+from ps_cluster.config.uses import MODES, SWITCHED_OFF, USED_BY, uses
 from ps_cluster.errors import UserError
-from ps_cluster.mode_settings import MODES, SWITCHED_OFF, USED_BY, uses
 
 SGD = {"optimizer.rule": "sgd"}  # which mode elastic needs
 ON = {
     "cluster.workers": 4,
     "cluster.parameter_servers": 2,
     "cluster.intra_op_threads": 2,
-    "training.max_staleness": 3,
-    "training.max_clock_lag": 3,
-    "training.backup_workers": 1,
-    "training.simulate_workers": 8,
-    "training.staleness_method": "inverse",
-    "delay_compensation.strength": 1.0,
-    "elastic.local_steps": 2,
+    "mode.max_staleness": 3,
+    "mode.max_clock_lag": 3,
+    "mode.backup_workers": 1,
+    "mode.simulate_workers": 8,
+    "staleness.method": "inverse",
+    "staleness.strength": 1.0,
+    "mode.local_steps": 2,
     "lookahead.every_updates": 5,
 }
 
@@ -46,14 +46,14 @@ def test_every_entry_of_the_table_is_tried_here():
 @pytest.mark.parametrize("mode", MODES)
 def test_a_setting_is_taken_by_the_modes_that_use_it_and_refused_by_all_others(mode, key, tmp_path):
     section, name = key.split(".")
-    overrides = {"training.mode": mode, key: ON[key]} | SGD
+    overrides = {"mode.name": mode, key: ON[key]} | SGD
     tree = {"training": {"mode": mode}, "optimizer": {"rule": "sgd"}}
     tree.setdefault(section, {})[name] = ON[key]
     if uses(mode, key):
         if (mode, key) in (("bounded", "cluster.parameter_servers"), ("sync-ps", "cluster.parameter_servers")):
             return  # they use one
-        assert build_config(None, overrides).training.mode == mode
-        assert build_config(written(tmp_path, tree)).training.mode == mode
+        assert build_config(None, overrides).mode.name == mode
+        assert build_config(written(tmp_path, tree)).mode.name == mode
         return
     for told in (refusal(build_config, None, overrides), refusal(build_config, written(tmp_path, tree))):
         assert f"{key}: got {ON[key]!r}: mode {mode} does not use it" in told
@@ -69,7 +69,7 @@ def test_on_the_command_line_a_default_is_refused_too_where_it_has_no_use():
 
 @pytest.mark.parametrize("mode", MODES)
 def test_the_configuration_of_a_finished_run_is_read_back_and_can_be_given_as_a_file(mode, tmp_path):
-    config = build_config(None, {"training.mode": mode} | SGD)
+    config = build_config(None, {"mode.name": mode} | SGD)
     file = tmp_path / "config.yaml"
     file.write_text(config.to_yaml())
     assert load_config(file) == build_config(file) == config
@@ -77,9 +77,9 @@ def test_the_configuration_of_a_finished_run_is_read_back_and_can_be_given_as_a_
 
 def test_an_option_is_held_against_the_mode_of_the_file(tmp_path):
     file = written(tmp_path, {"training": {"mode": "bounded"}})
-    assert build_config(file, {"training.max_staleness": 3}).bounds == (3, None)
+    assert build_config(file, {"mode.max_staleness": 3}).bounds == (3, None)
     result = CliRunner().invoke(cli, ["run", "--config", str(file), "--backup-workers", "1"])
-    assert "training.backup_workers: got 1: mode bounded does not use it" in result.stderr
+    assert "mode.backup_workers: got 1: mode bounded does not use it" in result.stderr
 
 
 def test_what_is_wrong_is_said_of_the_file_or_of_the_options_that_have_it(tmp_path):
@@ -87,8 +87,8 @@ def test_what_is_wrong_is_said_of_the_file_or_of_the_options_that_have_it(tmp_pa
     assert refusal(build_config, file, {"training.seed": 1}).startswith(f"{file}: cluster.workers: got 0")
     assert refusal(build_config, file, {"cluster.workers": -1}).startswith("options: cluster.workers: got -1")
     both = written(tmp_path, {"training": {"mode": "sync-ps"}})
-    told = refusal(build_config, both, {"training.backup_workers": 3})
-    assert told.startswith(f"{both} and options: training.backup_workers: got 3")
+    told = refusal(build_config, both, {"mode.backup_workers": 3})
+    assert told.startswith(f"{both} and options: mode.backup_workers: got 3")
 
 
 def test_a_tampered_configuration_of_a_run_is_refused():
@@ -106,10 +106,10 @@ def plan(modes, overrides, settings=None):
 def test_compare_leaves_a_shared_setting_out_of_the_arms_that_do_not_use_it():
     shared = {"cluster": {"parameter_servers": 2}, "training": {"staleness_method": "inverse"}}
     runs = plan(("async", "sync", "single"), {"cluster.workers": 4}, shared)
-    found = {run.config.training.mode: run.config for run in runs}
+    found = {run.config.mode.name: run.config for run in runs}
     assert [config.slices for config in found.values()] == [2, 1, 1]
     assert [config.training_workers for config in found.values()] == [4, 4, 1]
-    assert [config.training.staleness_method for config in found.values()] == ["inverse", "none", "none"]
+    assert [config.staleness.method for config in found.values()] == ["inverse", "none", "none"]
 
 
 def test_compare_gives_a_single_process_as_many_images_an_update_as_the_workers_of_the_others():
@@ -124,6 +124,6 @@ def test_compare_refuses_what_none_of_its_arms_uses():
 
 
 def test_compare_refuses_what_an_arm_itself_can_not_use():
-    arms = {"arms": [{"mode": "sync", "set": {"training.max_staleness": 2}}]}
+    arms = {"arms": [{"mode": "sync", "set": {"mode.max_staleness": 2}}]}
     told = refusal(planned_runs, read_comparison(None, arms, {}))
-    assert "training.max_staleness: got 2: mode sync does not use it" in told
+    assert "mode.max_staleness: got 2: mode sync does not use it" in told

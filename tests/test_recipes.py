@@ -37,8 +37,8 @@ def test_a_mode_gets_the_rate_that_was_found_for_its_workers_and_batch_and_no_ot
     assert rates(training__batch_size_per_worker=384) == (0.002, 0.5)
     assert rates() == (0.001, 0.9)
     assert rates(training__batch_size_per_worker=384, cluster__workers=2) == (0.001, 0.9)
-    assert rates(training__batch_size_per_worker=384, training__mode="sync") == (0.001, 0.9)
-    assert rates(training__mode="single") == (0.004, 0.8), "however many workers a cluster would have"
+    assert rates(training__batch_size_per_worker=384, mode__name="sync") == (0.001, 0.9)
+    assert rates(mode__name="single") == (0.004, 0.8), "however many workers a cluster would have"
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_a_mode_gets_the_rate_that_was_found_for_its_workers_and_batch_and_no_ot
 )  # fmt: skip
 def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table(recipe, setting, rate):
     recipe(FOUND)
-    assert rates(training__mode="single", **setting) == rate
+    assert rates(mode__name="single", **setting) == rate
 
 
 @pytest.mark.parametrize(
@@ -74,7 +74,7 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
     changes = {"arms": arms, "seeds": 1, "batches": ["same_per_update", "same_per_worker"]}
     runs = planned_runs(read_comparison(None, changes, {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}))
     found = {
-        (run.config.training.mode, run.config.training.batch_size_per_worker): (
+        (run.config.mode.name, run.config.training.batch_size_per_worker): (
             run.config.optimizer.learning_rate, was_found(run.config), was_scaled(run.config)
         )
         for run in runs

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from ps_cluster.catalogue.task_types import OnDeaths
 from ps_cluster.chaos.signs import Pids, Row, Sign
-from ps_cluster.cluster.policy import OnDeaths
 from ps_cluster.cluster.topology import Task
 from ps_cluster.run_dir import RunDir
 

@@ -7,11 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ps_cluster.catalogue.modes import MODES
 from ps_cluster.chaos.faults import Fault, plan
 from ps_cluster.chaos.kind import FaultKind
 from ps_cluster.chaos.kinds import BY_NAME
-from ps_cluster.cluster.policy import on_death
-from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, ClusterTopology
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 
@@ -22,7 +22,6 @@ MOST_STEPS = 10_000_000
 # by 0.1 (3 seeds). On today's, 1,500 leave 0.7 and 1.8 points (two pairs).
 COOL_DOWN_FRACTION, SHORTEST_COOL_DOWN = 0.25, 1500
 COOL_DOWN_END_FACTOR = 0.05
-MODES = ("async", "sync-ps", "sync")
 
 
 @dataclass(frozen=True)
@@ -61,17 +60,17 @@ class Settings:
         cluster = {"cluster.workers": self.workers}
         if self._on_parameter_servers:
             cluster["cluster.parameter_servers"] = self.parameter_servers
-        build_config(None, {"training.mode": self.mode, "model.name": self.model} | cluster)
+        build_config(None, {"mode.name": self.mode, "model.name": self.model} | cluster)
 
     @property
     def _on_parameter_servers(self) -> bool:
-        return PS in TYPES_OF_MODE[self.mode]
+        return MODES[self.mode].has_parameter_servers
 
     @property
     def topology(self) -> ClusterTopology:
         """The tasks that there are to hit; their addresses are for the launcher to know."""
         workers, servers = self.workers, self.parameter_servers
-        return ClusterTopology.local(self.mode, workers, servers, evaluator=True, pick_port=lambda: 0)
+        return ClusterTopology.local(MODES[self.mode].tasks, workers, servers, evaluator=True, pick_port=lambda: 0)
 
     def wanted(self) -> dict[FaultKind, str | None]:
         """Kinds that were asked for, and why the mode can't have one; None where it can."""
@@ -84,7 +83,7 @@ class Settings:
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
         """The faults, of these kinds; without end where there are minutes for them."""
-        faults = plan(self.seed, kinds, self.topology.tasks, on_death(self.mode))
+        faults = plan(self.seed, kinds, self.topology.tasks, MODES[self.mode].on_death)
         return itertools.islice(faults, self.faults) if self.minutes is None else faults
 
 

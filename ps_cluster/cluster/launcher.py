@@ -21,7 +21,7 @@ from ps_cluster.cluster.ending import Ending
 from ps_cluster.cluster.fork_client import ForkServer, fork_server
 from ps_cluster.cluster.isolation import Network, network_for
 from ps_cluster.cluster.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
-from ps_cluster.cluster.policy import Limits, on_death
+from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import Supervisor
 from ps_cluster.cluster.watch import Watch
@@ -82,7 +82,7 @@ def run_local(
         if line := memory.warning(config, allowance(), psutil.virtual_memory().available):
             view.notice(line)
         watch = Watch(
-            config, cluster, run_dir, view, stop_requests, limits, on_death(config.training.mode), clock=clock
+            config, cluster, run_dir, view, stop_requests, limits, config.mode_kind.on_death, clock=clock
         )
         try:
             ending = watch.until_the_end()

@@ -7,13 +7,14 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 
+from ps_cluster.catalogue.task_types import TRAINING_TYPES, WORKER
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.control_group import allowance
 from ps_cluster.cluster.fork_client import ForkServer
 from ps_cluster.cluster.isolation import Network
 from ps_cluster.cluster.pinning import cores_of
 from ps_cluster.cluster.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
-from ps_cluster.cluster.topology import TRAINING_TYPES, WORKER, ClusterTopology, Task
+from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.cluster.usage import Usage
 from ps_cluster.config import RunConfig
 from ps_cluster.files.writing import write_json
@@ -81,9 +82,9 @@ class LocalCluster:
         self._given_up |= {worker.index}
 
     def _pick_ports(self) -> None:
-        cluster, mode = self._config.cluster, self._config.training.mode
+        cluster, types = self._config.cluster, self._config.mode_kind.tasks
         self.topology = ClusterTopology.local(
-            mode, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator, given_up=self._given_up
+            types, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator, given_up=self._given_up
         )
 
     def _start(self, tasks: Iterable[Task]) -> None:

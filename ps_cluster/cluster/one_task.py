@@ -12,10 +12,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
+from ps_cluster.catalogue.task_types import PS, WORKER
 from ps_cluster.cluster.narrator import Narrator
 from ps_cluster.cluster.start import WHAT, Notify, complete_config, resolve_data
 from ps_cluster.cluster.task import end_with, is_taken_port, run_task
-from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, WORKER, ClusterTopology, Task, from_tf_config
+from ps_cluster.cluster.topology import ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -121,10 +122,10 @@ def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
 
 def _with_size_of(topology: ClusterTopology, config: RunConfig) -> RunConfig:
     """`config` with as many workers and parameter servers; raises UserError where its mode has another kind of cluster."""
-    mode, types = config.training.mode, topology.types
-    if types != TYPES_OF_MODE[mode]:
+    mode, types = config.mode_kind, topology.types
+    if types != mode.tasks:
         raise UserError(
-            f"training.mode: got '{mode}', whose cluster has {', '.join(TYPES_OF_MODE[mode])}, "
+            f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.tasks)}, "
             f"but that of TF_CONFIG has {', '.join(types)}"
         )
     keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}

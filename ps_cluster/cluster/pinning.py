@@ -11,8 +11,6 @@ from collections.abc import Sequence
 
 from ps_cluster.config import RunConfig
 
-MODES_WITHOUT_WAITING = ("async", "elastic")
-
 
 def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
     """The cores that a worker may use: a part of them, where the configuration asks for it.
@@ -30,7 +28,7 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 def keeps_to_cores(config: RunConfig) -> bool:
     """Return whether each worker keeps to a part of the cores."""
     chosen = config.cluster.pin_workers
-    return config.training.mode in MODES_WITHOUT_WAITING if chosen == "auto" else chosen
+    return config.mode_kind.pins_workers if chosen == "auto" else chosen
 
 
 def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:

@@ -1,42 +1,10 @@
-"""What the launcher does, and how long it waits, as tables."""
+"""How long the launcher waits, as a table; what follows from a death is the mode's (catalogue/modes/)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.config import RunConfig
-
-
-@dataclass(frozen=True)
-class OnDeath:
-    """What happens when a task ends that should not: it is started again, at most `restarts` times in a row."""
-
-    restarts: int
-    whole_cluster: bool  # all training tasks start again with it, from the newest snapshot
-    dispensable: bool  # given up, the run goes on without it; a worker only while there are others
-
-
-OnDeaths = Mapping[str, OnDeath]  # by the type of the task
-
-ON_DEATH = {
-    CHIEF: OnDeath(restarts=5, whole_cluster=True, dispensable=False),
-    PS: OnDeath(restarts=5, whole_cluster=True, dispensable=False),
-    WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=True),
-    EVALUATOR: OnDeath(restarts=3, whole_cluster=False, dispensable=True),
-}
-_ON_DEATH_IN_MODE: Mapping[str, OnDeaths] = {
-    # Each all-reduce waits for every worker, and the strategy takes no new one in the place of one that died.
-    "sync": ON_DEATH | {WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)},
-    # A round has a place for every worker and would wait for one that never comes again.
-    "sync-ps": ON_DEATH | {WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)},
-}
-
-
-def on_death(mode: str) -> OnDeaths:
-    """The table for a `training.mode`."""
-    return _ON_DEATH_IN_MODE.get(mode, ON_DEATH)
 
 
 @dataclass(frozen=True)

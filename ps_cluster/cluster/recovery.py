@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable
 
-from ps_cluster.cluster.policy import Limits, OnDeaths
+from ps_cluster.catalogue.task_types import OnDeaths
+from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.supervisor import TaskExit
 
 CLUSTER = "the cluster"

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ps_cluster.catalogue.modes import Waits
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import RunConfig
 from ps_cluster.rows.progress import ProgressRow
@@ -93,8 +94,8 @@ class Silence:
     """
 
     def __init__(self, config: RunConfig, limits: Limits, clock: Callable[[], float]):
-        self._mode = config.training.mode
-        self._tells = config.on_parameter_servers and not config.training.backup_workers
+        self._waits = config.mode_kind.waits
+        self._tells = config.on_parameter_servers and not config.mode_kind.late_workers(config)
         self._limits = limits
         self._clock = clock
         self._workers: dict[int, _Worker] = {}
@@ -132,7 +133,7 @@ class Silence:
 
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
         """The workers that have a dispatch for sure. `dispatches`: of the open ones, the pid of who is at it."""
-        if self._mode == "sync-ps" or len(dispatches) >= len(self._workers):
+        if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)
         return {index for index, worker in self._workers.items() if worker.pid in dispatches}
 
@@ -163,10 +164,10 @@ class Silence:
 
     def _silent_s(self, index: int) -> float:
         worker = self._workers[index]
-        in_rounds = self._mode == "sync-ps"
+        in_rounds = self._waits is Waits.IN_ROUNDS
         if not self._tells or (in_rounds and not self._is_missed(index)):
             return 0.0
-        stopped_first = in_rounds or (worker.stopped_first and self._mode != "bounded")
+        stopped_first = in_rounds or (worker.stopped_first and self._waits is not Waits.FOR_A_BOUND)
         return worker.passed_s + self._still_s * stopped_first
 
     def _is_missed(self, index: int) -> bool:

@@ -31,7 +31,7 @@ WHAT = "run directory"
 
 def new_root(config: RunConfig) -> Path:
     """A folder under runs/ for a run that was given none."""
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.training.mode}-{config.model.name}"
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.mode.name}-{config.model.name}"
 
 
 def start_run(

@@ -21,11 +21,13 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NoReturn
 
+from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.task_types import EVALUATOR
 from ps_cluster.cluster import environment, workspace
 from ps_cluster.cluster.lifeline import die_with_launcher
 from ps_cluster.cluster.quiet_import import without_first_lines
 from ps_cluster.cluster.stop_requests import stop_signals
-from ps_cluster.cluster.topology import CHIEF, EVALUATOR, ClusterTopology, Task, from_tf_config
+from ps_cluster.cluster.topology import ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import RunFailed, UserError
@@ -115,16 +117,10 @@ def run_task(
 
         # The launcher bounds the waiting.
         evaluate(run_dir.checkpoints, patience_s=math.inf, notify=say, nice=True)
-    elif config.training.mode == "sync":
+    elif task.type == topology.leader.type:
         with without_first_lines():
-            from ps_cluster.training import sync_trainer
-
-        sync_trainer.train(config, run_dir, dataset, task.index, resume=resume, drain=drain)
-    elif task.type == CHIEF:
-        with without_first_lines():
-            from ps_cluster.training import async_trainer
-
-        async_trainer.train(config, run_dir, dataset, topology.cluster, resume=resume, drain=drain)
+            train = find(config.mode_kind.trainer)
+        train(config, run_dir, dataset, topology.cluster, task.index, resume=resume, drain=drain)
     else:
         from ps_cluster.cluster.server import serve
 

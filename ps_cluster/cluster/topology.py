@@ -13,17 +13,13 @@ from typing import Annotated, Literal
 import portpicker
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import PARAMETER_SERVER_MODES
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.task_types import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.validation import first_error
-
-CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
-TRAINING_TYPES = (CHIEF, PS, WORKER)
-# training.mode → the types of tasks in its cluster, none of which may be missing
-TYPES_OF_MODE = {**dict.fromkeys(PARAMETER_SERVER_MODES, TRAINING_TYPES), "sync": (WORKER,), "single": (CHIEF,)}
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253}):([1-9][0-9]{0,4})")
 LAST_PORT = 65535
@@ -87,7 +83,7 @@ class ClusterTopology:
     @classmethod
     def local(
         cls,
-        mode: str,
+        types: Sequence[str],
         workers: int,
         parameter_servers: int,
         *,
@@ -95,13 +91,13 @@ class ClusterTopology:
         given_up: frozenset[int] = frozenset(),
         pick_port: Callable[[], int] = portpicker.pick_unused_port,
     ) -> ClusterTopology:
-        """A cluster on 127.0.0.1 with ports that were free a moment ago, of the tasks that `mode` has.
+        """A cluster on 127.0.0.1 with ports that were free a moment ago, of tasks of these types.
 
         Args:
           workers: how many there were at first; those of them that are `given_up` are left out.
         """
         counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers - len(given_up)}
-        cluster = {kind: [f"127.0.0.1:{pick_port()}" for _ in range(counts[kind])] for kind in TYPES_OF_MODE[mode]}
+        cluster = {kind: [f"127.0.0.1:{pick_port()}" for _ in range(counts[kind])] for kind in types}
         return cls(cluster, evaluator, given_up)
 
     @property
@@ -167,7 +163,7 @@ def from_tf_config(text: str | None) -> tuple[ClusterTopology, Task]:
 def _cluster(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
     members = {kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
-    if tuple(cluster) not in TYPES_OF_MODE.values() or len(cluster) < len(members):
+    if tuple(cluster) not in {mode.tasks for mode in MODES} or len(cluster) < len(members):
         raise UserError(
             f"TF_CONFIG: cluster: got {one_line(', '.join(members), 300) or 'nothing'}; it has either chief, ps and "
             "worker, or only worker, or only chief"

@@ -11,8 +11,9 @@ from typing import Any
 
 import psutil
 
+from ps_cluster.catalogue.task_types import TRAINING_TYPES
 from ps_cluster.cluster.lifeline import start_ticks
-from ps_cluster.cluster.topology import TRAINING_TYPES, Task
+from ps_cluster.cluster.topology import Task
 
 # The kernel walks all pages of a process to tell its share: 33 ms for all those of a default run.
 MEMORY_EVERY_S = 5.0

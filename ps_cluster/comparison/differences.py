@@ -9,18 +9,16 @@ from typing import Any, NamedTuple
 from ps_cluster.cluster.pinning import keeps_to_cores
 from ps_cluster.comparison.groups import flat_settings
 from ps_cluster.comparison.records import Record
-from ps_cluster.mode_settings import uses
+from ps_cluster.config.uses import uses
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")
 
 # A method and the rate that it is trained with. Tables, labels and pages say them, so nobody takes them for something else.
 _OF_AN_ARM = {
-    "cluster.workers", "cluster.parameter_servers", "cluster.straggler", "training.mode", "training.seed",
-    "training.batch_size_per_worker", "training.max_staleness", "training.max_clock_lag", "training.backup_workers",
-    "training.simulate_workers", "training.staleness_method", "optimizer.learning_rate", "optimizer.momentum",
-    "optimizer.beta_2",
+    "cluster.workers", "cluster.parameter_servers", "cluster.straggler", "training.seed",
+    "training.batch_size_per_worker", "optimizer.learning_rate", "optimizer.momentum", "optimizer.beta_2",
 }  # fmt: skip
-_SECTIONS_OF_AN_ARM = ("delay_compensation.", "elastic.")
+_SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
 # Held against each other as fields and images, or a place on this machine.
 _KNOWN_OTHERWISE = {
     "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps"
@@ -49,7 +47,7 @@ def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Di
         {
             key: value
             for key, value in flat_settings(record.config).items()
-            if not _may_differ(key, own) and uses(record.config.training.mode, key)
+            if not _may_differ(key, own) and uses(record.config.mode.name, key)
         }
         for record in records
     ]

@@ -6,24 +6,24 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ps_cluster.catalogue.modes.sync import SYNC
 from ps_cluster.comparison.records import Record
 from ps_cluster.comparison.statistics import Sample
 from ps_cluster.config import RunConfig
+from ps_cluster.config.trees import flat
 from ps_cluster.errors import UserError
-from ps_cluster.mode_settings import flat
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 is the same batch
 NO_STRAGGLER = "none"
 _SHORT = {
     "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "cluster.workers": "workers",
-    "cluster.parameter_servers": "ps", "elastic.beta": "beta", "delay_compensation.strength": "lambda",
+    "cluster.parameter_servers": "ps", "mode.beta": "beta", "staleness.strength": "lambda",
 }  # fmt: skip
 # What doesn't make a different method: the seed, what the group and its label say already, and where and how often
 # something is read or written.
 _NOT_IN_LABELS = {
-    "training.seed", "training.mode", "training.batch_size_per_worker", "training.epochs", "training.steps",
-    "training.max_staleness", "training.max_clock_lag", "training.backup_workers", "training.simulate_workers",
-    "training.staleness_method", "elastic.local_steps", "cluster.straggler", "cluster.isolation", "cluster.evaluator", "data.dataset", "data.data_dir",
+    "training.seed", "training.batch_size_per_worker", "training.epochs", "training.steps",
+    "staleness.method", "cluster.straggler", "cluster.isolation", "cluster.evaluator", "data.dataset", "data.data_dir",
     "model.name", "model.precision", "checkpoints.every_seconds", "checkpoints.snapshot_every_seconds",
     "checkpoints.keep",
 }  # fmt: skip
@@ -116,7 +116,7 @@ def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[Vie
     names = arms(groups)
     if baseline is not None and baseline not in names:
         raise UserError(f"baseline: no arm is called '{baseline}': there are {', '.join(names)}")
-    baseline_arm = baseline or ("sync" if "sync" in names else names[0])
+    baseline_arm = baseline or (SYNC.name if SYNC.name in names else names[0])
     return [view for straggler in stragglers(groups) for view in _views_of(groups, straggler, baseline_arm)]
 
 
@@ -131,11 +131,19 @@ def _told_apart(records: Sequence[Record]) -> list[Record]:
         mine = flat_settings(record.config)
         alike = [flat_settings(other.config) for other in records if _same_place(record, other)]
         differing = [
-            key for key in mine if key not in _NOT_IN_LABELS and any(other[key] != mine[key] for other in alike)
+            key
+            for key in mine
+            if not _is_said(key, record.config) and any(other.get(key) != mine[key] for other in alike)
         ]
         words = [f"{_SHORT.get(key, key)}={mine[key]}" for key in differing]
         labelled.append(replace(record, arm=" ".join((record.arm, *words))))
     return labelled
+
+
+def _is_said(key: str, config: RunConfig) -> bool:
+    """Return whether the label says a setting already, or it makes no other method."""
+    section, _, name = key.partition(".")
+    return key in _NOT_IN_LABELS or section == "mode" and name not in config.mode_kind.unlabelled
 
 
 def _same_place(record: Record, other: Record) -> bool:

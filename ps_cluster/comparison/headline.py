@@ -5,6 +5,9 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
+from ps_cluster.catalogue.modes.async_ import ASYNC
+from ps_cluster.catalogue.modes.sync import SYNC
+from ps_cluster.catalogue.staleness import NONE as NO_METHOD
 from ps_cluster.comparison.groups import NO_STRAGGLER, Group, View, arms, stragglers
 from ps_cluster.comparison.phrases import (
     NO_DIFFERENCE,
@@ -78,15 +81,23 @@ def _async_costs(views: Sequence[View]) -> Iterator[str]:
 
 def _async_and_reference(view: View) -> tuple[Group, Group] | None:
     """Plain async, and what has no staleness: the baseline, or where that is async itself, sync or one process."""
-    fresh = [group for group in view.groups if group.first.config.training.mode in ("sync", "single")]
+    fresh = [group for group in view.groups if _is_exact(group)]
     references = [view.baseline] if view.baseline and not _plain_async(view.baseline) else fresh
     plain = sorted(filter(_plain_async, view.groups), key=lambda group: group is not view.baseline)
     return (plain[0], references[0]) if plain and references else None
 
 
 def _plain_async(group: Group) -> bool:
-    training = group.first.config.training
-    return training.mode == "async" and training.simulate_workers is None and training.staleness_method == "none"
+    config = group.first.config
+    kind = config.mode_kind
+    has_rule = kind.expected_staleness(config) is not None
+    return has_rule and not kind.delay(config) and config.staleness.method == NO_METHOD.name
+
+
+def _is_exact(group: Group) -> bool:
+    """Return whether every update is computed from the weights that it is applied to, and no gradient is dropped."""
+    kind = group.first.config.mode_kind
+    return not kind.is_stale and not kind.has_parameter_servers
 
 
 def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
@@ -99,7 +110,7 @@ def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
             if same and not group.diverged and not same.diverged:
                 found.setdefault(group.arm, []).append(log_ratio(same.sample(speed), group.sample(speed)))
         if found:
-            first = [arm for arm in ("async", "sync") if arm in found]
+            first = [name for name in (ASYNC.name, SYNC.name) if name in found]
             names = [*first, *(arm for arm in found if arm not in first)]
             costs = _some([f"{arm} {_times(found[arm])}" for arm in names])
             sure = "" if all(one.has_interval for ones in found.values() for one in ones) else f" ({ONE_SEED})"
@@ -154,9 +165,9 @@ def _diverged(groups: Sequence[Group]) -> Iterator[str]:
 
 def _rescues(groups: Sequence[Group]) -> Iterator[str]:
     """Which staleness methods kept a network learning at the same number of simulated workers."""
-    of = [group for group in groups if group.first.config.training.staleness_method != "none"]
-    for simulated in dict.fromkeys(group.first.config.training.simulate_workers for group in of):
-        mine = [group for group in of if group.first.config.training.simulate_workers == simulated]
+    of = [group for group in groups if group.first.config.staleness.method != NO_METHOD.name]
+    for simulated in dict.fromkeys(map(_simulated, of)):
+        mine = [group for group in of if _simulated(group) == simulated]
         kept = [group for group in mine if _learned(group)]
         said = "async " if simulated is None else f"async k={simulated} "
         lost = [group.arm.removeprefix(said) for group in mine if not _learned(group)]
@@ -164,6 +175,12 @@ def _rescues(groups: Sequence[Group]) -> Iterator[str]:
         where = "" if simulated is None else f" at k={simulated} simulated workers"
         others = f" Not: {_some(lost)}." if lost and kept else ""
         yield f"Staleness methods that kept learning{where}: {_some(names) or 'none'}.{others}"
+
+
+def _simulated(group: Group) -> int | None:
+    """Return how many workers were simulated, None where there were as many."""
+    config = group.first.config
+    return config.mode_kind.emulated_workers(config) if config.mode_kind.delay(config) else None
 
 
 def _learned(group: Group) -> bool:

@@ -11,7 +11,7 @@ from typing import Any
 from ps_cluster.comparison.groups import Group, flat_settings
 from ps_cluster.comparison.records import Record
 from ps_cluster.config import build_config
-from ps_cluster.recipes import BELONG_TOGETHER
+from ps_cluster.config.recipes import BELONG_TOGETHER
 
 _PLACES = ("data.data_dir",)  # of this machine: another has the data elsewhere
 

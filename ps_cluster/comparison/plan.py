@@ -12,15 +12,17 @@ from pathlib import Path
 from random import Random
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from ps_cluster.catalogue.modes import MODES
 from ps_cluster.comparison.rates import was_found
-from ps_cluster.config import MODES, RunConfig, build_config
+from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.stragglers import parse_stragglers
+from ps_cluster.config.trees import flat
+from ps_cluster.config.uses import check_used, without_unused
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import read_yaml
-from ps_cluster.mode_settings import check_used, flat, without_unused
-from ps_cluster.training.straggler_config import parse_stragglers
 
 BATCHES = ("same_per_update", "same_per_worker")
 MOST_RUNS = 2000  # of the largest comparison: more take longer than a month
@@ -31,7 +33,7 @@ class Arm(BaseModel):
     """A mode, and what is set otherwise than for all; `batches` are in place of those of the comparison."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
-    mode: Literal[MODES]
+    mode: Annotated[str, AfterValidator(MODES.check_name)]
     batches: Annotated[tuple[Literal[BATCHES], ...], Field(strict=False, min_length=1, max_length=2)] | None = None
     set: dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any] = {}
 
@@ -88,7 +90,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
     Raises:
       UserError: a file that can't be read, an unknown key, or a value that no comparison can have.
     """
-    content = {"arms": [{"mode": mode} for mode in MODES if mode != "elastic"], **(read_yaml(file) if file else {})}
+    content = {"arms": [{"mode": mode.name} for mode in MODES if mode.own_rule is None], **(read_yaml(file) if file else {})}
     content["settings"] = content.get("settings") or {}  # with nothing below it, it is None
     try:
         comparison = Comparison.model_validate(content | changes)
@@ -154,7 +156,7 @@ def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
 
 def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:
     shared = without_unused(arm.mode, comparison.settings)
-    values = {**shared, **arm.set, "training.mode": arm.mode, "training.seed": seed}
+    values = {**shared, **arm.set, "mode.name": arm.mode, "training.seed": seed}
     config = build_config(None, deepcopy(values))
     try:
         stragglers = parse_stragglers(straggler)
@@ -193,7 +195,7 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
     if left:
         raise UserError(
             f"training.batch_size_per_worker: got {size}: {workers} times that can't be split into "
-            f"the {gradients} gradients of mode {config.training.mode}"
+            f"the {gradients} gradients of mode {config.mode.name}"
         )
     return share
 

@@ -26,7 +26,10 @@ def was_found(config: RunConfig) -> bool:
     """Return whether rate and momentum are those that the network's recipe has for this mode, workers and batch."""
     found = rates_found(config)
     optimizer = config.optimizer
-    return found is not None and (found.learning_rate, found.momentum) == (optimizer.learning_rate, optimizer.momentum)
+    return found is not None and (found.learning_rate, found.momentum) == (
+        optimizer.learning_rate,
+        getattr(optimizer, "momentum", 0.0),
+    )
 
 
 def was_scaled(config: RunConfig) -> bool:

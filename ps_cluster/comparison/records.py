@@ -9,7 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ps_cluster.catalogue.staleness import NONE as NO_METHOD
 from ps_cluster.config import RunConfig, load_config
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.rows import scores
@@ -17,7 +19,6 @@ from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training.ledger import NO_ROWS
 from ps_cluster.training.phases import phase_shares
-from ps_cluster.training.straggler_config import parse_stragglers
 from ps_cluster.training.tables import read_csv
 
 _BUSY = ("computes", "slow on purpose")  # of phases.PHASES
@@ -215,20 +216,8 @@ def _score(run_dir: RunDir, score: scores.Score) -> Score:
 
 def arm_label(config: RunConfig) -> str:
     """Name how the workers' updates come together, e.g. "async", "bounded lag=1", "sync-ps b=1", "async k=30 inverse"."""
-    training = config.training
-    words = [training.mode]
-    if training.mode == "bounded":
-        names = ("s", "lag")
-        words.extend(f"{name}={bound}" for name, bound in zip(names, config.bounds) if bound is not None)
-    if training.backup_workers:
-        words.append(f"b={training.backup_workers}")
-    if training.mode == "elastic":
-        words.append(f"k={config.elastic.local_steps}")
-    if training.simulate_workers is not None:
-        words.append(f"k={training.simulate_workers}")
-    if training.staleness_method != "none":
-        words.append(training.staleness_method)
-    return " ".join(words)
+    label, method = config.mode_kind.label(config), config.staleness.method
+    return label if method == NO_METHOD.name else f"{label} {method}"
 
 
 def _staleness_per_worker(ledger: np.ndarray) -> dict[int, Histogram]:

@@ -191,7 +191,7 @@ def _identity(group: Group) -> Row:
         "batch_per_update": group.batch,
         "straggler": group.straggler,
         "learning_rate": group.first.config.optimizer.learning_rate,
-        "momentum": group.first.config.optimizer.momentum,
+        "momentum": getattr(group.first.config.optimizer, "momentum", None),
     }
 
 

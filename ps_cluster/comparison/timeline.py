@@ -8,6 +8,7 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ps_cluster.catalogue.modes import MODES, Waits
 from ps_cluster.comparison.groups import Group, stragglers
 from ps_cluster.comparison.style import WIDTH_IN, legend_outside
 from ps_cluster.training.phases import PHASES, phase_times
@@ -29,10 +30,9 @@ def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
 
 
 def _kind(group: Group) -> tuple:
-    """What decides who waits for whom: not the optimizer, nor what is done about staleness."""
-    training = group.first.config.training
-    bounds = group.first.config.bounds if training.mode == "bounded" else None
-    return training.mode, bounds, training.backup_workers
+    """Return what decides who waits for whom: not the optimizer, nor what is done about staleness."""
+    mode = group.first.config.mode
+    return (mode.name,) if MODES[mode.name].waits is Waits.FOR_NOBODY else tuple(mode.model_dump().items())
 
 
 def _timeline(groups: Sequence[Group]) -> Figure:

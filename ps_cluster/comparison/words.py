@@ -131,7 +131,7 @@ def _staleness_sentences(groups: Sequence[Group]) -> Iterator[str]:
     for group in groups:
         measured = estimate(group.values(lambda record: record.staleness.mean))
         highest = max(group.values(lambda record: record.staleness.max), default=None)
-        if measured is None or highest is None or (highest == 0 and group.first.config.training.mode != "bounded"):
+        if measured is None or highest is None or (highest == 0 and _bound(group) is None):
             continue
         spread = ONE_SEED if measured.sd is None else f"sd {measured.sd:.2f} over {measured.n} seeds"
         yield (
@@ -141,15 +141,18 @@ def _staleness_sentences(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _expectation(group: Group, highest: int) -> str:
-    config = group.first.config
-    if config.training.mode == "bounded":
-        bound, _ = config.bounds
-        if bound is None:
-            return ""
+    if (bound := _bound(group)) is not None:
         return f"; the bound of {bound} was {'never exceeded' if highest <= bound else 'EXCEEDED'}"
-    if config.training.mode != "async":
+    config = group.first.config
+    kind = config.mode_kind
+    expected = kind.expected_staleness(config)
+    if expected is None:
         return ""
-    simulated = config.training.simulate_workers
-    workers = simulated or config.training_workers
-    kind = "simulated workers" if simulated else "equally fast workers"
-    return f"; {workers} {kind} would come to about {workers - 1}"
+    who = "simulated workers" if kind.delay(config) else "equally fast workers"
+    return f"; {kind.emulated_workers(config)} {who} would come to about {expected}"
+
+
+def _bound(group: Group) -> int | None:
+    """Return the bound on staleness of a mode whose updates may be stale; None where there is none."""
+    config = group.first.config
+    return config.mode_kind.most_staleness(config) if config.mode_kind.is_stale else None

@@ -45,8 +45,8 @@ class Scorer:
             import tensorflow as tf
 
         from ps_cluster.evaluation.views import mean_over_views
+        from ps_cluster.models.build import build
         from ps_cluster.models.fused import with_fused_layers
-        from ps_cluster.models.registry import build
 
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
@@ -56,13 +56,7 @@ class Scorer:
         self._held_out = (
             (dataset.images("validation"), dataset.labels("validation")) if dataset.validation_examples else None
         )
-        self._model = build(
-            config.model.name,
-            len(dataset.classes),
-            precision=config.model.precision,
-            seed=config.training.seed,
-            activation=config.model.activation,
-        )
+        self._model = build(config.model, len(dataset.classes), seed=config.training.seed)
         self._fused = with_fused_layers(
             self._model
         )  # the same function, in less time; the model itself is what is saved

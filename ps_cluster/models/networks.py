@@ -6,7 +6,10 @@ quarter of the values to look at.
 
 from __future__ import annotations
 
+from typing import Any
+
 import keras
+import numpy as np
 
 from ps_cluster.data.pixels import PIXEL_MEAN, PIXEL_STD
 
@@ -35,8 +38,9 @@ def _logits(classes: int) -> list:
     ]
 
 
-def tutorial_cnn(classes: int, activation: str) -> keras.Model:
+def tutorial_cnn(classes: int, settings: Any) -> keras.Model:
     """The CNN of the TensorFlow CIFAR-10 tutorial (https://www.tensorflow.org/tutorials/images/cnn): 0.12 M parameters."""
+    activation = settings.activation
     layers = keras.layers
     return keras.Sequential(
         _pixels()
@@ -56,8 +60,9 @@ def tutorial_cnn(classes: int, activation: str) -> keras.Model:
     )
 
 
-def cifar_tf_cnn(classes: int, activation: str) -> keras.Model:
+def cifar_tf_cnn(classes: int, settings: Any) -> keras.Model:
     """Two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512: 2.2 M parameters."""
+    activation = settings.activation
     layers = keras.layers
     return keras.Sequential(
         _pixels()
@@ -88,8 +93,9 @@ def _residual(x, filters: int, stride: int, activation: str, name: str):
     return layers.Activation(activation, name=f"{name}_activation2")(layers.Add(name=f"{name}_add")([x, y]))
 
 
-def resnet_small(classes: int, activation: str) -> keras.Model:
+def resnet_small(classes: int, settings: Any) -> keras.Model:
     """A ResNet-14 for CIFAR (He et al. 2015, section 4.2, n = 2; 1x1 projections as shortcuts): 0.18 M parameters."""
+    activation = settings.activation
     layers = keras.layers
     pixels, normalise = _pixels()
     x = normalise(pixels)
@@ -106,13 +112,14 @@ def resnet_small(classes: int, activation: str) -> keras.Model:
     return keras.Model(pixels, x, name="resnet_small")
 
 
-def airbench(classes: int, activation: str) -> keras.Model:
+def airbench(classes: int, settings: Any) -> keras.Model:
     """The network of airbench (Jordan 2024, arXiv:2404.00498, section 3): about 2.0 M parameters.
 
     A 2x2 whitening convolution, then three groups of convolution, pooling, normalisation, activation, convolution,
     normalisation, activation; a 3x3 max pooling; a dense layer without bias whose output is divided by 9. The moving
     statistics forget more slowly than the paper's (0.6 for a batch of 1,024): a worker's batch is a fraction of that.
     """
+    activation = settings.activation
     layers = keras.layers
     body = [layers.Conv2D(24, 2, padding="valid", name="whiten"), layers.Activation(activation)]
     for group, width in enumerate((64, 256, 256)):
@@ -131,3 +138,32 @@ def airbench(classes: int, activation: str) -> keras.Model:
         layers.Rescaling(1 / 9, dtype="float32", name="scores"),
     ]
     return keras.Sequential(_pixels() + body + head, name="airbench")
+
+
+def initialise_airbench(model: keras.Model, images: np.ndarray | None) -> None:
+    """Set airbench's initial weights: the partial identities, and the whitening convolution from uint8 [N, 32, 32, 3]."""
+    _make_partial_identity(model)
+    if images is not None:
+        _whiten(model, images)
+
+
+def _make_partial_identity(model: keras.Model) -> None:
+    """The first `in` filters of each 3x3 convolution pass their input through (Dirac initialisation; Jordan 2024, 3.3)."""
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
+            kernel = np.array(layer.kernel)
+            inputs = kernel.shape[2]
+            kernel[..., :inputs] = 0
+            kernel[1, 1, range(inputs), range(inputs)] = 1
+            layer.kernel.assign(kernel)
+
+
+def _whiten(model: keras.Model, images: np.ndarray) -> None:
+    """Sets the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2)."""
+    layer = model.get_layer("whiten")
+    normalised = (images - np.array(PIXEL_MEAN, np.float32)) / np.array(PIXEL_STD, np.float32)
+    patches = np.lib.stride_tricks.sliding_window_view(normalised, (2, 2), axis=(1, 2))  # [N, 31, 31, 3, 2, 2]
+    flat = patches.transpose(0, 1, 2, 4, 5, 3).reshape(-1, 12)
+    values, vectors = np.linalg.eigh(np.cov(flat, rowvar=False))
+    filters = vectors / np.sqrt(values + 5e-4)
+    layer.kernel.assign(np.concatenate([filters, -filters], axis=1).reshape(2, 2, 3, 24).astype(np.float32))

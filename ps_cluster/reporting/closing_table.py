@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ps_cluster.catalogue.task_types import CHIEF
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
@@ -46,7 +47,8 @@ def evidence(summary: Json) -> str:
     count, workers = summary["worker_processes"], len(summary["workers"])
     restarts = sum(worker["restarts"] for worker in summary["workers"])
     again = f", {restarts} started again" if restarts else ""
-    kind, crew = ("", "no cluster") if summary["mode"] == "single" else ("worker ", _plural(workers, "worker"))
+    alone = summary["trainer"] == CHIEF
+    kind, crew = ("", "no cluster") if alone else ("worker ", _plural(workers, "worker"))
     return f"{_plural(count, f'distinct {kind}process', 'es')} did the work ({crew}{again})"
 
 
@@ -183,7 +185,7 @@ def _tasks(summary: Json, *, addresses: bool) -> Table:
     for worker in summary["workers"]:
         counts = (number(worker[name]) for name in ("updates", "examples", "restarts"))
         address = [worker["address"] or "–"] if addresses else []
-        name = "chief" if summary["mode"] == "single" else f"worker {worker['index']}"
+        name = CHIEF if summary["trainer"] == CHIEF else f"worker {worker['index']}"
         table.add_row(name, str(worker["pid"]), *counts, *address)
     for server in summary["parameter_servers"]:
         holds = f"{server['address'] or '–'}, holds {number(server['parameters'])} parameters"

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.evaluation.records import merit
@@ -66,12 +67,7 @@ class RunState:
 def headline(state: RunState) -> str:
     config = state.config
     dataset = "synthetic data" if state.dataset.kind == "synthetic" else f"{state.dataset.name} (real)"
-    return " · ".join((dataset, config.model.name, config.model.precision, config.training.mode, _crew(config)))
-
-
-def trainer_type(mode: str) -> str:
-    """The type of the tasks that compute gradients."""
-    return "chief" if mode == "single" else "worker"
+    return " · ".join((dataset, config.model.name, config.model.precision, config.mode.name, _crew(config)))
 
 
 def progress_line(state: RunState) -> str:
@@ -113,7 +109,7 @@ def clock(seconds: float) -> str:
 
 
 def _crew(config: RunConfig) -> str:
-    if config.training.mode == "single":
+    if WORKER not in config.mode_kind.tasks:
         return "1 process"
     workers = f"{config.cluster.workers} worker{'s' * (config.cluster.workers > 1)}"
     return f"{workers} + {config.cluster.parameter_servers} ps" if config.on_parameter_servers else workers
@@ -168,7 +164,7 @@ def _task_table(state: RunState, width: int) -> Table:
     for heading in ("task", "pid", "state", "updates", "images"):
         table.add_column(heading, justify="left" if heading in ("task", "state") else "right", no_wrap=True)
     table.add_column("share of the updates" if roomy else "share", no_wrap=True)
-    work, trainer = _work(state), trainer_type(state.config.training.mode)
+    work, trainer = _work(state), state.config.mode_kind.trainer_type
     all_updates = sum(row["updates"] for row in work.values())
     for task in sorted(state.tasks, key=lambda task: (task["type"] != trainer, task["type"], task["index"])):
         done = work.get(task["index"]) if task["type"] == trainer else None

@@ -15,7 +15,6 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
-from ps_cluster.reporting.dashboard import trainer_type
 from ps_cluster.rows.base import Row
 from ps_cluster.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.rows.progress import ProgressRow, WorkerRow
@@ -77,13 +76,14 @@ def write_summary(
     story = _Story.of(run_dir, life, notify)
     training = _training(run_dir, story, notify)
     tasks = _tasks(run_dir, notify)
-    workers = _workers(training.workers, trainer_type(config.training.mode), tasks, restarts)
+    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
     summary = Summary(
         schema_=SCHEMA,
         outcome="failed" if training.proof and not training.proof.holds else outcome,
-        mode=config.training.mode,
-        staleness_method=config.training.staleness_method,
-        simulate_workers=config.training.simulate_workers,
+        mode=config.mode.name,
+        trainer=config.mode_kind.trainer_type,
+        staleness_method=config.staleness.method,
+        simulate_workers=getattr(config.mode, "simulate_workers", None),
         straggler=config.cluster.straggler,
         dataset=config.data.dataset,
         dataset_kind=KINDS.get(config.data.dataset),

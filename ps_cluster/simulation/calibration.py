@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ps_cluster.catalogue.modes.async_ import ASYNC
 from ps_cluster.cluster.machine import processor_of
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
@@ -75,8 +76,8 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     Raises:
       UserError: a run of another mode, one that began more than once, or too short.
     """
-    if run.config.training.mode != "async":
-        raise UserError(f"run directory '{run.root}': training.mode: got '{run.config.training.mode}': it needs async")
+    if run.config.mode.name != ASYNC.name:
+        raise UserError(f"run directory '{run.root}': mode.name: got '{run.config.mode.name}': it needs {ASYNC.name}")
     if run.starts > 1:  # the processor seconds are those of the last launcher, or of steps that were rolled back too
         raise UserError(
             f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"

@@ -5,14 +5,13 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from ps_cluster.catalogue.modes import MODES
 from ps_cluster.cluster.pinning import keeps_to_cores
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.simulation.calibration import WIRE_BYTES, FinishedRun
 from ps_cluster.simulation.costs import Cluster, Costs, Network
 from ps_cluster.simulation.prediction import predict
-from ps_cluster.training.straggler_config import parse_stragglers
-
-CHECKED_MODES = ("async", "sync-ps")
 
 
 @dataclass(frozen=True)
@@ -45,7 +44,7 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
     if not measured.examples_per_second:
         raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
     found = [Compared("images/s", predicted.images_per_second, measured.examples_per_second)]
-    if config.training.mode == "async" and measured.staleness.mean is not None:
+    if config.mode_kind.is_stale and measured.staleness.mean is not None:
         found.append(Compared("mean staleness", predicted.staleness_mean, measured.staleness.mean))
     return found
 
@@ -56,8 +55,8 @@ def _cluster_of(run: FinishedRun, cores: int) -> Cluster:
         workers=config.training_workers,
         servers=config.cluster.parameter_servers,
         network=Network(float("inf"), 0.0),
-        mode=config.training.mode,
-        backup_workers=config.training.backup_workers,
+        mode=config.mode.name,
+        backup_workers=config.mode_kind.late_workers(config),
         stragglers=parse_stragglers(config.cluster.straggler),
         cores=cores,
         pinned=keeps_to_cores(config),
@@ -66,15 +65,13 @@ def _cluster_of(run: FinishedRun, cores: int) -> Cluster:
 
 
 def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
-    training = run.config.training
-    if training.mode not in CHECKED_MODES:
-        raise UserError(
-            f"--check '{run.root}': training.mode: got '{training.mode}': {' or '.join(CHECKED_MODES)} needed"
-        )
-    if training.simulate_workers is not None:
-        raise UserError(
-            f"--check '{run.root}': training.simulate_workers: got {training.simulate_workers}: it needs null"
-        )
+    kind = run.config.mode_kind
+    if not kind.is_simulated or not kind.has_parameter_servers:
+        known = " or ".join(mode.name for mode in MODES if mode.is_simulated and mode.has_parameter_servers)
+        raise UserError(f"--check '{run.root}': mode.name: got '{kind.name}': {known} needed")
+    if kind.delay(run.config):
+        workers = kind.emulated_workers(run.config)
+        raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: it needs null")
     for name, costed, done in (
         ("parameters", costs.parameters, run.parameters),
         ("images a step", costs.images_per_step, run.config.examples_per_step),

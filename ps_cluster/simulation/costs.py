@@ -8,12 +8,13 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ps_cluster.catalogue.modes import MODES, Waits
 from ps_cluster.config import CONFIG_FOLDER
+from ps_cluster.config.stragglers import Stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
-from ps_cluster.training.straggler_config import Stragglers
 
 COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 
@@ -86,7 +87,7 @@ class Costs(BaseModel):
 
     def of_mode(self, mode: str) -> Costs:
         """The costs of a step in this mode."""
-        if mode != "sync-ps":
+        if MODES[mode].waits is not Waits.IN_ROUNDS:
             return self.model_copy(update={"round_push_seconds": 0.0, "round_worker_cpu_seconds": 0.0})
         return self
 
@@ -126,9 +127,14 @@ class Cluster:
     seed: int = 0
 
     @property
+    def waits(self) -> Waits:
+        """For what a worker may have to wait."""
+        return MODES[self.mode].waits
+
+    @property
     def gradients_per_update(self) -> int:
         """Gradients that one update averages."""
-        return 1 if self.mode == "async" else self.workers - self.backup_workers
+        return self.workers - self.backup_workers if MODES[self.mode].averages else 1
 
 
 def known_costs() -> list[str]:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from ps_cluster.training.straggler_config import TASK_VARIATION, Stragglers, machine_means
+from ps_cluster.config.stragglers import TASK_VARIATION, Stragglers, machine_means
 
 _NUMBERS_AT_ONCE = 1 << 14
 

@@ -7,12 +7,13 @@ from functools import lru_cache
 
 import numpy as np
 
+from ps_cluster.catalogue.modes import Waits
+from ps_cluster.config.stragglers import Stragglers
 from ps_cluster.simulation import ring
 from ps_cluster.simulation.costs import Cluster, Costs
 from ps_cluster.simulation.machines import SeparateMachines
 from ps_cluster.simulation.one_machine import OneMachine
 from ps_cluster.simulation.training import Trained
-from ps_cluster.training.straggler_config import Stragglers
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ def simulate(costs: Costs, cluster: Cluster, steps: int | None = None) -> Traine
 
 @lru_cache  # one worker alone is asked for with every number of workers
 def _outcome(costs: Costs, cluster: Cluster) -> Prediction:
-    return _all_reduced(costs, cluster) if cluster.mode == "sync" else _trained(costs, cluster)
+    return _all_reduced(costs, cluster) if cluster.waits is Waits.FOR_ALL_REDUCE else _trained(costs, cluster)
 
 
 def _trained(costs: Costs, cluster: Cluster) -> Prediction:

@@ -11,19 +11,21 @@ from typing import Any
 
 from rich.console import Console
 
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.modes.sync_ps import SYNC_PS
 from ps_cluster.cluster import machine
 from ps_cluster.cluster.control_group import allowance
 from ps_cluster.cluster.machine import processor_of
 from ps_cluster.config import RunConfig
+from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
+from ps_cluster.config.uses import uses
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.simulation import calibration, report
 from ps_cluster.simulation.check import check
 from ps_cluster.simulation.costs import Cluster, Costs, Network, costs_of, known_costs, write_costs
 from ps_cluster.simulation.prediction import predict
-from ps_cluster.training.straggler_config import NONE, Stragglers, parse_stragglers
 
-MODES = ("async", "sync-ps", "sync")
 ANY_NETWORK = "tutorial_cnn"
 
 
@@ -123,7 +125,7 @@ def _clusters(settings: Settings) -> list[Cluster]:
     _refuse_what_does_not_fit(settings)
     cores = (settings.cores or allowance().threads) if settings.one_machine else None
     network = Network(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
-    servers = (1,) if settings.mode == "sync" else settings.parameter_servers
+    servers = settings.parameter_servers if MODES[settings.mode].has_parameter_servers else (1,)
     return [
         Cluster(
             workers=workers,
@@ -133,7 +135,7 @@ def _clusters(settings: Settings) -> list[Cluster]:
             backup_workers=settings.backup_workers,
             stragglers=stragglers,
             cores=cores,
-            pinned=settings.mode == "async",  # as by default
+            pinned=MODES[settings.mode].pins_workers,  # as by default
             seed=settings.seed,
         )
         for workers, parameter_servers in product(settings.workers, servers)
@@ -152,22 +154,22 @@ def _stragglers(settings: Settings) -> Stragglers:
 
 
 def _refuse_what_does_not_fit(settings: Settings) -> None:
-    mode, backup = settings.mode, settings.backup_workers
-    if backup and (mode != "sync-ps" or backup >= min(settings.workers)):
-        raise UserError(f"--backup-workers: got {backup}: it needs --mode sync-ps and more workers than that")
+    mode, backup = MODES[settings.mode], settings.backup_workers
+    if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
+        raise UserError(f"--backup-workers: got {backup}: it needs --mode {SYNC_PS.name} and more workers than that")
     if settings.cores is not None and not settings.one_machine:
         raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
-    if mode == "sync" and settings.parameter_servers != Settings.parameter_servers:
-        raise UserError(f"--ps: got {_list(settings.parameter_servers)}: mode sync has none: leave it out")
+    if not mode.has_parameter_servers and settings.parameter_servers != Settings.parameter_servers:
+        raise UserError(f"--ps: got {_list(settings.parameter_servers)}: mode {mode.name} has none: leave it out")
     for name in ("link_gbps", "latency_us"):
         if settings.one_machine and getattr(settings, name) != getattr(Settings, name):
             option = f"--{name.replace('_', '-')}"
             raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
-    if settings.one_machine and mode == "sync":
-        raise UserError("--mode: got 'sync': with --one-machine it takes async or sync-ps")
-    most = max(settings.parameter_servers)
-    if settings.one_machine and mode == "sync-ps" and most > 1:
-        raise UserError(f"--ps: got {most}: --mode sync-ps with --one-machine takes 1")
+    if settings.one_machine and not mode.has_parameter_servers:
+        raise UserError(f"--mode: got '{mode.name}': with --one-machine it takes one with parameter servers")
+    most, allowed = max(settings.parameter_servers), mode.most_parameter_servers
+    if settings.one_machine and allowed is not None and most > allowed:
+        raise UserError(f"--ps: got {most}: --mode {mode.name} with --one-machine takes {allowed}")
 
 
 def _list(numbers: tuple[int, ...]) -> str:

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ps_cluster.catalogue.modes import Waits
+from ps_cluster.config.dispatch_size import dispatch_size
 from ps_cluster.simulation.costs import Cluster, Costs
 from ps_cluster.simulation.draws import Slow
 from ps_cluster.simulation.events import Events
-from ps_cluster.training.dispatch import dispatch_size
 
 STEPS_PER_WORKER, FEWEST_STEPS = 10, 4000
 WARM_UP = 0.4  # share of the steps that are left out: the queues fill up first
@@ -84,7 +85,7 @@ class Training(ABC):
 
     @property
     def in_rounds(self) -> bool:
-        return self.cluster.mode == "sync-ps"
+        return self.cluster.waits is Waits.IN_ROUNDS
 
     def dispatch(self, worker: int) -> None:
         """The worker's next step: of the dispatch it has, or of a new one from the chief."""

@@ -2,24 +2,23 @@
 
 from __future__ import annotations
 
-import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.catalogue.imports import find
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run_dir import RunDir
-from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.session import LOCAL_DEVICE, Session
 from ps_cluster.training.slice import NO_END
-from ps_cluster.training.worker import Compute, rounds_function, steps_function
+from ps_cluster.training.worker import Compute
 
 POLL_S = 0.25  # every look costs chief and parameter server some milliseconds
 DRAIN_TIMEOUT_S = 60.0
@@ -32,6 +31,7 @@ def train(
     run_dir: RunDir,
     dataset: PackedDataset,
     cluster: dict[str, list[str]],
+    index: int = 0,
     *,
     resume: bool,
     drain: threading.Event,
@@ -100,83 +100,32 @@ class _Chief:
         self._progress = session.progress
         self._dispatcher = dispatcher
         self._store = store
-        self._handed_out = -1  # the last step id
-        self._ends = False  # whether no more are handed out
-        if config.training.mode == "sync-ps":
-            self._plan = self._rounds(rounds_function(store, compute, config))
-        else:
-            self._plan = self._steps(steps_function(store, compute, config))
+        self._work = find(config.mode_kind.work)(config, self._progress, store, compute, self._schedule)
+        self._dispatches = self._work.dispatches()
 
     def run(self, drain: threading.Event) -> None:
         self._session.start()
         while not self._progress.completed and not drain.is_set():
             self._dispatch()
             drain.wait(POLL_S)
-            if self._look("training") and self._ends:
+            if self._look("training") and self._work.ends:
                 return  # with updates that never came: the proof tells which
-        self._ends = True
+        self._work.ends = True
         self._finish_steps_under_way()
 
     def _look(self, phase: str) -> bool:
         """Look at the ledger; return whether no dispatch was under way before. Raises what went wrong on a worker."""
         idle = self._dispatcher.done()
-        last_step = self._handed_out if self._ends else NO_END
+        last_step = self._work.handed_out if self._work.ends else NO_END
         self._store.tick(POLL_S, last_step=last_step)
         self._session.keep_up(phase)
         return idle
 
     def _dispatch(self) -> None:
-        ahead = self._two_dispatches_each + AHEAD_S * self._progress.updates_per_second()
-        while not self._ends and self._progress.outstanding < ahead:
-            if not next(self._plan, False):
+        ahead = self._work.two_dispatches_each + AHEAD_S * self._progress.updates_per_second()
+        while not self._work.ends and self._progress.outstanding < ahead:
+            if not next(self._dispatches, False):
                 return  # there is no room
-
-    @property
-    def _two_dispatches_each(self) -> float:
-        """Updates that keep every worker busy while it has one dispatch under way and one waiting."""
-        steps = 2 * self._config.training_workers * self._size(self._steps_per_second, left=math.inf)
-        return steps / self._config.steps_per_update
-
-    @property
-    def _steps_per_second(self) -> float:
-        """Of one worker."""
-        return self._progress.updates_per_second() * self._config.steps_per_update / self._config.training_workers
-
-    def _size(self, per_second: float, left: float) -> int:
-        workers = self._config.training_workers
-        return dispatch_size(self._config.cluster.steps_per_dispatch, workers=workers, per_second=per_second, left=left)
-
-    def _steps(self, run_steps: Callable) -> Iterator[bool]:
-        """Schedules a dispatch with each turn, those that are missing from before first; False while there is no room."""
-        again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
-        while left := len(again) + total - following:
-            size = self._size(self._steps_per_second, left=left / self._config.training_workers)
-            if len(again):  # apart from new ones, which may have to wait until these are done
-                step_ids, again = np.split(again, [min(size, len(again))])
-            else:
-                step_ids = np.arange(following, min(total, following + size))
-                following = int(step_ids[-1]) + 1
-            while step_ids[-1] >= self._progress.end_of_window:
-                yield False
-            self._schedule(run_steps, step_ids)
-            self._progress.scheduled(step_ids)
-            self._handed_out = int(step_ids[-1])
-            self._ends = not len(again) and following == total
-            yield True
-
-    def _rounds(self, run_rounds: Callable) -> Iterator[bool]:
-        """Schedules rounds: a dispatch for every worker with each turn. One that takes a second one finds it done."""
-        begin, total = self._progress.applied, self._progress.total
-        while begin < total:
-            end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
-            while end * self._config.steps_per_update > self._progress.end_of_window:
-                yield False
-            for _ in range(self._config.training_workers):
-                self._schedule(run_rounds, end)
-            self._progress.scheduled(np.arange(begin, end))
-            begin = end
-            self._ends = begin == total
-            yield True
 
     def _schedule(self, function: Callable, what: np.ndarray | int) -> None:
         """A dispatch of `what` (step ids, or the version to go to), with the time it was scheduled for the ledger."""

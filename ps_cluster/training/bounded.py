@@ -38,7 +38,7 @@ class BoundedSlice(WaitingSlice):
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
-        staleness, lag = config.bounds
+        staleness, lag = config.mode.bounds
         self._max_staleness = NO_END if staleness is None else staleness
         self._max_clock_lag = NO_END if lag is None else lag
         self._lease_s = max(LEASE_S, config.longest_update_seconds)

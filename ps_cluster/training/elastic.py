@@ -30,6 +30,11 @@ from ps_cluster.training.update_rules import decay_rates
 from ps_cluster.training.waiting import after
 
 
+def moving_rate(config: RunConfig) -> float:
+    """Return the share of the way to each other that an exchange moves a worker and the centre."""
+    return config.mode.beta / config.cluster.workers
+
+
 class ElasticSlice(Slice):
     """Holds the centre (the weights that are scored) and two vectors for every worker: its own weights x_i, and the x that
     they were before its last exchange.
@@ -41,7 +46,7 @@ class ElasticSlice(Slice):
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
-        self._moving_rate = config.moving_rate
+        self._moving_rate = moving_rate(config)
         with tf.device(device):
             everybody = tf.tile(self._weights[None], [config.training_workers, 1])
             self._own, self._before = tf.Variable(everybody), tf.Variable(everybody)
@@ -87,7 +92,7 @@ class LocalSteps:
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
         self._keep = keep
-        self._local_steps = config.elastic.local_steps
+        self._local_steps = config.mode.local_steps
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
         """Take the steps of one period.

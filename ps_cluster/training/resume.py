@@ -105,12 +105,12 @@ def _check_same_work(config: RunConfig, before: RunConfig) -> None:
     """The ledger's step ids mean the same, and its slices are the same ones, only where these are equal."""
     works = [
         {
-            "training.mode": c.training.mode,
+            "mode.name": c.mode.name,
+            "batches of a step": c.batches_per_step,
             "training.batch_size_per_worker": c.training.batch_size_per_worker,
             "training.seed": c.training.seed,
             "data.dataset": c.data.dataset,
             "evaluation.validation_examples": c.evaluation.validation_examples,
-            "elastic.local_steps": c.elastic.local_steps,
             "steps of an update": c.steps_per_update,
             "cluster.parameter_servers": c.slices,
         }

@@ -215,7 +215,7 @@ class RunProgress:
     def result(self) -> TrainingResult:
         """Return what training.json says of the finished training, beside its proof."""
         times, applied = self.clock.times, self.applied
-        backups = self._config.training.backup_workers
+        backups = self._config.mode_kind.late_workers(self._config)
         return TrainingResult(
             completed=self.completed,
             train_seconds=times.seconds if times.last_update is None else times.last_update,

@@ -6,10 +6,11 @@ import math
 
 import tensorflow as tf
 
-from ps_cluster.config import Schedule
+from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.schedules import SCHEDULES, ScheduleSettings
 
 
-def schedule_factor(settings: Schedule, step: tf.Tensor, total_steps: int) -> tf.Tensor:
+def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: int) -> tf.Tensor:
     """float32 []: what the peak learning rate is multiplied by at `step` (int64 [], from 0).
 
     Rises linearly from `start_factor` over the warm-up; then, up to the last step, stays (constant) or falls to
@@ -18,11 +19,21 @@ def schedule_factor(settings: Schedule, step: tf.Tensor, total_steps: int) -> tf
     progress = tf.cast(step, tf.float32) / max(1, total_steps - 1)
     warmup = settings.warmup_fraction
     rising = settings.start_factor + (1 - settings.start_factor) * progress / max(warmup, 1e-9)
-    fall = 1 - settings.end_factor
     past = tf.clip_by_value((progress - warmup) / max(1 - warmup, 1e-9), 0.0, 1.0)
-    after = {
-        "constant": tf.ones_like(past),
-        "triangle": 1 - fall * past,
-        "cosine": settings.end_factor + fall * (1 + tf.cos(math.pi * past)) / 2,
-    }[settings.kind]
+    after = find(SCHEDULES[settings.kind].after_warmup)(settings, past)
     return tf.where(progress < warmup, rising, after)
+
+
+def constant(settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+    """Return 1."""
+    return tf.ones_like(past)
+
+
+def triangle(settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+    """Return what falls linearly from 1 to `end_factor`."""
+    return 1 - (1 - settings.end_factor) * past
+
+
+def cosine(settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
+    """Return what falls from 1 to `end_factor` along half a cosine (Loshchilov and Hutter 2017, equation 5)."""
+    return settings.end_factor + (1 - settings.end_factor) * (1 + tf.cos(math.pi * past)) / 2

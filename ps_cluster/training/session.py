@@ -9,12 +9,14 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.catalogue.imports import find
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_rows import append_row, last_row
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.writing import write_json
-from ps_cluster.models import flat, registry
+from ps_cluster.models import build as networks
+from ps_cluster.models import flat
 from ps_cluster.reporting.tensorboard import TrainingWriter
 from ps_cluster.rows.progress import ProgressRow
 from ps_cluster.rows.training import Proof, Server, TrainingResult
@@ -22,16 +24,15 @@ from ps_cluster.run_dir import LIFE, RunDir, say
 from ps_cluster.training import checkpoints, tables
 from ps_cluster.training.audit import Rounds, audit
 from ps_cluster.training.bookkeeper import Bookkeeper
-from ps_cluster.training.elastic import LocalSteps
 from ps_cluster.training.journal import Journal, JournalDamaged
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.resume import check_journals, newest_checkpoint
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
-from ps_cluster.training.slice import Slice, Start
+from ps_cluster.training.slice import Start
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.training_clock import Times
-from ps_cluster.training.worker import SLICE_KINDS, Compute
+from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
 ROW_EVERY_S = 0.5
@@ -155,14 +156,8 @@ def build(
 ) -> tuple[ParameterStore, Compute]:
     """The store, a slice on each of `devices`, and what a worker computes from it."""
     with tf.device(own_device):
-        model = registry.build(
-            config.model.name,
-            len(dataset.classes),
-            precision=config.model.precision,
-            seed=config.training.seed,
-            activation=config.model.activation,
-            whitening_images=np.asarray(dataset.images("train")[: registry.WHITENING_EXAMPLES]),
-        )
+        examples = np.asarray(dataset.images("train")[: networks.EXAMPLES])
+        model = networks.build(config.model, len(dataset.classes), seed=config.training.seed, examples=examples)
         network = flat.FlatNetwork(model)
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
@@ -172,10 +167,11 @@ def build(
         Start(weights, factors, statistics, network.keep**config.batches_per_step),
         config=config,
         total_steps=config.total_steps(dataset.train_examples),
-        kind=SLICE_KINDS.get(config.training.mode, Slice),
+        kind=find(config.mode_kind.slice),
     )
     step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
-    return store, LocalSteps(step, config, factors, network.keep) if config.training.mode == "elastic" else step
+    around = config.mode_kind.step
+    return store, step if around is None else find(around)(step, config, factors, network.keep)
 
 
 class Reporter:

@@ -18,13 +18,14 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config import RunConfig
-from ps_cluster.training import staleness
 from ps_cluster.training.history import History
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.lookahead import Lookahead
 from ps_cluster.training.slice_ledger import SliceLedger
-from ps_cluster.training.update_rules import UpdateRule
+from ps_cluster.training.update_rules import make_rule
 from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.wire import Message
 
@@ -93,18 +94,15 @@ class Slice:
         self._device = device
         self._keep = start.keep  # a constant of the graph, on the parameter server
         self._wire = tf.dtypes.as_dtype(config.wire)
-        training = config.training
+        method = METHODS[config.staleness.method]
         with tf.device(device):
             self._weights = tf.Variable(start.weights)
             self._statistics = tf.Variable(start.statistics)
-            self._rule = UpdateRule(staleness.effective_optimizer(config), self._weights, start.factors)
-            self._method = staleness.make_method(
-                training.staleness_method, config.delay_compensation, self._weights, config.training_workers
-            )
+            self._rule = make_rule(method.optimizer(config), self._weights, start.factors)
+            self._method = find(method.correction)(config.staleness, self._weights, config.training_workers)
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self._weights, updates)
-            delay = (training.simulate_workers or 0) - config.training_workers
-            self._history = History([self._weights, self._statistics], delay)
+            self._history = History([self._weights, self._statistics], config.mode_kind.delay(config))
             self._version = tf.Variable(0, dtype=tf.int64)
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)

@@ -1,4 +1,4 @@
-"""What a parameter server does about the staleness of a gradient before it applies it: one class a method.
+"""Correct a stale gradient before a parameter server applies it: one class a method (catalogue/staleness.py).
 
 Notation: w are the weights now, w_bak those that the worker was given at its last pull, g its gradient.
 """
@@ -7,17 +7,17 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from ps_cluster.config import DelayCompensation, Optimizer, RunConfig
+from ps_cluster.catalogue.staleness import StalenessSettings
 
 EPSILON = 1e-7  # of dc_adaptive
 STEP_DECAY = 0.999  # of gap_aware's running average of the step
 
-Correction = tuple[tf.Tensor, tf.Tensor | None]
+Corrected = tuple[tf.Tensor, tf.Tensor | None]
 """(gradient float32 [n], the share that it counts for, see `UpdateRule.apply`)."""
 
 
-class StalenessMethod:
-    """Corrects nothing ("none"), and the base of the methods that do. Create it on the slice's device.
+class Correction:
+    """Correct nothing, and the base of what corrects something. Create it on the slice's device.
 
     All calls of one method belong in the slice's critical section, and what that section returns has to depend on the
     operations that `on_pull` and `after_update` return.
@@ -29,7 +29,7 @@ class StalenessMethod:
 
     needs_step = False
 
-    def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         """`weights`: float32 [n], those that the update rule changes. `workers`: worker ids are 0 .. workers - 1."""
         self._settings = settings
         self._weights = weights
@@ -44,7 +44,7 @@ class StalenessMethod:
         """
         return []
 
-    def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Correction:
+    def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Corrected:
         """Return the gradient to apply, and the share that it counts for.
 
         The gradient comes after everything that the method reads and writes, so an update that needs it comes later too.
@@ -67,7 +67,7 @@ class StalenessMethod:
         return []
 
 
-class InverseStaleness(StalenessMethod):
+class InverseStaleness(Correction):
     """Counts a gradient for 1 / staleness, and whole where that is 0.
 
     Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain SGD
@@ -80,14 +80,14 @@ class InverseStaleness(StalenessMethod):
         return gradient, 1 / tf.cast(tf.maximum(staleness, 1), gradient.dtype)
 
 
-class _WithBackups(StalenessMethod):
+class _WithBackups(Correction):
     """A method that needs w - w_bak.
 
     What the workers were given is not for a checkpoint: a pull fills a row again, and until then its worker's gradients
     are not corrected.
     """
 
-    def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
         self._backups = tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)
         # Rows that start as the weights would not do: a restore changes the weights, and a gradient that was computed
@@ -105,7 +105,7 @@ class _WithBackups(StalenessMethod):
         moved = tf.where(self._pulled.sparse_read(worker), moved, tf.zeros_like(moved))
         return self._corrected(gradient, moved, worker)
 
-    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Correction:
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
         """`gradient` and `moved` (w - w_bak): float32 [n]."""
         raise NotImplementedError
 
@@ -128,7 +128,7 @@ class AdaptiveDelayCompensation(_WithBackups):
     (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
     """
 
-    def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
         self.slots = {"mean_square": tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)}
 
@@ -159,7 +159,7 @@ class GapAware(_WithBackups):
 
     needs_step = True
 
-    def __init__(self, settings: DelayCompensation, weights: tf.Variable, workers: int):
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
         # "updates" is 1 - 0.999^t, as the same running average of ones.
         zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([1]), "highest_rate": tf.zeros([1])}
@@ -184,49 +184,3 @@ class GapAware(_WithBackups):
     def _average(self, name: str, value: tf.Tensor) -> tf.Operation:
         slot = self.slots[name]
         return slot.assign(STEP_DECAY * slot.read_value() + (1 - STEP_DECAY) * value, read_value=False)
-
-
-METHODS: dict[str, type[StalenessMethod]] = {
-    "none": StalenessMethod,
-    "inverse": InverseStaleness,
-    "dc_constant": ConstantDelayCompensation,
-    "dc_adaptive": AdaptiveDelayCompensation,
-    "gap_aware": GapAware,
-    "momentum": StalenessMethod,  # corrects the optimizer's momentum, see `effective_optimizer`
-}
-
-
-def make_method(name: str, settings: DelayCompensation, weights: tf.Variable, workers: int) -> StalenessMethod:
-    """The method of `training.staleness_method`; call it on the device of `weights` (float32 [n])."""
-    return METHODS[name](settings, weights, workers)
-
-
-def effective_optimizer(config: RunConfig) -> Optimizer:
-    """The optimizer that the parameter servers run: `config.optimizer`, for "momentum" with the corrected momentum."""
-    if config.training.staleness_method != "momentum":
-        return config.optimizer
-    workers = config.training.simulate_workers or config.training_workers
-    momentum = corrected_momentum(config.optimizer.momentum, workers)
-    return config.optimizer.model_copy(update={"momentum": momentum})
-
-
-def corrected_momentum(momentum: float, workers: int) -> float:
-    """The momentum to set so that, with what asynchrony adds, about `momentum` is at work: max(0, momentum - (1 - 1/M)).
-
-    Mitliagkas, Zhang, Hadjis and Re 2016, "Asynchrony begets Momentum", arXiv:1605.09774: where M workers take
-    independent, exponentially distributed times, the staleness is geometric and in expectation
-
-      w[t+1] - w[t] = (1 - 1/M) (w[t] - w[t-1]) - (learning rate / M) grad(w[t])
-
-    With an explicit momentum mu, and s = 1 - 1/M, the steps d[t] = w[t+1] - w[t] follow
-
-      d[t] = (mu + s) d[t-1] - mu s d[t-2] - (learning rate / M) grad(w[t])
-
-    This sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo the factor
-    1/M of the learning rate, and where s is above `momentum` no momentum from 0 up can make up for it.
-
-    Args:
-      momentum: 0..1, what is wanted in total.
-      workers: M, 1 or more, with about the same speed.
-    """
-    return max(0.0, momentum - (1 - 1 / workers))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from ps_cluster.training.straggler_config import TASK_VARIATION, Stragglers, machine_means
+from ps_cluster.config.stragglers import TASK_VARIATION, Stragglers, machine_means
 from ps_cluster.training.waiting import sleep
 
 

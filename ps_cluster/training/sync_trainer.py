@@ -36,6 +36,7 @@ def train(
     config: RunConfig,
     run_dir: RunDir,
     dataset: PackedDataset,
+    cluster: dict[str, list[str]],
     index: int,
     *,
     resume: bool,

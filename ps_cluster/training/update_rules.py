@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.config import Optimizer
+from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.rules import RULES, RuleSettings
 
 
-class UpdateRule:
+def make_rule(settings: RuleSettings, weights: tf.Variable, factors: np.ndarray) -> UpdateRule:
+    """Return the rule that `settings` choose, for the weights of a slice; `factors` as of `UpdateRule`."""
+    return find(RULES[settings.rule].update)(settings, weights, factors)
+
+
+class UpdateRule(ABC):
     """One slice's optimizer: its slots, and the operations that apply a gradient. Create it on the slice's device.
 
     Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A learning-rate factor of a
@@ -16,18 +25,20 @@ class UpdateRule:
     learn 64 times as fast and would vanish if they decayed so. A weight of factor 0 stays as it is.
 
     Attributes:
+      slot_names: vectors beside the weights, which start at 0.
       applied: int64 [], how often the weights were changed: evidence that does not rest on the version or the ledger.
     """
 
-    def __init__(self, settings: Optimizer, weights: tf.Variable, factors: np.ndarray):
+    slot_names: tuple[str, ...] = ()
+
+    def __init__(self, settings: RuleSettings, weights: tf.Variable, factors: np.ndarray):
         """`factors`: float32 [n], the learning-rate factor of each weight."""
-        self._settings = settings
+        self._settings: Any = settings
         self._weights = weights
         self.applied = tf.Variable(0, dtype=tf.int64, trainable=False)
         self._factors = None if np.all(factors == 1) else tf.Variable(factors, trainable=False)
         self._decay = tf.Variable(decay_rates(settings, factors), trainable=False) if settings.weight_decay else None
-        slots = {"sgd": (), "momentum": ("momentum",), "nesterov": ("momentum",), "adam": ("mean", "variance")}
-        self.slots = {name: tf.Variable(tf.zeros_like(weights)) for name in slots[settings.rule]}
+        self.slots = {name: tf.Variable(tf.zeros_like(weights)) for name in self.slot_names}
 
     def apply(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None = None
@@ -50,12 +61,7 @@ class UpdateRule:
             shrink = _times(share, learning_rate * self._decay * self._weights.read_value())
             done.append(self._weights.assign_sub(shrink, read_value=False))
         with tf.control_dependencies(done):
-            if self._settings.rule != "adam":
-                changed = self._linear(_times(self._factors, _times(share, gradient)), learning_rate)
-            elif share is None and self._factors is None:
-                changed = self._adam(gradient, learning_rate, updates_before)
-            else:
-                changed = self._scaled_adam(gradient, learning_rate, updates_before, share)
+            changed = self._change(gradient, learning_rate, updates_before, share)
         with tf.control_dependencies([changed]):
             return self.count()
 
@@ -63,24 +69,68 @@ class UpdateRule:
         """Count a change of the weights; for whoever changes them otherwise."""
         return self.applied.assign_add(1, read_value=False)
 
-    def _linear(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
-        """Apply a rule that is linear in the gradient, so that scaling it is scaling the learning rate."""
-        if self._settings.rule == "sgd":
-            return tf.raw_ops.ResourceApplyGradientDescent(
-                var=self._weights.handle, alpha=learning_rate, delta=gradient, use_locking=True
-            )
+    @abstractmethod
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
+        """Change the weights and the slots; the arguments are those of `apply`."""
+
+
+class _Linear(UpdateRule):
+    """A rule that is linear in the gradient, so that scaling it is scaling the learning rate."""
+
+    def _change(self, gradient, learning_rate, updates_before, share):
+        return self._step(_times(self._factors, _times(share, gradient)), learning_rate)
+
+    @abstractmethod
+    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
+        """Apply the scaled gradient."""
+
+
+class Sgd(_Linear):
+    """w -= learning rate x g."""
+
+    def _step(self, gradient, learning_rate):
+        return tf.raw_ops.ResourceApplyGradientDescent(
+            var=self._weights.handle, alpha=learning_rate, delta=gradient, use_locking=True
+        )
+
+
+class Momentum(_Linear):
+    """v = momentum x v - learning rate x g; w += v."""
+
+    slot_names = ("momentum",)
+    looks_ahead = False
+
+    def _step(self, gradient, learning_rate):
         return tf.raw_ops.ResourceApplyKerasMomentum(
             var=self._weights.handle,
             accum=self.slots["momentum"].handle,
             lr=learning_rate,
             grad=gradient,
             momentum=self._settings.momentum,
-            use_nesterov=self._settings.rule == "nesterov",
+            use_nesterov=self.looks_ahead,
             use_locking=True,
         )
 
-    def _adam(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
-        """Apply Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""
+
+class Nesterov(Momentum):
+    """v as with `Momentum`; w += momentum x v - learning rate x g."""
+
+    looks_ahead = True
+
+
+class Adam(UpdateRule):
+    """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""
+
+    slot_names = ("mean", "variance")
+
+    def _change(self, gradient, learning_rate, updates_before, share):
+        if share is None and self._factors is None:
+            return self._fused(gradient, learning_rate, updates_before)
+        return self._scaled(gradient, learning_rate, updates_before, share)
+
+    def _fused(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
         settings = self._settings
         count = tf.cast(updates_before + 1, tf.float32)
         return tf.raw_ops.ResourceApplyAdam(
@@ -97,10 +147,10 @@ class UpdateRule:
             use_locking=True,
         )
 
-    def _scaled_adam(
+    def _scaled(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Apply what `_adam` does, in single operations, since its kernel knows neither a share nor factors."""
+        """Apply what `_fused` does, in single operations, since its kernel knows neither a share nor factors."""
         settings = self._settings
         count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
         correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
@@ -123,7 +173,7 @@ def _mean(decay: float, slot: tf.Variable, value: tf.Tensor) -> tf.Tensor:
     return before + (1 - decay) * (value - before)
 
 
-def decay_rates(settings: Optimizer, factors: np.ndarray) -> np.ndarray:
+def decay_rates(settings: RuleSettings, factors: np.ndarray) -> np.ndarray:
     """float32: what share of each weight an update takes away per unit of learning rate; [] where it is the same for all."""
     if np.all(factors != 0):
         return np.array(settings.weight_decay, np.float32)

@@ -8,16 +8,13 @@ from dataclasses import dataclass
 import tensorflow as tf
 
 from ps_cluster.config import RunConfig
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.run_dir import IDENTITY
-from ps_cluster.training.bounded import BoundedSlice
-from ps_cluster.training.coordinated import RoundSlice
-from ps_cluster.training.elastic import ElasticSlice
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.pause import Pause
-from ps_cluster.training.slice import DROPPED, Slice, Turn
+from ps_cluster.training.slice import DROPPED, Turn
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.straggler_config import parse_stragglers
 from ps_cluster.training.stragglers import SlowDown
 from ps_cluster.training.waiting import after, now_after
 
@@ -27,7 +24,6 @@ Compute = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]
 
 TIME = tf.TensorSpec([], tf.float64)  # unix seconds
 
-SLICE_KINDS: dict[str, type[Slice]] = {"sync-ps": RoundSlice, "bounded": BoundedSlice, "elastic": ElasticSlice}
 """Modes whose slices do more than apply what comes."""
 
 

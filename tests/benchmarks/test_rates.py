@@ -4,9 +4,9 @@ import yaml
 from benchmarks import rates
 from benchmarks.rates import Point
 from ps_cluster.comparison.plan import planned_runs
+from ps_cluster.config.recipes import read_modes
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.recipes import read_modes
 from ps_cluster.run_dir import RunDir
 
 ASYNC, SYNC = ("async", 3, 128), ("sync", 3, 128)
@@ -25,7 +25,7 @@ GRID = {
 
 def test_the_grid_is_trained_with_the_rates_it_names_on_all_but_the_images_held_out():
     configs = [run.config for run in planned_runs(rates.comparison(**GRID))]
-    found = [(each.training.mode, each.optimizer.learning_rate, each.optimizer.momentum) for each in configs]
+    found = [(each.mode.name, each.optimizer.learning_rate, each.optimizer.momentum) for each in configs]
     assert found == [
         (mode, rate, momentum) for mode in ("async", "single") for rate in (0.001, 0.002) for momentum in (0.0, 0.9)
     ]

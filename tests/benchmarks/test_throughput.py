@@ -29,14 +29,14 @@ CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
 )
 def test_every_arm_trains_the_same_images_in_its_own_mode(name, mode, updates):
     config = arms.ARMS[name].config(CASE)
-    assert (config.training.mode, config.training.steps) == (mode, updates)
+    assert (config.mode.name, config.training.steps) == (mode, updates)
     assert config.total_steps(50_000) == 60
 
 
 def test_an_arm_of_another_mode_leaves_out_what_only_the_measured_one_has():
-    case = CASE.with_values({"training.mode": "bounded", "training.max_staleness": 2})
-    assert arms.ARMS["sync"].config(case).training.max_staleness is None
-    assert arms.ARMS["cluster"].config(case).training.max_staleness == 2
+    case = CASE.with_values({"mode.name": "bounded", "mode.max_staleness": 2})
+    assert arms.ARMS["sync"].config(case).mode.max_staleness is None
+    assert arms.ARMS["cluster"].config(case).mode.max_staleness == 2
 
 
 def test_arms_are_measured_in_the_order_they_were_asked_for_and_once():
@@ -67,7 +67,7 @@ def test_straggler_adds_a_slowed_arm_behind_each_that_can_be_slow():
     slow = chosen[4]
     assert slow.slowed == "sync" and slow.ideal == pytest.approx(2.2 / 3)
     config = slow.config(CASE)
-    assert (config.training.mode, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
+    assert (config.mode.name, config.training.steps, config.cluster.straggler) == ("sync", 20, "2:5x")
 
 
 def test_what_a_slowed_arm_keeps_is_told_beside_the_ideal():
@@ -181,7 +181,7 @@ def test_the_code_of_another_checkout_is_given_the_settings_that_it_knows(tmp_pa
     (tmp_path / "configs" / "default.yaml").write_text("training: {mode: async, max_staleness: 3, gone: 1}")
     arm = arms.Arm("timed_run", "benchmarks.timed_run", project=tmp_path)
     assert arm.settings(build_config()) == {"training": {"mode": "async", "max_staleness": 3, "gone": 1}}
-    rounds = build_config(overrides={"training.mode": "sync-ps"})
+    rounds = build_config(overrides={"mode.name": "sync-ps"})
     assert arm.settings(rounds)["training"]["mode"] == "sync-ps"
-    with pytest.raises(UserError, match="training.max_clock_lag: got 1: .* has no such setting"):
-        arm.settings(build_config(overrides={"training.mode": "bounded", "training.max_clock_lag": 1}))
+    with pytest.raises(UserError, match="mode.max_clock_lag: got 1: .* has no such setting"):
+        arm.settings(build_config(overrides={"mode.name": "bounded", "mode.max_clock_lag": 1}))

@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from ps_cluster.catalogue.task_types import ON_DEATH
 from ps_cluster.chaos.faults import make_fault
 from ps_cluster.chaos.kinds import BY_NAME
 from ps_cluster.chaos.runner import Bounds
 from ps_cluster.chaos.settings import Settings
 from ps_cluster.chaos.start import run_chaos
-from ps_cluster.cluster.policy import ON_DEATH
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, start, wait_for_training
 

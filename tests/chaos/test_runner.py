@@ -5,12 +5,12 @@ import signal
 
 import pytest
 
+from ps_cluster.catalogue.task_types import ON_DEATH
 from ps_cluster.chaos.faults import make_fault
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, NotAllowed
 from ps_cluster.chaos.kinds import BY_NAME
 from ps_cluster.chaos.runner import Bounds, Interrupted, Runner
 from ps_cluster.chaos.signs import NewFile, TrainingGoesOn, WorkerGoesOn
-from ps_cluster.cluster.policy import ON_DEATH
 from ps_cluster.cluster.topology import Task
 
 CHIEF, PS, WORKER, EVALUATOR = (Task(kind, 0) for kind in ("chief", "ps", "worker", "evaluator"))

@@ -90,7 +90,7 @@ def launch(tmp_path, capfd):
         isolation="auto",
         **behaviours,
     ) -> int:
-        settings = {"training.mode": mode, "cluster.evaluator": bool(evaluator), "data.dataset": "synthetic"}
+        settings = {"mode.name": mode, "cluster.evaluator": bool(evaluator), "data.dataset": "synthetic"}
         settings |= {"cluster.isolation": isolation} | ({} if mode == "single" else {"cluster.workers": workers})
         config = build_config(None, settings | {"model.precision": "float32"})
         call.run_dir = RunDir.open(launch_root) if resume else RunDir.create(launch_root)
@@ -190,7 +190,7 @@ def test_limits_grow_with_what_an_update_may_take():
     assert (usual.standstill_s, usual.drain_s) == (Limits.standstill_s, Limits.drain_s)
     slow = Limits.of(build_config(None, {"cluster.straggler": "0:+100s"}))
     assert slow.standstill_s > 100 and slow.drain_s == 2 * slow.standstill_s
-    many = {"training.mode": "sync", "cluster.steps_per_dispatch": 200, "training.batch_size_per_worker": 128}
+    many = {"mode.name": "sync", "cluster.steps_per_dispatch": 200, "training.batch_size_per_worker": 128}
     assert (
         Limits.of(build_config(None, many)).standstill_s
         == 200 * 128 / 20

@@ -2,11 +2,12 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.cluster.policy import ON_DEATH, Limits, on_death
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.task_types import ON_DEATH
+from ps_cluster.cluster.policy import Limits, on_death
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
 from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.topology import Task
-from ps_cluster.config import MODES
 
 
 class Clock:

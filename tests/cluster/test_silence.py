@@ -20,7 +20,7 @@ class Training:
     """
 
     def __init__(self, mode="async", workers=3, size=4, total=math.inf, **settings):
-        values = {"training.mode": mode, "data.dataset": "synthetic"} | settings
+        values = {"mode.name": mode, "data.dataset": "synthetic"} | settings
         values |= {"optimizer.rule": "sgd"} if mode == "elastic" else {}
         self.config = build_config(None, values).with_values({"cluster.workers": workers})
         self.now = 0.0
@@ -299,7 +299,7 @@ def test_a_gradient_that_is_missing_is_known_by_all_processes_that_the_worker_ha
 
 
 @pytest.mark.parametrize(
-    "settings", [{"mode": "sync"}, {"mode": "sync-ps", "training.backup_workers": 1}], ids=["sync", "backup workers"]
+    "settings", [{"mode": "sync"}, {"mode": "sync-ps", "mode.backup_workers": 1}], ids=["sync", "backup workers"]
 )
 def test_where_nobody_can_be_told_apart_nobody_is_accused(settings):
     training = Training(**settings)

@@ -43,7 +43,7 @@ def one_task(tmp_path, monkeypatch):
     monkeypatch.setattr(by_hand, "run_task", lambda *arguments, **_: told.extend(arguments))
 
     def call(mode, cluster, kind, index=0, *, resume=False, values=None):
-        given = {"training.mode": mode, "model.precision": "float32", "data.dataset": "synthetic"}
+        given = {"mode.name": mode, "model.precision": "float32", "data.dataset": "synthetic"}
         config = build_config(None, given | (values or {}))
         tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
         by_hand.run_one_task(config, call.root, tf_config, resume=resume, notify=pytest.fail)
@@ -72,7 +72,7 @@ def test_several_machines_may_have_more_tasks_than_one(one_task):
 @pytest.mark.parametrize(("mode", "shape"), itertools.permutations(CLUSTERS, 2))
 def test_mode_must_fit_the_cluster(one_task, mode, shape):
     kind = next(iter(CLUSTERS[shape]))
-    with pytest.raises(UserError, match=f"training.mode: got '{mode}', whose cluster has") as error:
+    with pytest.raises(UserError, match=f"mode.name: got '{mode}', whose cluster has") as error:
         one_task(mode, CLUSTERS[shape], kind)
     assert str(error.value).endswith(f"that of TF_CONFIG has {', '.join(CLUSTERS[shape])}")
     assert not one_task.root.exists(), "nothing is done for a run that can't be"

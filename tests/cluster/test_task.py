@@ -184,7 +184,7 @@ stand_in("ps_cluster.training.async_trainer", "train")
 stand_in("ps_cluster.training.sync_trainer", "train")
 stand_in("ps_cluster.cluster.server", "serve")
 topology = ClusterTopology.local({mode!r}, 2, 1, evaluator=True)
-config = build_config(None, {{"training.mode": {mode!r}, "model.precision": "float32"}})
+config = build_config(None, {{"mode.name": {mode!r}, "model.precision": "float32"}})
 dataset = PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
 task.run_task(config, RunDir(Path(sys.argv[1])), dataset, topology, Task({kind!r}, {index}), resume=False)"""
 

@@ -3,8 +3,8 @@ import json
 
 import pytest
 
+from ps_cluster.catalogue.modes import MODES
 from ps_cluster.cluster.topology import TYPES_OF_MODE, ClusterTopology, Task, from_tf_config
-from ps_cluster.config import MODES
 from ps_cluster.errors import UserError
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}

@@ -82,7 +82,7 @@ class Machine:
 
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
-        mode, workers = self._config.training.mode, self._config.cluster.workers
+        mode, workers = self._config.mode.name, self._config.cluster.workers
         ports = itertools.count(4000)
         self.topology = ClusterTopology.local(
             mode, workers, 1, evaluator=False, given_up=self.given_up, pick_port=lambda: next(ports)
@@ -135,7 +135,7 @@ def watch(tmp_path):
     """watch(at={seconds: event}, …) → how it ended; the machine and the notices are watch.machine, watch.notices."""
 
     def call(*, mode="async", ends_after=10_000, **events):
-        config = build_config(None, {"training.mode": mode, "data.dataset": "synthetic"})
+        config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"})
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
         clock, limits, call.requests = AwakeClock(lambda: machine.now), Limits.of(config), StopRequests()

@@ -71,7 +71,7 @@ def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
     return {
         "schema": 1,
         "outcome": fake.outcome,
-        "mode": config.training.mode,
+        "mode": config.mode.name,
         "dataset": config.data.dataset,
         "dataset_kind": fake.dataset_kind,
         "model": config.model.name,

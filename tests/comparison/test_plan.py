@@ -26,7 +26,7 @@ def arms(*modes, **settings):
 
 
 def by_mode(runs):
-    return {run.config.training.mode: run.config for run in runs}
+    return {run.config.mode.name: run.config for run in runs}
 
 
 def test_every_update_sees_as_many_images_in_every_mode_and_the_learning_rate_follows():
@@ -66,7 +66,7 @@ def test_the_same_images_are_trained_on_in_all_modes():
 
 def test_seeds_are_outermost_and_a_straggler_without_its_worker_is_left_out():
     runs = plan(seeds=2, arms=arms("async", "single"), stragglers=["none", "2:5x"])
-    assert [(r.config.training.mode, r.config.cluster.straggler, r.config.training.seed) for r in runs] == [
+    assert [(r.config.mode.name, r.config.cluster.straggler, r.config.training.seed) for r in runs] == [
         (mode, straggler, seed)
         for seed in (0, 1)
         for mode, straggler in (("async", "none"), ("single", "none"), ("async", "2:5x"))
@@ -81,8 +81,8 @@ def test_workers_are_placed_alike_in_all_modes_unless_an_arm_says_otherwise():
 
 
 def test_what_is_set_for_an_arm_stays_in_it():
-    runs = plan(seeds=1, arms=[*arms("async", **{"training.simulate_workers": 8}), *arms("async")])
-    assert [run.config.training.simulate_workers for run in runs] == [8, None]
+    runs = plan(seeds=1, arms=[*arms("async", **{"mode.simulate_workers": 8}), *arms("async")])
+    assert [run.config.mode.simulate_workers for run in runs] == [8, None]
 
 
 def test_updates_that_see_different_numbers_of_images_are_no_equal_work():
@@ -102,7 +102,7 @@ def test_a_batch_that_backup_workers_cant_share_is_refused():
         planned_runs(
             read_comparison(
                 None,
-                {"arms": arms("sync-ps", **{"training.backup_workers": 1}), "batches": ["same_per_update"]},
+                {"arms": arms("sync-ps", **{"mode.backup_workers": 1}), "batches": ["same_per_update"]},
                 SMALL | {"training.batch_size_per_worker": 33},
             )
         )
@@ -195,6 +195,6 @@ def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
     seeds = [run.config.training.seed for run in order]
     assert seeds == sorted(seeds), "seed by seed"
     by_seed = {
-        tuple(run.config.training.mode for run in order if run.config.training.seed == seed) for seed in range(6)
+        tuple(run.config.mode.name for run in order if run.config.training.seed == seed) for seed in range(6)
     }
     assert len(by_seed) > 3, "and no arm always after the same other"

@@ -106,12 +106,12 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
     ("settings", "label"),
     [
         ({}, "async"),
-        ({"training.mode": "bounded"}, "bounded s=3"),
-        ({"training.mode": "bounded", "training.max_clock_lag": 0}, "bounded lag=0"),
-        ({"training.mode": "bounded", "training.max_clock_lag": 1, "training.max_staleness": 4}, "bounded s=4 lag=1"),
-        ({"training.mode": "sync-ps", "training.backup_workers": 1}, "sync-ps b=1"),
-        ({"training.simulate_workers": 30, "training.staleness_method": "inverse"}, "async k=30 inverse"),
-        ({"training.mode": "elastic", "optimizer.rule": "sgd"}, "elastic k=4"),
+        ({"mode.name": "bounded"}, "bounded s=3"),
+        ({"mode.name": "bounded", "mode.max_clock_lag": 0}, "bounded lag=0"),
+        ({"mode.name": "bounded", "mode.max_clock_lag": 1, "mode.max_staleness": 4}, "bounded s=4 lag=1"),
+        ({"mode.name": "sync-ps", "mode.backup_workers": 1}, "sync-ps b=1"),
+        ({"mode.simulate_workers": 30, "staleness.method": "inverse"}, "async k=30 inverse"),
+        ({"mode.name": "elastic", "optimizer.rule": "sgd"}, "elastic k=4"),
     ],
 )
 def test_an_arm_is_named_after_what_sets_it_apart(settings, label):
@@ -131,7 +131,7 @@ def groups_of(tmp_path, *settings):
 
 def test_seeds_make_a_group_and_everything_else_makes_another(tmp_path):
     rates = [{"optimizer.learning_rate": rate, "training.seed": seed} for rate in (0.1, 0.5) for seed in (1, 0)]
-    groups = groups_of(tmp_path, *rates, {"training.mode": "sync"})
+    groups = groups_of(tmp_path, *rates, {"mode.name": "sync"})
     assert [(group.arm, group.seeds) for group in groups] == [
         ("async lr=0.1", (0, 1)), ("async lr=0.5", (0, 1)), ("sync", (0,))
     ]  # fmt: skip
@@ -140,7 +140,7 @@ def test_seeds_make_a_group_and_everything_else_makes_another(tmp_path):
 def test_batches_are_equal_per_update_or_per_worker(tmp_path):
     sizes = [("async", 128), ("async", 384), ("sync", 128), ("single", 384)]
     groups = groups_of(
-        tmp_path, *({"training.mode": mode, "training.batch_size_per_worker": size} for mode, size in sizes)
+        tmp_path, *({"mode.name": mode, "training.batch_size_per_worker": size} for mode, size in sizes)
     )
     per_update, per_worker = make_views(groups)
     assert (per_update.batch, per_worker.batch) == (
@@ -152,13 +152,13 @@ def test_batches_are_equal_per_update_or_per_worker(tmp_path):
 
 
 def test_a_third_of_128_images_times_three_is_the_same_batch(tmp_path):
-    groups = groups_of(tmp_path, {}, {"training.mode": "sync", "training.batch_size_per_worker": 43})
+    groups = groups_of(tmp_path, {}, {"mode.name": "sync", "training.batch_size_per_worker": 43})
     [view] = make_views(groups)
     assert view.batch == "same batch per update: 129 images"
 
 
 def test_the_baseline_is_sync_or_the_first_or_the_one_that_is_named(tmp_path):
-    groups = groups_of(tmp_path, {"training.mode": "bounded"}, {}, {"training.mode": "single"})
+    groups = groups_of(tmp_path, {"mode.name": "bounded"}, {}, {"mode.name": "single"})
     assert {view.baseline.arm for view in make_views(groups)} == {"bounded s=3"}
     assert {view.baseline.arm for view in make_views(groups, "single")} == {"single"}
     with pytest.raises(UserError, match="no arm is called 'sync': there are bounded s=3, async, single"):
@@ -166,6 +166,6 @@ def test_the_baseline_is_sync_or_the_first_or_the_one_that_is_named(tmp_path):
 
 
 def test_groups_that_share_no_batch_have_no_baseline(tmp_path):
-    groups = groups_of(tmp_path, {}, {"training.mode": "sync", "training.batch_size_per_worker": 64})
+    groups = groups_of(tmp_path, {}, {"mode.name": "sync", "training.batch_size_per_worker": 64})
     [view] = make_views(groups)
     assert (view.baseline, len(view.groups)) == (None, 2)

@@ -40,7 +40,7 @@ def fake(mode: str, seed: int, straggler: str = "none", **values) -> Fake:
         seconds *= slow
     scores = ((0.3, seconds / 2, 5000), (accuracy, seconds, 10_000))
     rows = simulated_rows(mode="async" if mode == "async" else "sync-ps", slow=slow, seed=seed, updates=90)
-    settings = {"training.mode": mode, "training.seed": seed, "cluster.straggler": straggler}
+    settings = {"mode.name": mode, "training.seed": seed, "cluster.straggler": straggler}
     return Fake(settings, scores, train_seconds=seconds, rows=rows, **values)
 
 
@@ -118,7 +118,7 @@ def test_the_page_says_what_was_found_and_what_the_runs_were(written):
     assert written.headline and json.loads((written.page.parent / "report.json").read_text())["headline"]
     for sentence in (*written.headline, *(line for section in written.findings for line in section.sentences)):
         assert html.escape(sentence) in page
-    assert "python cli.py run" in page and "training.mode=sync-ps" in page
+    assert "python cli.py run" in page and "mode.name=sync-ps" in page
 
 
 def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path):
@@ -176,7 +176,7 @@ def test_stragglers_of_equal_factors_are_all_in_the_plot(tmp_path, stragglers):
 
 
 def test_plots_without_data_are_left_out(tmp_path):
-    roots = [write_run(tmp_path / mode, Fake({"training.mode": mode})) for mode in ("async", "sync")]
+    roots = [write_run(tmp_path / mode, Fake({"mode.name": mode})) for mode in ("async", "sync")]
     groups = make_groups([read_record(root) for root in roots])
     names = [plot.name for plot in make_plots(groups, make_views(groups))]
     assert names == ["accuracy-over-time", "accuracy-over-examples"]
@@ -194,7 +194,7 @@ def test_no_difference_is_shown_where_the_interval_holds_zero(tmp_path):
     accuracies = {"sync": (0.70, 0.71, 0.69), "sync-ps": (0.71, 0.70, 0.69)}
     roots = [
         write_run(
-            tmp_path / f"{mode}-{seed}", Fake({"training.mode": mode, "training.seed": seed}, ((value, 20.0, 9000),))
+            tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),))
         )
         for mode, values in accuracies.items()
         for seed, value in enumerate(values)
@@ -222,15 +222,15 @@ def test_what_a_straggler_costs_is_told_against_the_same_arm_without_one(tmp_pat
 
 def staleness_runs(folder: Path) -> list[Path]:
     """Plain async, which diverges with 30 simulated workers, always or for one seed, and two methods against that."""
-    plain = {"training.simulate_workers": 30}
-    method = plain | {"training.staleness_method": "inverse"}
+    plain = {"mode.simulate_workers": 30}
+    method = plain | {"staleness.method": "inverse"}
     arms = [
-        ({"training.mode": "single"}, (0.70, 0.71, 0.72), ()),
+        ({"mode.name": "single"}, (0.70, 0.71, 0.72), ()),
         ({}, (0.60, 0.61, 0.625), ()),
-        ({"training.simulate_workers": 8}, (0.20, 0.0, 0.21), (1,)),
+        ({"mode.simulate_workers": 8}, (0.20, 0.0, 0.21), (1,)),
         (plain, (0.0, 0.0, 0.0), (0, 1, 2)),
         (method, (0.30, 0.31, 0.32), ()),
-        (method | {"training.staleness_method": "gap_aware"}, (0.30, 0.11, 0.32), ()),
+        (method | {"staleness.method": "gap_aware"}, (0.30, 0.11, 0.32), ()),
     ]
     return [
         write_run(
@@ -258,7 +258,7 @@ def test_what_diverged_is_called_so_and_not_compared(tmp_path):
 
 def test_nothing_is_held_against_a_baseline_that_diverged(tmp_path):
     roots = [
-        write_run(tmp_path / mode, Fake({"training.mode": mode}, broken=broken))
+        write_run(tmp_path / mode, Fake({"mode.name": mode}, broken=broken))
         for mode, broken in (("sync", 2), ("async", 0))
     ]
     [lines] = sentences(roots).values()
@@ -307,7 +307,7 @@ def test_the_headline_says_what_async_costs_and_what_a_straggler_does_to_each_ar
 def test_the_headline_names_what_shows_no_difference(tmp_path):
     roots = [
         write_run(
-            tmp_path / f"{mode}-{seed}", Fake({"training.mode": mode, "training.seed": seed}, ((value, 20.0, 9000),))
+            tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),))
         )
         for mode, values in {"sync": (0.70, 0.71, 0.69), "sync-ps": (0.71, 0.70, 0.69)}.items()
         for seed, value in enumerate(values)
@@ -320,7 +320,7 @@ def test_one_seed_has_plain_words_in_place_of_a_verdict(tmp_path):
     (line,) = headline(*groups_and_views(write_runs(tmp_path, seeds=(0,))))
     assert line.startswith("This proves nothing: one seed.") and "--seeds 3" in line
     roots = [
-        write_run(tmp_path / mode, Fake({"training.mode": mode, "training.epochs": 1})) for mode in ("async", "sync")
+        write_run(tmp_path / mode, Fake({"mode.name": mode, "training.epochs": 1})) for mode in ("async", "sync")
     ]
     (line,) = headline(*groups_and_views(roots))
     assert line.startswith("This proves nothing: one seed and one epoch is no more than the beginning of a training.")
@@ -328,7 +328,7 @@ def test_one_seed_has_plain_words_in_place_of_a_verdict(tmp_path):
 
 def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_terminal(tmp_path):
     long = [write_run(tmp_path / str(n), Fake({"training.seed": n, "cluster.workers": 1 + n % 8})) for n in range(40)]
-    other = Fake({"training.mode": "sync", "model.name": "airbench"}, examples=99_999, dataset_kind="synthetic")
+    other = Fake({"mode.name": "sync", "model.name": "airbench"}, examples=99_999, dataset_kind="synthetic")
     with pytest.raises(UserError) as error:
         write_report([*long, write_run(tmp_path / "other", other)], tmp_path / "report")
     told = str(error.value)
@@ -402,7 +402,7 @@ def test_measured_staleness_is_held_against_the_number_of_workers_less_one(tmp_p
 
 def test_a_bound_that_was_exceeded_is_told(tmp_path):
     rows = ((1, 0, 0, 0, 0, 1, 2, 2, 3), (2, 4, 1, 0, 0, 1, 2, 2, 4))
-    run = write_run(tmp_path / "run", Fake({"training.mode": "bounded"}, rows=rows))
+    run = write_run(tmp_path / "run", Fake({"mode.name": "bounded"}, rows=rows))
     [line] = sentences([run])["Staleness that was measured"]
     assert line.endswith("at most 4; the bound of 3 was EXCEEDED.")
 
@@ -463,7 +463,7 @@ def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path
     ],
 )
 def test_runs_that_differ_in_a_setting_that_is_not_the_arms_own_are_refused(tmp_path, setting, value, named):
-    settings = [{"training.mode": "sync"}, {"training.mode": "async", setting: value}]
+    settings = [{"mode.name": "sync"}, {"mode.name": "async", setting: value}]
     roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
     records = [read_record(root) for root in roots]
     with pytest.raises(UserError, match=named):
@@ -473,11 +473,11 @@ def test_runs_that_differ_in_a_setting_that_is_not_the_arms_own_are_refused(tmp_
 
 def test_settings_that_are_an_arms_own_may_differ(tmp_path):
     settings = [
-        {"training.mode": "sync"},
-        {"training.mode": "async", "optimizer.learning_rate": 0.003, "optimizer.momentum": 0.5},
-        {"training.mode": "bounded", "training.max_staleness": 2, "cluster.workers": 4},
-        {"training.mode": "async", "training.simulate_workers": 8, "training.staleness_method": "dc_constant",
-         "delay_compensation.strength": 2.0},
+        {"mode.name": "sync"},
+        {"mode.name": "async", "optimizer.learning_rate": 0.003, "optimizer.momentum": 0.5},
+        {"mode.name": "bounded", "mode.max_staleness": 2, "cluster.workers": 4},
+        {"mode.name": "async", "mode.simulate_workers": 8, "staleness.method": "dc_constant",
+         "staleness.strength": 2.0},
     ]  # fmt: skip
     records = [read_record(write_run(tmp_path / str(number), Fake(each))) for number, each in enumerate(settings)]
     assert check(records, make_groups(records), force=False) == []
@@ -487,7 +487,7 @@ def test_settings_that_are_an_arms_own_may_differ(tmp_path):
 def test_runs_of_another_machine_tensorflow_or_commit_are_compared_with_a_word_on_top(tmp_path, what):
     machine = {"processor": "A Xeon", "tensorflow": "2.20.0", "commit": "392b7299c0de"}
     roots = [
-        write_run(tmp_path / mode, Fake({"training.mode": mode}, machine=machine | changes))
+        write_run(tmp_path / mode, Fake({"mode.name": mode}, machine=machine | changes))
         for mode, changes in (("sync", {}), ("async", {what: "another"}))
     ]
     records = [read_record(root) for root in roots]
@@ -496,8 +496,8 @@ def test_runs_of_another_machine_tensorflow_or_commit_are_compared_with_a_word_o
 
 
 def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top(tmp_path):
-    settings = [{"training.mode": mode, "cluster.pin_workers": "auto"} for mode in ("sync", "async", "single")]
-    records = [read_record(write_run(tmp_path / each["training.mode"], Fake(each))) for each in settings]
+    settings = [{"mode.name": mode, "cluster.pin_workers": "auto"} for mode in ("sync", "async", "single")]
+    records = [read_record(write_run(tmp_path / each["mode.name"], Fake(each))) for each in settings]
     (said,) = check(records, make_groups(records), force=False)
     assert "differ in whether workers keep to cores of their own: false, true" in said
     assert check(records[1:], make_groups(records[1:]), force=False) == []
@@ -505,7 +505,7 @@ def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top
 
 def test_learning_rates_that_were_only_scaled_are_said_on_top_and_shown_in_the_table(tmp_path):
     scaled = {"training.batch_size_per_worker": 384, "optimizer.learning_rate": 0.003}
-    settings = [{"training.mode": "async"}, {"training.mode": "async"} | scaled]
+    settings = [{"mode.name": "async"}, {"mode.name": "async"} | scaled]
     records = [read_record(write_run(tmp_path / str(number), Fake(each))) for number, each in enumerate(settings)]
     groups = make_groups(records)
     (said,) = warn_of_scaled(groups)
@@ -558,8 +558,8 @@ def test_the_printed_table_has_a_row_for_each_group(written):
 
 def test_the_printed_tables_show_every_number_unbroken_in_80_columns(tmp_path):
     ledger = tuple((100 + worker, 31, worker, 0, 0, 1, 2, 2, 10 + worker) for worker in range(8))
-    settings = {"cluster.workers": 8, "cluster.straggler": "random:gamma", "training.simulate_workers": 30}
-    settings |= {"training.staleness_method": "gap_aware"}
+    settings = {"cluster.workers": 8, "cluster.straggler": "random:gamma", "mode.simulate_workers": 30}
+    settings |= {"staleness.method": "gap_aware"}
     ends = [(0.7, 1234.5), (0.5, 2345.6), (0.9, 1000.0)]
     roots = [
         write_run(

@@ -58,8 +58,9 @@ def run_dir(tmp_path, dataset):
 @pytest.fixture(scope="module")
 def network():
     """The network, its flat length, and a random setting of its weights."""
-    from ps_cluster.models.flat import flatten
     from ps_cluster.models.registry import build
+
+    from ps_cluster.models.flat import flatten
 
     model = build("tutorial_cnn", len(CLASSES), precision="float32", seed=1)
     return model, flatten(model.trainable_variables)

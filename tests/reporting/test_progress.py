@@ -172,7 +172,7 @@ def test_best_score_stays_beside_the_last():
 
 
 def in_mode(mode, tasks=TASKS, **changes) -> RunState:
-    settings = {"training.mode": mode, "optimizer.rule": "sgd", **changes}
+    settings = {"mode.name": mode, "optimizer.rule": "sgd", **changes}
     return RunState(config(**settings), RUN_DIR, REAL, tasks=tasks)
 
 
@@ -223,7 +223,7 @@ def test_time_left_counts_the_images_of_an_update_in_its_mode(mode, images_per_u
 
 
 def test_total_is_that_of_the_configuration_until_a_row_tells_it():
-    run = RunState(config(**{"training.steps": None, "training.epochs": 1, "training.mode": "sync"}), RUN_DIR, REAL)
+    run = RunState(config(**{"training.steps": None, "training.epochs": 1, "mode.name": "sync"}), RUN_DIR, REAL)
     assert run.total == round(50_000 / (3 * 128))
 
 

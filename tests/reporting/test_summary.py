@@ -81,7 +81,7 @@ ONE_SCORE = {"validation_accuracy": None, "augmented_test_accuracy": None}
 
 def reshape(run_dir: RunDir, mode: str, members: dict[str, list[int]], **result) -> None:
     """Makes it a run in another mode, of the pids `members`, with another result."""
-    overrides = {"data.dataset": "cifar10", "model.precision": "bfloat16", "training.mode": mode}
+    overrides = {"data.dataset": "cifar10", "model.precision": "bfloat16", "mode.name": mode}
     write_whole(run_dir.config, build_config(None, overrides).to_yaml())
     tasks = [
         {"type": kind, "index": index, "pid": pid, "address": f"127.0.0.1:{40000 + pid}"}
@@ -346,7 +346,7 @@ def test_closing_table_fits_a_narrow_terminal_but_for_the_paths(run_dir):
 
 def test_summary_says_how_the_run_was_disturbed_and_what_was_done_about_it(run_dir):
     overrides = {
-        "cluster.straggler": "1:5x", "training.simulate_workers": 16, "training.staleness_method": "gap_aware",
+        "cluster.straggler": "1:5x", "mode.simulate_workers": 16, "staleness.method": "gap_aware",
         "data.dataset": "cifar10", "model.precision": "float32",
     }  # fmt: skip
     write_whole(run_dir.config, build_config(None, overrides).to_yaml())

@@ -70,8 +70,8 @@ def test_a_check_takes_the_cluster_of_the_run(tmp_path, base):
 def test_runs_that_tell_too_little_are_refused(tmp_path, base):
     with pytest.raises(UserError, match="too few to calibrate"):
         calibrated(tmp_path / "short", base, steps=8)
-    with pytest.raises(UserError, match="training.mode: got 'sync-ps': it needs async"):
-        calibrated(tmp_path / "rounds", base, training__mode="sync-ps")
+    with pytest.raises(UserError, match="mode.name: got 'sync-ps': it needs async"):
+        calibrated(tmp_path / "rounds", base, mode__name="sync-ps")
     summary = tmp_path / "short/summary.json"
     summary.write_text(json.dumps(json.loads(summary.read_text()) | {"processes": []}))
     with pytest.raises(UserError, match="processes: got none"):

@@ -1,8 +1,8 @@
 import pytest
 
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.simulation import ring
 from ps_cluster.simulation.prediction import predict
-from ps_cluster.training.straggler_config import parse_stragglers
 
 
 def test_a_ring_sends_almost_twice_the_gradient_in_twice_as_many_turns_as_there_are_others(costs, cluster):

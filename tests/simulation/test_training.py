@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.simulation.prediction import predict, simulate
-from ps_cluster.training.straggler_config import parse_stragglers
 
 EVERYTHING = {
     "steps_per_dispatch": 4, "pull_fixed_seconds": 0.01, "pull_seconds_per_parameter": 1e-5, "push_fixed_seconds": 0.02,

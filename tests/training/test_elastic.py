@@ -12,10 +12,10 @@ FACTORS = np.array([1, 2, 0, 1, 1, 1, 0.5], np.float32)
 NOTHING = np.zeros(0, np.float32)
 CONFIG = build_config(
     overrides={
-        "training.mode": "elastic",
+        "mode.name": "elastic",
         "optimizer.rule": "sgd",
         "optimizer.weight_decay": DECAY,
-        "elastic.local_steps": PERIOD,
+        "mode.local_steps": PERIOD,
     }
 )
 

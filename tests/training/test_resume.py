@@ -83,7 +83,7 @@ def test_a_configuration_of_an_earlier_version_is_refused(resumed):
 
 def test_updates_are_counted_where_each_takes_several_steps(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
-    config = build_config(None, {"model.name": "tutorial_cnn", "training.mode": "sync", "training.steps": 4})
+    config = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "sync", "training.steps": 4})
     checkpoint = checkpoints.Checkpoint(4, arrays_of(12), meta_of(config, begun=4))
     checkpoints.save(run_dir.checkpoints, checkpoint, keep=1)
     assert newest_checkpoint(config, run_dir, 1000, notify=pytest.fail).step == 4

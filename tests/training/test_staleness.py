@@ -37,8 +37,8 @@ class Server:
                 "optimizer.rule": rule,
                 "optimizer.momentum": MOMENTUM,
                 "optimizer.weight_decay": decay,
-                "delay_compensation.strength": STRENGTH,
-                "delay_compensation.decay": MEAN_DECAY,
+                "staleness.strength": STRENGTH,
+                "staleness.decay": MEAN_DECAY,
             }
         )
         with tf.device("/device:CPU:0"):
@@ -365,8 +365,8 @@ def test_the_corrected_momentum_and_that_of_asynchrony_lead_to_the_one_asked_for
 
 @pytest.mark.parametrize("name", CORRECTING)
 def test_a_slice_does_with_every_method_what_numpy_does(name):
-    settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "training.staleness_method": name}
-    settings |= {"delay_compensation.strength": STRENGTH, "delay_compensation.decay": MEAN_DECAY}
+    settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "staleness.method": name}
+    settings |= {"staleness.strength": STRENGTH, "staleness.decay": MEAN_DECAY}
     config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})
     store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=50)
     pull, push = (tf.function(part, autograph=False) for part in (lambda w: vars(store.pull(w)), store.push))
@@ -396,7 +396,7 @@ def test_a_slice_does_with_every_method_what_numpy_does(name):
     ("method", "simulated", "momentum"), [("momentum", 8, 0.025), ("momentum", None, 0.9 - 2 / 3), ("none", 8, 0.9)]
 )
 def test_momentum_is_corrected_for_the_workers_that_staleness_comes_from(method, simulated, momentum):
-    values = {"training.staleness_method": method, "training.simulate_workers": simulated}
+    values = {"staleness.method": method, "mode.simulate_workers": simulated}
     config = build_config(overrides=values | {"optimizer.rule": "momentum", "optimizer.momentum": 0.9})
     expected = config.optimizer.model_copy(update={"momentum": pytest.approx(momentum)})
     assert effective_optimizer(config) == expected
@@ -406,7 +406,7 @@ def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
     weights = {}
     for method, momentum in (("momentum", 0.9), ("none", corrected_momentum(0.9, 3))):
         settings = {"optimizer.rule": "momentum", "optimizer.momentum": momentum, "optimizer.weight_decay": 0.0}
-        config = build_config(overrides=settings | {"model.precision": "float32", "training.staleness_method": method})
+        config = build_config(overrides=settings | {"model.precision": "float32", "staleness.method": method})
         store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=5)
         for step in range(5):
             row = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"learning_rate": RATE}

@@ -37,7 +37,7 @@ class Workers:
         self.images = (shift + scale * generator.normal(size=[batches, 4, 2, 2, CHANNELS])).astype(np.float32)
         length = len(network.keep)
         self.store = make_store(statistics=length, keep=network.keep**local_steps, steps=updates)
-        config = build_config().with_values({"elastic.local_steps": local_steps})
+        config = build_config().with_values({"mode.local_steps": local_steps})
         local = LocalSteps(self._one_step, config, np.ones(1, np.float32), network.keep)
         nothing = tf.zeros([LENGTH])
         # As graphs: a critical section outside of one is built anew every time.

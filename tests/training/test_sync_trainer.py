@@ -13,7 +13,7 @@ from tests.helpers.stores import make_store, state_of
 def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
-    values = {"training.mode": "sync", "cluster.workers": 1, "cluster.wire": "bfloat16"}
+    values = {"mode.name": "sync", "cluster.workers": 1, "cluster.wire": "bfloat16"}
     fresh = np.array([1.2345678, 1e-3, -77.7777], np.float32)
 
     def compute(step, weights, statistics):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 
+from ps_cluster.catalogue.task_types import CHIEF, EVALUATOR, PS, WORKER
 from ps_cluster.chaos.kind import FaultKind
 from ps_cluster.chaos.kinds.clock import ClockSetBack
 from ps_cluster.chaos.kinds.deaths import Signalled
@@ -12,7 +13,6 @@ from ps_cluster.chaos.kinds.forking import ForkServerStopped
 from ps_cluster.chaos.kinds.hang_up import HangUp
 from ps_cluster.chaos.kinds.limits import OutOfMemory, Throttled
 from ps_cluster.chaos.kinds.link import LinkCut, LinkSlow
-from ps_cluster.cluster.topology import CHIEF, EVALUATOR, PS, WORKER
 
 KINDS: tuple[FaultKind, ...] = (
     Signalled("kill worker", (WORKER,), signal.SIGKILL),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from ps_cluster.catalogue.task_types import OnDeaths
 from ps_cluster.chaos.kind import FaultKind, Injection, Scene
 from ps_cluster.chaos.signs import signs_after_deaths
-from ps_cluster.cluster.policy import OnDeaths
 
 
 class Death(FaultKind):

@@ -6,10 +6,10 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+from ps_cluster.catalogue.task_types import OnDeaths
 from ps_cluster.chaos.inside import MOUNTS, inside
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, NotAllowed, Run, Scene
 from ps_cluster.chaos.signs import NewFile, TrainingBack
-from ps_cluster.cluster.policy import OnDeaths
 
 FULL, NO_INODES = "size=4k", "nr_inodes=1"  # options of tmpfs; the one inode is that of the folder
 NOTICED_WITHIN_S = 30.0

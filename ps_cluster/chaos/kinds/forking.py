@@ -6,11 +6,11 @@ import signal
 from collections.abc import Mapping
 from pathlib import Path
 
+from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.chaos.kind import Injection, Scene
 from ps_cluster.chaos.kinds.deaths import Death
 from ps_cluster.chaos.signs import FileGone, signs_after_deaths
 from ps_cluster.cluster.fork_server import STOP_VARIABLE
-from ps_cluster.cluster.topology import WORKER
 
 
 class ForkServerStopped(Death):

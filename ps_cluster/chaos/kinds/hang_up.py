@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 
+from ps_cluster.catalogue.task_types import OnDeaths
 from ps_cluster.chaos.kind import FaultKind, Injection, Run, Scene
 from ps_cluster.chaos.signs import TrainingBack
-from ps_cluster.cluster.policy import OnDeaths
 
 
 class HangUp(FaultKind):

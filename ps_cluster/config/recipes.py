@@ -11,6 +11,8 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from ps_cluster.catalogue.modes import MODES as MODES_OF_TRAINING
+from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 
@@ -64,12 +66,14 @@ def found_for(table: Sequence[Found], settings: Layer, user: Layer) -> Layer:
       user: what the user has set of them. Whoever chooses a rate, a momentum or a rule gets nothing of the table.
     """
     own = user.get("optimizer")
-    training, cluster = settings.get("training"), settings.get("cluster")
-    if not all(isinstance(section, Mapping) for section in (training, cluster, own or {})):
+    training, cluster, chosen = (settings.get(name) for name in ("training", "cluster", "mode"))
+    if not all(isinstance(section, Mapping) for section in (training, cluster, chosen, own or {})):
         return {}  # refused where everything is validated
     if any(name in (own or {}) for name in BELONG_TOGETHER):
         return {}
-    mode = training.get("mode")
-    workers = 1 if mode == "single" else cluster.get("workers")
+    mode = chosen.get("name")
+    if mode not in MODES_OF_TRAINING:
+        return {}
+    workers = cluster.get("workers") if WORKER in MODES_OF_TRAINING[mode].tasks else 1
     place = (mode, workers, training.get("batch_size_per_worker"))
     return next((found.layer() for found in table if found.place == place), {})

@@ -1,0 +1,121 @@
+"""Load what others bring: the name of something in a Python file, or an entry point of an installed package.
+
+A file is only run when the user has named it on the command line, by an option or in the file given with --config. A run
+directory or a checkpoint may name one too, and may come from somebody else: that alone never runs it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+from importlib import metadata
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NamedTuple
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.plain_text import one_line
+
+TRUSTED = "PS_CLUSTER_CODE"  # the trusted files, for the processes that a command starts; os.pathsep between them
+_REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
+
+
+class Reference(NamedTuple):
+    """Something that a Python file defines at its top level."""
+
+    file: Path
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.file}:{self.name}"
+
+
+def parse(text: str) -> Reference | None:
+    """Return the file and name of `path/to/file.py:name`, None for any other text."""
+    match = _REFERENCE.fullmatch(text)
+    return Reference(Path(match["file"]), match["name"]) if match else None
+
+
+def absolute(text: str, folder: Path) -> str:
+    """Return a reference with its file's whole path, as seen from `folder`; any other text as it is."""
+    reference = parse(text)
+    if reference is None:
+        return text
+    file = Path(os.path.normpath(folder.absolute() / reference.file.expanduser()))
+    return str(Reference(file, reference.name))
+
+
+def trust(file: Path) -> None:
+    """Let `file` be run, here and in every process that is started from here: the user has named it."""
+    files = dict.fromkeys([*_trusted(), str(file.absolute())])
+    os.environ[TRUSTED] = os.pathsep.join(files)
+
+
+def is_trusted(file: Path) -> bool:
+    """Return whether the user has named `file`."""
+    return str(file.absolute()) in _trusted()
+
+
+def load(reference: Reference) -> Any:
+    """Run the file, once, and return what it defines under the name.
+
+    Raises:
+      UserError: the user did not name the file, it can't be read or run, or it defines no such name.
+    """
+    if not is_trusted(reference.file):
+        raise UserError(
+            f"'{reference}' is code that a run directory names, and nobody else: look at it, and add --code "
+            f"'{reference.file}' to let it run"
+        )
+    module = _module(reference)
+    if not hasattr(module, reference.name):
+        raise UserError(f"'{reference}': the file defines no '{reference.name}'")
+    return getattr(module, reference.name)
+
+
+def entry_point_names(group: str) -> list[str]:
+    """Return the names that installed packages have registered in `group`."""
+    return sorted({point.name for point in metadata.entry_points(group=group)})
+
+
+def load_entry_point(group: str, name: str) -> Any:
+    """Return what an installed package has registered. Raises UserError where it can't be loaded."""
+    (point, *_) = metadata.entry_points(group=group, name=name)
+    try:
+        return point.load()
+    except Exception as error:
+        raise UserError(f"'{name}' of the entry points '{group}' ({point.value}) can't be loaded: {_told(error)}") from error
+
+
+def _trusted() -> list[str]:
+    return [name for name in os.environ.get(TRUSTED, "").split(os.pathsep) if name]
+
+
+def _module(reference: Reference) -> ModuleType:
+    """Import the file under a name of its own. Files beside it can be imported by it."""
+    path = str(reference.file)
+    name = f"ps_cluster_door_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
+    if name in sys.modules:
+        return sys.modules[name]
+    if not reference.file.is_file():
+        raise UserError(f"'{reference}': there is no file '{reference.file}'")
+    spec = importlib.util.spec_from_file_location(name, path)
+    assert spec is not None and spec.loader is not None  # of every name that ends in .py
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    folder = str(reference.file.parent)
+    if folder not in sys.path:
+        sys.path.append(folder)
+    try:
+        spec.loader.exec_module(module)
+    except Exception as error:
+        del sys.modules[name]
+        raise UserError(f"'{reference}': the file can't be run: {_told(error)}") from error
+    return module
+
+
+def _told(error: Exception) -> str:
+    return one_line(f"{type(error).__name__}: {error}", 500)

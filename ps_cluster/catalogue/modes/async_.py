@@ -1,0 +1,53 @@
+"""Mode async: nobody waits for anybody."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from ps_cluster.catalogue.modes.mode import Mode, ModeSettings
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
+
+
+class AsyncSettings(ModeSettings):
+    simulate_workers: int | None = Field(
+        default=None,
+        ge=1,
+        le=1000,
+        description="Emulate the staleness of k workers: each pull returns the weights from k - W versions ago.",
+    )
+
+
+class Async(Mode):
+    name = "async"
+    says = "each gradient is applied as it arrives"
+    Settings = AsyncSettings
+    pins_workers = True
+    ignores = frozenset()
+    is_simulated = True
+
+    def check(self, config: RunConfig) -> None:
+        super().check(config)
+        wanted = config.mode.simulate_workers
+        if wanted is not None and wanted < config.cluster.workers:
+            raise ValueError(
+                f"mode.simulate_workers: got {wanted}: it needs at least cluster.workers, {config.cluster.workers}"
+            )
+
+    def delay(self, config: RunConfig) -> int:
+        return self.emulated_workers(config) - config.training_workers
+
+    def emulated_workers(self, config: RunConfig) -> int:
+        return config.mode.simulate_workers or config.training_workers
+
+    def expected_staleness(self, config: RunConfig) -> int | None:
+        return self.emulated_workers(config) - 1
+
+    def label(self, config: RunConfig) -> str:
+        return self.name if config.mode.simulate_workers is None else f"{self.name} k={config.mode.simulate_workers}"
+
+
+ASYNC = Async()

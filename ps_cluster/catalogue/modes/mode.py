@@ -1,0 +1,131 @@
+"""The base of all modes: everything in which one may differ from plain asynchronous training."""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import AfterValidator
+
+from ps_cluster.catalogue.settings import Section
+from ps_cluster.catalogue.task_types import CHIEF, ON_DEATH, PS, WORKER, OnDeaths
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
+
+
+class Waits(Enum):
+    """For what a worker may have to wait."""
+
+    FOR_NOBODY = "nobody"
+    FOR_A_BOUND = "a bound on how far it may be ahead, or an update behind"
+    IN_ROUNDS = "all other workers' gradients of a round, on the parameter server"
+    FOR_ALL_REDUCE = "all other workers, in each all-reduce"
+
+
+def _known(name: str) -> str:
+    from ps_cluster.catalogue.modes import MODES  # it imports this module first
+
+    return MODES.check_name(name)
+
+
+class ModeSettings(Section):
+    """The section `mode` of a configuration. A mode with settings of its own adds them in a subclass, with defaults."""
+
+    name: Annotated[str, AfterValidator(_known)]
+
+
+class Mode:
+    """How the gradients of the workers become updates. Subclass it, and override in what yours differs.
+
+    Attributes:
+      name: by which it is chosen.
+      says: what it does, in one sentence for --help.
+      Settings: the section `mode`, with the settings of its own.
+      tasks: the types of tasks in its cluster, none of which may be missing.
+      most_parameter_servers: how many it works with; None: any number.
+      waits: for what a worker may have to wait.
+      is_stale: whether an update may come from older weights than those that it is applied to.
+      pins_workers: whether `cluster.pin_workers: auto` keeps each worker to cores of its own.
+      on_death: what follows from the death of a task, by its type.
+      ignores: settings and whole sections, as dotted keys, that it has no use for, beside those of tasks it has not.
+      own_rule: the only optimizer rule that it works with; None: any.
+      unlabelled: settings of its own that `label` says nothing of.
+      is_simulated: whether `simulate` can predict it.
+      trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…)`, for the task that
+        leads; in modes without a parameter server for every task.
+      slice: "module:class" of what a parameter server holds, a `training.slice.Slice`.
+      work: "module:class" of the work that the chief hands out, a `training.work.Work`.
+      step: "module:class" that makes a worker's step from a `TrainStep`; None: it is one.
+    """
+
+    name = ""
+    says = ""
+    Settings: type[ModeSettings] = ModeSettings
+    tasks: tuple[str, ...] = (CHIEF, PS, WORKER)
+    most_parameter_servers: int | None = None
+    waits = Waits.FOR_NOBODY
+    is_stale = True
+    pins_workers = False
+    on_death: OnDeaths = ON_DEATH
+    ignores: frozenset[str] = frozenset({"staleness"})
+    own_rule: str | None = None
+    unlabelled: frozenset[str] = frozenset()
+    is_simulated = False
+    trainer: Any = "ps_cluster.training.async_trainer:train"
+    slice: Any = "ps_cluster.training.slice:Slice"
+    work: Any = "ps_cluster.training.work:Steps"
+    step: Any = None
+
+    @property
+    def has_parameter_servers(self) -> bool:
+        """Whether chief, parameter servers and workers are processes of their own."""
+        return PS in self.tasks
+
+    @property
+    def trainer_type(self) -> str:
+        """The type of the tasks that compute gradients."""
+        return WORKER if WORKER in self.tasks else CHIEF
+
+    @property
+    def averages(self) -> bool:
+        """Whether an update is the mean of all workers' gradients, each of a step id of its own."""
+        return self.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError, which names the setting and its value, for settings that do not fit together."""
+        servers = config.cluster.parameter_servers
+        if self.most_parameter_servers is not None and servers > self.most_parameter_servers:
+            raise ValueError(
+                f"cluster.parameter_servers: got {servers}: mode {self.name} works with {self.most_parameter_servers}"
+            )
+        if self.own_rule is not None and config.optimizer.rule != self.own_rule:
+            raise ValueError(f"optimizer.rule: got '{config.optimizer.rule}': mode {self.name} needs {self.own_rule}")
+
+    def late_workers(self, config: RunConfig) -> int:
+        """Workers whose gradients may come too late for an update and are dropped."""
+        return 0
+
+    def batches_per_step(self, config: RunConfig) -> int:
+        """Batches behind one step id."""
+        return 1
+
+    def delay(self, config: RunConfig) -> int:
+        """Versions by which weights are older than they are when a worker pulls them."""
+        return 0
+
+    def emulated_workers(self, config: RunConfig) -> int:
+        """Workers whose staleness updates have, which may be more than there are."""
+        return config.training_workers
+
+    def expected_staleness(self, config: RunConfig) -> int | None:
+        """Return the mean staleness that equally fast workers would come to; None where there is no such rule."""
+        return None
+
+    def most_staleness(self, config: RunConfig) -> int | None:
+        """The bound on the staleness of every update; None: there is none."""
+        return None if self.is_stale else 0
+
+    def label(self, config: RunConfig) -> str:
+        """Name the mode with those of its settings that make it another method, e.g. "bounded s=2"."""
+        return self.name

@@ -1,0 +1,16 @@
+"""Mode single: one process that trains by itself, to hold the others against."""
+
+from __future__ import annotations
+
+from ps_cluster.catalogue.modes.mode import Mode
+from ps_cluster.catalogue.task_types import CHIEF
+
+
+class Single(Mode):
+    name = "single"
+    says = "one process trains by itself"
+    tasks = (CHIEF,)
+    is_stale = False
+
+
+SINGLE = Single()

@@ -1,0 +1,21 @@
+"""Mode sync: synchronous training by all-reduce between the workers, without parameter servers."""
+
+from __future__ import annotations
+
+from ps_cluster.catalogue.modes.mode import Mode, Waits
+from ps_cluster.catalogue.task_types import ON_DEATH, WORKER, OnDeath
+
+
+class Sync(Mode):
+    name = "sync"
+    says = "all workers average each gradient by all-reduce, without parameter servers"
+    tasks = (WORKER,)
+    waits = Waits.FOR_ALL_REDUCE
+    is_stale = False
+    # Each all-reduce waits for every worker, and the strategy takes no new one in the place of one that died.
+    on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
+    is_simulated = True
+    trainer = "ps_cluster.training.sync_trainer:train"
+
+
+SYNC = Sync()

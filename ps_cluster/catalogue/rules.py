@@ -1,0 +1,90 @@
+"""The optimizer rules: how a parameter server changes its weights with one gradient."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, Field, field_validator
+
+from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.catalogue.settings import LARGEST_FACTOR, Factor, Momentum, Section
+
+SMALLEST_EPSILON = 1e-30
+MOST_FACTORS = 100
+
+
+class LearningRateFactor(Section):
+    # No regular expression: of some, a search takes longer than anybody waits.
+    match: str = Field(max_length=100, pattern=r"^[A-Za-z0-9_/*?-]+$")
+    factor: Factor
+
+    @field_validator("match", mode="before")
+    @classmethod
+    def _is_a_pattern(cls, pattern: Any) -> Any:
+        allowed = set("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_/*?-")
+        if isinstance(pattern, str) and (not pattern or set(pattern) - allowed):
+            raise ValueError("write a part of a variable's path: letters, digits, _ - / and, for any others, ? and *")
+        return pattern
+
+
+class RuleSettings(Section):
+    """The section `optimizer` of a configuration. A rule with settings of its own adds them in a subclass, with defaults."""
+
+    rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))]
+    learning_rate: float = Field(gt=0, le=LARGEST_FACTOR)
+    weight_decay: Factor
+    learning_rate_factors: tuple[LearningRateFactor, ...] = Field(strict=False, max_length=MOST_FACTORS)
+
+
+class OptimizerRule:
+    """An optimizer. Subclass it, and override in what yours differs.
+
+    Attributes:
+      name: by which it is chosen.
+      Settings: the section `optimizer`, with the settings of its own.
+      update: "module:class" of what changes a slice's weights, a `training.update_rules.UpdateRule`.
+    """
+
+    name = ""
+    Settings: type[RuleSettings] = RuleSettings
+    update: Any = "ps_cluster.training.update_rules:Sgd"
+
+
+class Sgd(OptimizerRule):
+    name = "sgd"
+
+
+class MomentumSettings(RuleSettings):
+    momentum: Momentum = Field(default=0.9, description="Asynchrony adds momentum of its own.")
+
+
+class WithMomentum(OptimizerRule):
+    name = "momentum"
+    Settings = MomentumSettings
+    update = "ps_cluster.training.update_rules:Momentum"
+
+
+class Nesterov(OptimizerRule):
+    name = "nesterov"
+    Settings = MomentumSettings
+    update = "ps_cluster.training.update_rules:Nesterov"
+
+
+class AdamSettings(MomentumSettings):
+    momentum: Momentum = Field(default=0.9, description="beta_1 of Adam.")
+    beta_2: float = Field(default=0.999, ge=0, lt=1)
+    epsilon: float = Field(default=1e-7, ge=SMALLEST_EPSILON, le=LARGEST_FACTOR)
+
+
+class Adam(OptimizerRule):
+    name = "adam"
+    Settings = AdamSettings
+    update = "ps_cluster.training.update_rules:Adam"
+
+
+SGD = Sgd()
+MOMENTUM = WithMomentum()
+NESTEROV = Nesterov()
+ADAM = Adam()
+
+RULES = Kinds("optimizer rule", OptimizerRule, "ps_cluster.catalogue.rules", "ps_cluster.optimizer_rules")

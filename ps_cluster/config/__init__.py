@@ -1,0 +1,24 @@
+"""What the user asked for: the configuration of a run, typed and validated in one place. No TensorFlow."""
+
+from ps_cluster.config.layers import build_config, load_config, parse_assignment, rates_found
+from ps_cluster.config.schema import (
+    LONGEST_SECONDS,
+    MOST_PARAMETER_SERVERS,
+    MOST_WORKERS,
+    MOST_WORKERS_OF_A_CLUSTER,
+    RunConfig,
+)
+from ps_cluster.config.shipped import CONFIG_FOLDER
+
+__all__ = [
+    "CONFIG_FOLDER",
+    "LONGEST_SECONDS",
+    "MOST_PARAMETER_SERVERS",
+    "MOST_WORKERS",
+    "MOST_WORKERS_OF_A_CLUSTER",
+    "RunConfig",
+    "build_config",
+    "load_config",
+    "parse_assignment",
+    "rates_found",
+]

@@ -1,0 +1,154 @@
+"""Join the layers of settings to a configuration: defaults, the network's recipe, a file, the command's options.
+
+The defaults stand in configs/default.yaml; those of settings that belong to one mode, network, … stand with it, in
+catalogue/. Later layers win: default.yaml, the recipe of the network (configs/models/<model>.yaml), what that has under `modes`
+for the mode, workers and batch (recipes.py), the user's file, `--set key=value` and the command's own options.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from ps_cluster.catalogue import doors
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.config import recipes
+from ps_cluster.config.schema import RunConfig, fitted
+from ps_cluster.config.sections import CHOSEN, users, without_strangers
+from ps_cluster.config.shipped import CONFIG_FOLDER
+from ps_cluster.config.trees import Layer, flat, merged, nested
+from ps_cluster.config.uses import check_used, listed
+from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.validation import first_error
+from ps_cluster.files.yaml_files import parse_yaml, read_yaml
+
+_ALL_SETTINGS = "configs/default.yaml"
+
+
+def build_config(file: Path | None = None, overrides: Layer | None = None) -> RunConfig:
+    """Return the configuration from all its layers, in the user's own words: code that they name may be run.
+
+    Args:
+      file: a YAML file that overrides the defaults, or None.
+      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; the last word.
+    Raises:
+      UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or one that the mode does
+        not use. A file may repeat the defaults: that of a finished run holds every setting.
+    """
+    from_file = _trusted(read_yaml(file), file.absolute().parent) if file else {}
+    from_options = _trusted(nested(overrides or {}), Path.cwd())
+    user = merged(from_file, from_options)
+    base = _defaults(user)
+    whole = merged(base, user)
+    given_here, defaults = flat(from_options), flat(base)
+    changed = {key: value for key, value in flat(from_file).items() if value != defaults.get(key)}
+    try:
+        config = fitted(whole)
+    except ValidationError as error:
+        origin = _origin(error, file, given_here)
+        raise UserError(_of_another(error, whole, origin) or first_error(error, origin, _ALL_SETTINGS)) from error
+    _check_used(config.mode.name, given_here, changed, file)
+    return config
+
+
+def load_config(file: Path) -> RunConfig:
+    """Return a complete configuration, as a run has written it down."""
+    tree = read_yaml(file)
+    try:
+        return fitted(tree)
+    except ValidationError as error:
+        raise UserError(first_error(error, str(file), _ALL_SETTINGS)) from error
+
+
+def rates_found(config: RunConfig) -> recipes.Found | None:
+    """Return what the recipe of its network has for the mode, workers and batch of a configuration, used or not."""
+    place = (config.mode.name, config.training_workers, config.training.batch_size_per_worker)
+    _, found = _recipe(config.model.name)
+    return next((rates for rates in found if rates.place == place), None)
+
+
+def parse_assignment(text: str) -> tuple[str, Any]:
+    """`'optimizer.learning_rate=0.1'` → `('optimizer.learning_rate', 0.1)`; the value is read as YAML."""
+    key, separator, value = text.partition("=")
+    if not separator or not re.fullmatch(r"\w+(\.\w+){1,9}", key.strip()):
+        raise UserError(f"--set {text!r:.300}: write it as section.key=value, e.g. optimizer.learning_rate=0.1")
+    try:
+        return key.strip(), parse_yaml(value)
+    except Malformed as error:
+        raise UserError(f"--set {text!r:.300}: the value {error}") from error
+
+
+def _trusted(layer: Layer, folder: Path) -> Layer:
+    """Return a layer of the user's with the whole paths of the code that it names, which may be run from here on."""
+    for section, (key, _) in CHOSEN.items():
+        values = layer.get(section)
+        name = values.get(key) if isinstance(values, dict) else None
+        if isinstance(name, str) and (reference := doors.parse(doors.absolute(name, folder))):
+            doors.trust(reference.file)
+            layer = merged(layer, {section: {key: str(reference)}})
+    return layer
+
+
+def _defaults(user: Layer) -> Layer:
+    """Return the layers under the user's: the defaults, and the recipe of the network that is chosen.
+
+    Settings of another mode, network, … than the one that is chosen are left out.
+    """
+    base = without_strangers(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
+    model = merged(base, user).get("model")
+    layer, found = _recipe(model.get("name") if isinstance(model, dict) else None)
+    base = without_strangers(merged(without_strangers(base, layer), layer), user)
+    return merged(base, recipes.found_for(found, merged(base, user), user))
+
+
+def _recipe(network: Any) -> tuple[Layer, tuple[recipes.Found, ...]]:
+    """Return the recipe of a network, and the rates that it has for single modes; nothing for a network without one."""
+    if network not in NETWORKS:
+        return {}, ()
+    if recipe := NETWORKS[network].recipe:
+        layer, origin = dict(recipe), f"the recipe of network {network}"
+    elif network in NETWORKS.own:
+        file = CONFIG_FOLDER / "models" / f"{network}.yaml"
+        layer, origin = read_yaml(file), str(file)
+    else:
+        return {}, ()
+    return {key: value for key, value in layer.items() if key != recipes.MODES}, recipes.read_modes(layer, origin)
+
+
+def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
+    """Return what is said of a setting that belongs to another mode, network, … than the one that is chosen."""
+    first = error.errors(include_url=False)[0]
+    section, *rest = map(str, first["loc"])
+    if first["type"] != "extra_forbidden" or section not in CHOSEN or len(rest) != 1:
+        return None
+    key, kinds = CHOSEN[section]
+    having = users(section, rest[0])
+    if not having:
+        return None
+    value, chosen = reprlib.repr(first["input"]), tree[section][key]
+    return (
+        f"{origin}: {section}.{rest[0]}: got {value}: {kinds.noun} {chosen} does not use it (it is of "
+        f"{listed(having)}): leave it out"
+    )
+
+
+def _check_used(mode: str, options: dict[str, Any], changed: dict[str, Any], file: Path | None) -> None:
+    """Raise UserError for a setting of the user's that the mode does not use."""
+    for origin, given in (("options", options), (str(file), changed)):
+        try:
+            check_used((mode,), given)
+        except ValueError as error:
+            raise UserError(f"{origin}: {error}") from error
+
+
+def _origin(error: ValidationError, file: Path | None, options: Layer) -> str:
+    """Return where the user has the first wrong value from; of values that don't fit together it may be both."""
+    field = ".".join(str(part) for part in error.errors()[0]["loc"])
+    if file is None or field and any(f"{field}.".startswith(f"{key}.") for key in options):
+        return "options"
+    return str(file) if field or not options else f"{file} and options"

@@ -1,0 +1,228 @@
+"""The sections of a configuration, typed, and what follows from them for a run."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import Field, ValidationError, create_model, field_validator, model_validator
+
+from ps_cluster.catalogue.modes import MODES, Mode, ModeSettings, Waits
+from ps_cluster.catalogue.networks import NetworkSettings
+from ps_cluster.catalogue.rules import RuleSettings
+from ps_cluster.catalogue.schedules import ScheduleSettings
+from ps_cluster.catalogue.settings import Fraction, PathFromText, Section
+from ps_cluster.catalogue.staleness import METHODS, StalenessSettings
+from ps_cluster.catalogue.task_types import WORKER
+from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.config.dispatch_size import dispatch_size
+from ps_cluster.config.sections import chosen_kinds, without_strangers
+from ps_cluster.config.stragglers import parse_stragglers
+from ps_cluster.config.trees import Layer, flat, merged, nested
+from ps_cluster.config.uses import check_switches
+from ps_cluster.errors import UserError
+from ps_cluster.files.validation import first_error
+from ps_cluster.files.yaml_files import dump_yaml
+
+# On one machine. More would only wait for its processors, and for its memory.
+MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
+MOST_WORKERS_OF_A_CLUSTER = 1000
+# Of one worker on a slow, crowded machine. The largest network here does 215 in float32 with a core to itself.
+SLOWEST_EXAMPLES_PER_SECOND = 20.0
+
+# Of a slice's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
+LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
+
+LONGEST_SECONDS = 1e9  # far above all that is of use
+
+
+class Cluster(Section):
+    workers: int = Field(ge=1, le=MOST_WORKERS_OF_A_CLUSTER)
+    parameter_servers: int = Field(ge=1, le=256)
+    evaluator: bool
+    intra_op_threads: int = Field(ge=1, le=256)
+    wire: Literal["auto", "bfloat16", "float32"]
+    steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]
+    straggler: str = Field(max_length=200)
+    pin_workers: Literal["auto", True, False]
+    isolation: Literal["auto", "require", "off"]
+
+    @field_validator("straggler")
+    @classmethod
+    def _stragglers_are_known(cls, text: str) -> str:
+        parse_stragglers(text)
+        return text.strip()
+
+
+class Data(Section):
+    dataset: Literal["auto", "cifar10", "synthetic"]
+    data_dir: PathFromText | None
+    augmentation: Augmentation
+
+
+class Training(Section):
+    seed: int = Field(ge=0, lt=2**31)
+    batch_size_per_worker: int = Field(ge=1, le=10_000)
+    epochs: float = Field(gt=0, le=100_000)
+    steps: int | None = Field(ge=1, le=1_000_000_000)
+    label_smoothing: Fraction
+
+
+class Lookahead(Section):
+    every_updates: int = Field(ge=0, le=100_000)
+    decay: Fraction
+
+
+class Evaluation(Section):
+    augment_last: bool
+    after_training: bool
+    validation_examples: int = Field(ge=0, le=10_000_000)
+
+
+class Checkpoints(Section):
+    every_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
+    every_epochs: float | None = Field(gt=0, le=100_000)
+    snapshot_every_seconds: float = Field(gt=0, le=LONGEST_SECONDS)
+    keep: int = Field(ge=1, le=1_000_000)
+
+
+class RunConfig(Section):
+    """All settings of a run. The sections of a chosen kind are those of the kind: `chosen.model_for` makes a subclass."""
+
+    mode: ModeSettings
+    staleness: StalenessSettings
+    cluster: Cluster
+    data: Data
+    model: NetworkSettings
+    training: Training
+    optimizer: RuleSettings
+    lookahead: Lookahead
+    schedule: ScheduleSettings
+    checkpoints: Checkpoints
+    evaluation: Evaluation
+
+    @model_validator(mode="after")
+    def _fits_together(self) -> RunConfig:
+        check_switches(self.mode.name, flat(self.model_dump()))
+        self.mode_kind.check(self)
+        METHODS[self.staleness.method].check(self)
+        if not parse_stragglers(self.cluster.straggler).are_among(self.training_workers):
+            raise ValueError(
+                f"cluster.straggler: got '{self.cluster.straggler}': mode {self.mode.name} has workers 0 to "
+                f"{self.training_workers - 1}"
+            )
+        return self
+
+    def check_fits_one_machine(self) -> None:
+        """Raise UserError where there are more tasks than one machine has any use for."""
+        for name, most in (("workers", MOST_WORKERS), ("parameter_servers", MOST_PARAMETER_SERVERS)):
+            if (wanted := getattr(self.cluster, name)) > most:
+                raise UserError(f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: cli.py task")
+
+    @property
+    def mode_kind(self) -> Mode:
+        """The mode of training."""
+        return MODES[self.mode.name]
+
+    @property
+    def on_parameter_servers(self) -> bool:
+        """Return whether chief, parameter servers and workers are processes of their own."""
+        return self.mode_kind.has_parameter_servers
+
+    @property
+    def slices(self) -> int:
+        """Into how many slices the parameters are cut."""
+        return self.cluster.parameter_servers if self.on_parameter_servers else 1
+
+    @property
+    def training_workers(self) -> int:
+        """Processes that compute gradients."""
+        return self.cluster.workers if WORKER in self.mode_kind.tasks else 1
+
+    @property
+    def steps_per_update(self) -> int:
+        """Step ids that are spent on one update: more than one where workers' gradients are averaged."""
+        return self.cluster.workers if self.mode_kind.averages else 1
+
+    @property
+    def gradients_per_update(self) -> int:
+        """Gradients that one update averages; those of backup workers come late and are dropped."""
+        return self.steps_per_update - self.mode_kind.late_workers(self)
+
+    @property
+    def batches_per_step(self) -> int:
+        """Batches behind one step id: more than one where a worker takes local steps."""
+        return self.mode_kind.batches_per_step(self)
+
+    @property
+    def examples_per_step(self) -> int:
+        """Images behind one step id."""
+        return self.training.batch_size_per_worker * self.batches_per_step
+
+    @property
+    def examples_per_update(self) -> int:
+        """Images behind one update."""
+        return self.examples_per_step * self.gradients_per_update
+
+    @property
+    def updates_at_once(self) -> int:
+        """Updates that are only heard of together: a dispatch where all workers take the same, which none may time."""
+        if self.mode_kind.waits is not Waits.FOR_ALL_REDUCE:
+            return 1
+        return dispatch_size(self.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
+    @property
+    def ledger_window(self) -> int:
+        """Return how many steps may be open, or accepted and not yet read by the chief, at a time: a power of 2.
+
+        Enough for all that a worker may be handed before a slow one has ended what it has.
+        """
+        most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.training_workers)
+        at_once = 2 * self.updates_at_once * self.steps_per_update
+        return 1 << (max(most, at_once) - 1).bit_length()
+
+    @property
+    def longest_update_seconds(self) -> float:
+        """How long nothing may be heard of a new update although all is well: what waits for one waits for longer."""
+        own_s = self.examples_per_step / SLOWEST_EXAMPLES_PER_SECOND
+        stragglers = parse_stragglers(self.cluster.straggler)
+        return self.updates_at_once * stragglers.longest_step_s(own_s, self.training_workers, self.training.seed)
+
+    def total_updates(self, train_examples: int) -> int:
+        """Updates of the whole run: `training.steps` where it is set, else those of `epochs` passes over the images."""
+        if self.training.steps is not None:
+            return self.training.steps
+        return max(1, round(self.training.epochs * train_examples / self.examples_per_update))
+
+    def total_steps(self, train_examples: int) -> int:
+        """Step ids of the whole run."""
+        return self.total_updates(train_examples) * self.steps_per_update
+
+    def to_yaml(self) -> str:
+        return dump_yaml(self.model_dump(mode="json"))
+
+    @property
+    def wire(self) -> str:
+        """The dtype of weights and gradients between the processes: "bfloat16" or "float32"."""
+        return self.model.precision if self.cluster.wire == "auto" else self.cluster.wire
+
+    def with_values(self, values: Layer) -> RunConfig:
+        """Return the configuration with some values replaced, e.g. `{"model.precision": "float32"}`; validated again."""
+        own, changes = self.model_dump(mode="json"), nested(values)
+        try:
+            return fitted(merged(without_strangers(own, changes), changes))
+        except ValidationError as error:
+            raise UserError(first_error(error, "configuration", "configs/default.yaml")) from error
+
+
+def fitted(tree: Layer) -> RunConfig:
+    """Return the configuration of complete settings. Raises pydantic's ValidationError, or UserError of a kind's code."""
+    kinds = chosen_kinds(tree)
+    return _class_with(tuple((section, kind.Settings) for section, kind in kinds.items())).model_validate(tree)
+
+
+@lru_cache
+def _class_with(settings: tuple[tuple[str, type[Section]], ...]) -> type[RunConfig]:
+    """Return RunConfig with the sections as what is chosen in them has it."""
+    fields: dict[str, Any] = {section: (kind, ...) for section, kind in settings}
+    return create_model("RunConfig", __base__=RunConfig, **fields)

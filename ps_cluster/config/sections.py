@@ -1,0 +1,69 @@
+"""The sections of a configuration whose settings depend on what is chosen in them."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.catalogue.rules import RULES
+from ps_cluster.catalogue.schedules import SCHEDULES
+from ps_cluster.catalogue.staleness import METHODS
+from ps_cluster.config.trees import Layer
+
+
+class Choice(NamedTuple):
+    """What chooses the settings of a section: a key of it, and the things that it may name."""
+
+    key: str
+    kinds: Kinds
+
+
+CHOSEN: dict[str, Choice] = {
+    "mode": Choice("name", MODES),
+    "staleness": Choice("method", METHODS),
+    "model": Choice("name", NETWORKS),
+    "optimizer": Choice("rule", RULES),
+    "schedule": Choice("kind", SCHEDULES),
+}
+
+
+def chosen_kinds(tree: Layer) -> dict[str, Any]:
+    """Return section → the object that is chosen in it, where it names one that there is.
+
+    Raises UserError where that can't be loaded.
+    """
+    names = {section: _name(tree, section, choice.key) for section, choice in CHOSEN.items()}
+    return {section: CHOSEN[section].kinds[name] for section, name in names.items() if name in CHOSEN[section].kinds}
+
+
+def without_strangers(under: Layer, over: Layer) -> Layer:
+    """Return `under` with the choices of `over`, and without settings that belong to what `over` chooses another in place of.
+
+    What all choices of a section have, such as `optimizer.learning_rate`, stays.
+    """
+    result = dict(under)
+    for section, (key, kinds) in CHOSEN.items():
+        before, now = _name(under, section, key), _name(over, section, key)
+        if now is not None and now != before and isinstance(under.get(section), dict):
+            shared = kinds.settings.model_fields
+            kept = {name: value for name, value in under[section].items() if name in shared}
+            result[section] = kept | {key: now}
+    return result
+
+
+def own_settings(section: str, kind: Any) -> list[str]:
+    """Return the settings of a section that belong to what is chosen in it, and not to all choices."""
+    shared = CHOSEN[section].kinds.settings.model_fields
+    return [name for name in kind.Settings.model_fields if name not in shared]
+
+
+def users(section: str, name: str) -> list[str]:
+    """Return the names of the choices in a section that have a setting of this name."""
+    return [kind.name for kind in CHOSEN[section].kinds if name in kind.Settings.model_fields]
+
+
+def _name(tree: Layer, section: str, key: str) -> Any:
+    values = tree.get(section)
+    return values.get(key) if isinstance(values, dict) else None

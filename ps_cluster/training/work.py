@@ -1,0 +1,108 @@
+"""What the chief hands out to the workers: dispatches of steps, or of rounds in which all take part."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from typing import Protocol
+
+import numpy as np
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.dispatch_size import dispatch_size
+from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.training.worker import Compute, rounds_function, steps_function
+
+
+class Schedule(Protocol):
+    """Send a dispatch to whichever worker is free: a graph, and int64 what it is given (step ids, or a version)."""
+
+    def __call__(self, function: Callable, what: np.ndarray | int) -> None: ...
+
+
+class Work(ABC):
+    """The work of a run, as a mode hands it out.
+
+    Attributes:
+      handed_out: the last step id that was handed out, -1 before the first.
+      ends: whether nothing more will be handed out.
+    """
+
+    def __init__(
+        self, config: RunConfig, progress: RunProgress, store: ParameterStore, compute: Compute, schedule: Schedule
+    ):
+        self.handed_out = -1
+        self.ends = False
+        self._config = config
+        self._progress = progress
+        self._schedule = schedule
+        self._function = self.function(store, compute)
+
+    @abstractmethod
+    def function(self, store: ParameterStore, compute: Compute) -> Callable:
+        """Return the graph of a dispatch: what it is given and when it was scheduled, unix s."""
+
+    @abstractmethod
+    def dispatches(self) -> Iterator[bool]:
+        """Schedule a dispatch with each turn, or those of all workers; yield False while there is no room for one."""
+
+    @property
+    def two_dispatches_each(self) -> float:
+        """Updates that keep every worker busy while it has one dispatch under way and one waiting."""
+        steps = 2 * self._config.training_workers * self._size(self._steps_per_second, left=math.inf)
+        return steps / self._config.steps_per_update
+
+    @property
+    def _steps_per_second(self) -> float:
+        """Of one worker."""
+        return self._progress.updates_per_second() * self._config.steps_per_update / self._config.training_workers
+
+    def _size(self, per_second: float, left: float) -> int:
+        workers = self._config.training_workers
+        return dispatch_size(self._config.cluster.steps_per_dispatch, workers=workers, per_second=per_second, left=left)
+
+
+class Steps(Work):
+    """Dispatches of step ids, each for one worker. Those that are missing from before a resume come first."""
+
+    def function(self, store: ParameterStore, compute: Compute) -> Callable:
+        return steps_function(store, compute, self._config)
+
+    def dispatches(self) -> Iterator[bool]:
+        again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
+        while left := len(again) + total - following:
+            size = self._size(self._steps_per_second, left=left / self._config.training_workers)
+            if len(again):  # apart from new ones, which may have to wait until these are done
+                step_ids, again = np.split(again, [min(size, len(again))])
+            else:
+                step_ids = np.arange(following, min(total, following + size))
+                following = int(step_ids[-1]) + 1
+            while step_ids[-1] >= self._progress.end_of_window:
+                yield False
+            self._schedule(self._function, step_ids)
+            self._progress.scheduled(step_ids)
+            self.handed_out = int(step_ids[-1])
+            self.ends = not len(again) and following == total
+            yield True
+
+
+class Rounds(Work):
+    """Rounds of synchronous training: a dispatch for every worker with each turn. One that takes a second one finds it done."""
+
+    def function(self, store: ParameterStore, compute: Compute) -> Callable:
+        return rounds_function(store, compute, self._config)
+
+    def dispatches(self) -> Iterator[bool]:
+        begin, total = self._progress.applied, self._progress.total
+        while begin < total:
+            end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
+            while end * self._config.steps_per_update > self._progress.end_of_window:
+                yield False
+            for _ in range(self._config.training_workers):
+                self._schedule(self._function, end)
+            self._progress.scheduled(np.arange(begin, end))
+            begin = end
+            self.ends = begin == total
+            yield True
