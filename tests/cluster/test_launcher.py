@@ -255,7 +255,7 @@ def test_drain_that_does_not_end_is_given_up(launch):
     ("behaviour", "how"),
     [
         ("fails_while_training", "exit code 1: RuntimeError: out of luck"),
-        ("killed_while_training", "SIGKILL: the last words"),
+        ("killed_while_training", "SIGKILL, its last line: the last words"),
     ],
 )
 @pytest.mark.parametrize("kind", ["ps", "worker"])
