@@ -180,7 +180,15 @@ def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str
         if "training.steps" in values:
             raise UserError("--epochs and --steps say the same thing twice: give one of them")
         values["training.steps"] = None  # a file's steps would win over the epochs asked for here
-    return dict(parse_assignment(text) for text in assignments) | values
+    return _assigned(assignments) | values
+
+
+def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in map(parse_assignment, assignments):
+        if values.setdefault(key, value) != value:
+            raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give one of them")
+    return values
 
 
 def _parameter(key: str) -> str:

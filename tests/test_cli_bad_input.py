@@ -105,6 +105,8 @@ CASES = [
     ("compare used", ["used"]),
     ("compare used --seeds 2", ["--output", "--force"]),
     ("run --set workers", ["--set", "workers"]),
+    ("run --set training.seed=1 --set training.seed=2", ["--set training.seed", "1 and 2"]),
+    ("compare --set training.epochs=1 --set training.epochs=2", ["--set training.epochs", "1 and 2"]),
     ("run --set cluster.wrokers=3", ["cluster.wrokers"]),
     ("run --set cluster.workers=many", ["cluster.workers", "many"]),
     ("run --set optimizer.momentum=1.5", ["optimizer.momentum", "1.5"]),
