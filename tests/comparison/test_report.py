@@ -503,6 +503,13 @@ def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top
     assert check(records[1:], make_groups(records[1:]), force=False) == []
 
 
+def test_runs_of_another_isolation_are_compared_and_it_is_said(tmp_path):
+    settings = [{"training.mode": "async"}, {"training.mode": "sync", "cluster.isolation": "off"}]
+    records = [read_record(write_run(tmp_path / each["training.mode"], Fake(each))) for each in settings]
+    (said,) = check(records, make_groups(records), force=False)
+    assert "differ in cluster.isolation: auto, off" in said
+
+
 def test_learning_rates_that_were_only_scaled_are_said_on_top_and_shown_in_the_table(tmp_path):
     scaled = {"training.batch_size_per_worker": 384, "optimizer.learning_rate": 0.003}
     settings = [{"training.mode": "async"}, {"training.mode": "async"} | scaled]
