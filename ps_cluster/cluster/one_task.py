@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -14,7 +15,7 @@ from typing import NoReturn
 
 from ps_cluster.cluster.narrator import Narrator
 from ps_cluster.cluster.start import WHAT, Notify, complete_config, resolve_data
-from ps_cluster.cluster.task import end_with, is_taken_port, run_task
+from ps_cluster.cluster.task import carry_out, is_taken_port, leave, run_task
 from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, WORKER, ClusterTopology, Task, from_tf_config
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -48,7 +49,8 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
     _check_port_is_free(topology, task)
     held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
-    with locks.sole_use(held, WHAT, notify):
+    with contextlib.ExitStack() as use:
+        use.enter_context(locks.sole_use(held, WHAT, notify))
         found = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
         dataset = found.holding_out(config.evaluation.validation_examples)
         config = complete_config(config, dataset)
@@ -59,20 +61,26 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
             write_whole(run_dir.config, config.to_yaml())
         except OSError as error:
             raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-        end_with(_narrated(config, run_dir, dataset, topology, task, resume=resume), run_dir, task)
+        body = _narrated(config, run_dir, dataset, topology, task, resume=resume, release=use.close)
+        code = carry_out(body, run_dir, task)
+    leave(code)
 
 
 def _narrated(
-    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task, *, resume: bool
-) -> Callable[[], None]:
-    """Return the work of a task that says at its terminal what it does."""
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task,
+    *, resume: bool, release: Callable[[], None],
+) -> Callable[[], None]:  # fmt: skip
+    """Return the work of a task that says at its terminal what it does; `release` leaves its folder to others."""
     view = PlainView(Output(sys.stdout), time.monotonic)
     view.start(config, run_dir, dataset)
     narrator = Narrator(task, topology, run_dir, view)
 
     def stopped(number: int) -> NoReturn:
         view.notice(f"{task} was stopped by {signal.Signals(number).name}")
-        os._exit(128 + number)
+        try:
+            release()
+        finally:
+            os._exit(128 + number)
 
     def body() -> None:
         narrator.start()

@@ -2,8 +2,12 @@
 
 import itertools
 import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -38,7 +42,8 @@ def one_task(tmp_path, monkeypatch):
     """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
     dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
     monkeypatch.setattr(by_hand, "resolve_data", lambda *_, notify: dataset)
-    monkeypatch.setattr(by_hand, "end_with", lambda body, *_: body())
+    monkeypatch.setattr(by_hand, "carry_out", lambda body, *_: body())
+    monkeypatch.setattr(by_hand, "leave", lambda code: None)
     told = []
     monkeypatch.setattr(by_hand, "run_task", lambda *arguments, **_: told.extend(arguments))
 
@@ -67,6 +72,35 @@ def test_several_machines_may_have_more_tasks_than_one(one_task):
     many = CHIEF | {"ps": [f"ps{i}:1" for i in range(20)], "worker": [f"worker{i}:1" for i in range(500)]}
     config = one_task("async", many, "worker", 499)[0]
     assert (config.cluster.workers, config.cluster.parameter_servers) == (500, 20)
+
+
+# The real command, in a folder of its own as a task is, with {body} in place of training.
+BY_HAND = """
+import os, sys
+from pathlib import Path
+from cli import cli
+from ps_cluster.cluster import one_task
+from ps_cluster.data.packed import PackedDataset
+def run_task(*_, stopped, **__):
+    assert Path("run/.lock").is_file()
+    os.chdir("/")
+    {body}
+one_task.run_task = run_task
+one_task.resolve_data = lambda *_, notify: PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
+cli(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
+"""
+
+
+@pytest.mark.parametrize(("body", "code"), [("pass", 0), ("raise ValueError", 1), ("stopped(signal.SIGTERM)", 143)])
+def test_a_task_leaves_no_lock_behind_however_it_ends(tmp_path, body, code):
+    environment = os.environ | {
+        "TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}}),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    argv = [sys.executable, "-c", BY_HAND.format(body=f"import signal; {body}")]
+    ended = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == code, ended.stderr
+    assert (tmp_path / "run" / "config.yaml").is_file() and not (tmp_path / "run" / ".lock").exists()
 
 
 @pytest.mark.parametrize(("mode", "shape"), itertools.permutations(CLUSTERS, 2))
