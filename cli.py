@@ -13,6 +13,7 @@ from benchmarks import arms, throughput
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.chaos.settings import MODES as CHAOS_MODES
 from ps_cluster.cluster import environment, one_task, start
+from ps_cluster.cluster.topology import from_tf_config
 from ps_cluster.cluster.usage import age_seconds
 from ps_cluster.command_line import (
     OUTPUT_FILE,
@@ -106,8 +107,9 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @config_layers
 def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Be one task of the cluster that TF_CONFIG describes; give every task the same options (docs/operations.md)."""
-    config = layered_config(file, assignments, options)
-    one_task.run_one_task(config, run_dir, os.environ.get("TF_CONFIG"), resume=resume, notify=print_line)
+    topology, own = from_tf_config(os.environ.get("TF_CONFIG"))
+    config = layered_config(file, assignments, options, topology.size)
+    one_task.run_one_task(config, run_dir, topology, own, resume=resume, notify=print_line)
 
 
 @cli.command()

@@ -167,9 +167,15 @@ def config_layers(command: Callable) -> Callable:
     return click.option("--config", "file", type=click.Path(path_type=Path), help="A YAML file of settings.")(command)
 
 
-def layered_config(file: Path | None, assignments: tuple[str, ...], options: dict[str, Any]) -> RunConfig:
-    """The configuration from a file, `--set` and the command's own options; raises UserError for any of them."""
-    return build_config(file, overrides(assignments, options))
+def layered_config(
+    file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], tf_config: dict[str, Any] | None = None
+) -> RunConfig:
+    """The configuration from a file, `--set` and the command's own options; raises UserError for any of them.
+
+    Args:
+      tf_config: as for `build_config`.
+    """
+    return build_config(file, overrides(assignments, options), tf_config)
 
 
 def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:

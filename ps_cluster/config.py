@@ -305,24 +305,26 @@ class RunConfig(_Section):
         return _validated(_merged(self.model_dump(mode="json"), _nested(values)), "configuration")
 
 
-def build_config(file: Path | None = None, overrides: Layer | None = None) -> RunConfig:
+def build_config(file: Path | None = None, overrides: Layer | None = None, tf_config: Layer | None = None) -> RunConfig:
     """The configuration from all its layers.
 
     Args:
       file: a YAML file that overrides the defaults, or None.
-      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; the last word.
+      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; the user's last word.
+      tf_config: likewise, what TF_CONFIG says of the cluster: over all layers, whether the mode uses it or not.
     Raises:
       UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or one that the mode does
         not use. A file may repeat the defaults: that of a finished run holds every setting.
     """
     from_file, from_options = read_yaml(file) if file else {}, _nested(overrides or {})
-    user = _merged(from_file, from_options)
+    user = _merged(_merged(from_file, from_options), _nested(tf_config or {}))
     base = _defaults(user)
     given_here, defaults = flat(from_options), flat(base)
     try:
         config = RunConfig.model_validate(_merged(base, user))
     except ValidationError as error:
-        raise UserError(first_error(error, _origin(error, file, given_here), "configs/default.yaml")) from error
+        origin = _origin(error, file, given_here, tf_config or {})
+        raise UserError(first_error(error, origin, "configs/default.yaml")) from error
     changed = {key: value for key, value in flat(from_file).items() if value != defaults.get(key)}
     for origin, given in (("options", given_here), (str(file), changed)):
         try:
@@ -346,9 +348,11 @@ def _defaults(user: Layer) -> Layer:
     return _merged(base, recipes.found_for(modes, _merged(base, user), user))
 
 
-def _origin(error: ValidationError, file: Path | None, options: Layer) -> str:
+def _origin(error: ValidationError, file: Path | None, options: Layer, tf_config: Layer) -> str:
     """Return where the user has the first wrong value from; of values that don't fit together it may be both."""
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
+    if field in tf_config:
+        return "TF_CONFIG"
     if file is None or field and any(f"{field}.".startswith(f"{key}.") for key in options):
         return "options"
     return str(file) if field or not options else f"{file} and options"

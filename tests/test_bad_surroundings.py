@@ -49,7 +49,12 @@ TF_CONFIGS = [
     ),
     (tf_config(CLUSTER | {"ps": [f"{CURSOR_UP}b:2"]}), ["cluster.ps.0", "host:port"]),
     (tf_config(CLUSTER | {"ps": [7]}), ["cluster.ps.0", "got 7"]),
-    (tf_config({"worker": [f"h{n}:1" for n in range(5000)]}, index=0), ["training.mode"]),
+    (tf_config({"worker": [f"h{n}:1" for n in range(500)]}, index=0), ["training.mode"]),
+    (tf_config({"worker": [f"h{n}:1" for n in range(5000)]}, index=0), ["TF_CONFIG: cluster.workers: got 5000"]),
+]
+OF_TWO_WORKERS = [
+    ("--set cluster.straggler=2:5x", ["cluster.straggler", "workers 0 to 1"]),
+    ("--mode sync-ps --set training.backup_workers=2", ["training.backup_workers: got 2"]),
 ]
 FINISHED = "simulate --workers 2 --ps 1"
 OUTPUTS = [
@@ -99,6 +104,7 @@ NASTY = [
 ]
 ROWS = [
     *(Row(TASK, says, environment={"TF_CONFIG": text}) for text, says in TF_CONFIGS),
+    *(Row(f"{TASK} {options}", says, environment={"TF_CONFIG": tf_config()}) for options, says in OF_TWO_WORKERS),
     *(Row(*case) for case in OUTPUTS + NASTY),
     Row("run --config bad.yaml", ["cluster.?[1A"], {"bad.yaml": 'cluster: {"\\e[1A": 3}'}),
     Row("run --config bad.yaml", ["model.name", "1A"], {"bad.yaml": 'model: {name: "\\e[1A"}'}),

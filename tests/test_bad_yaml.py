@@ -124,11 +124,12 @@ ASSIGNMENTS = [
     ("cluster.workers", ["section.key=value"]),
     ("=3", ["section.key=value"]),
 ]
+CHIEF = {"TF_CONFIG": '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}'}
 ROWS = [
     *(Row("run --config bad.yaml", ["bad.yaml", *says], {"bad.yaml": text}) for text, says in TYPES + TEXTS),
     *(Row("compare --dataset synthetic --config bad.yaml", says, {"bad.yaml": text}) for text, says in COMPARISONS),
     *(Row(["run", "--dataset", "synthetic", "--set", text], says) for text, says in ASSIGNMENTS),
-    Row("task --run-dir new --config bad.yaml", ["cluster.workers"], {"bad.yaml": "cluster: {workers: true}"}),
+    Row("task --run-dir new --config bad.yaml", ["cluster.wire"], {"bad.yaml": "cluster: {wire: true}"}, CHIEF),
     Row("bench --dataset synthetic --set cluster.workers=true", ["cluster.workers", "True"]),
     Row("compare --dataset synthetic --set cluster.workers='2'", ["cluster.workers", "'2'"]),
 ]

@@ -16,7 +16,7 @@ from typing import NoReturn
 from ps_cluster.cluster.narrator import Narrator
 from ps_cluster.cluster.start import WHAT, Notify, complete_config, resolve_data
 from ps_cluster.cluster.task import carry_out, is_taken_port, leave, run_task
-from ps_cluster.cluster.topology import PS, TYPES_OF_MODE, WORKER, ClusterTopology, Task, from_tf_config
+from ps_cluster.cluster.topology import TYPES_OF_MODE, ClusterTopology, Task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -29,16 +29,17 @@ from ps_cluster.training import checkpoints
 from ps_cluster.training.resume import newest_checkpoint
 
 
-def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume: bool, notify: Notify) -> None:
+def run_one_task(
+    config: RunConfig, root: Path, topology: ClusterTopology, task: Task, *, resume: bool, notify: Notify
+) -> None:
     """One task of a cluster on several machines; ends the process. Raises UserError for bad input.
 
     Args:
-      config: `cluster.workers` and `cluster.parameter_servers` are replaced by what TF_CONFIG says of them.
+      config: made for a cluster of the size of `topology`.
       root: the run directory. The leader and the evaluator must share it, and all workers of mode sync when they
         resume; the others may have their own.
     """
-    topology, task = from_tf_config(tf_config)
-    config = _with_size_of(topology, config)
+    _check_mode(topology, config.training.mode)
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
             raise UserError(
@@ -103,7 +104,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:
     if address is None or len(topology.tasks) == 1:  # who is alone listens nowhere
         return
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: connections of before are no matter
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: earlier connections don't matter
         try:
             probe.bind(("", int(address.rpartition(":")[2])))
         except OSError as error:
@@ -127,13 +128,10 @@ def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
     return f"{task} has ended: training is {ended.outcome} at step {ended.last_step:,}{goes_on}; {score}"
 
 
-def _with_size_of(topology: ClusterTopology, config: RunConfig) -> RunConfig:
-    """`config` with as many workers and parameter servers; raises UserError where its mode has another kind of cluster."""
-    mode, types = config.training.mode, topology.types
-    if types != TYPES_OF_MODE[mode]:
+def _check_mode(topology: ClusterTopology, mode: str) -> None:
+    """Raises UserError where `mode` has another kind of cluster."""
+    if topology.types != TYPES_OF_MODE[mode]:
         raise UserError(
             f"training.mode: got '{mode}', whose cluster has {', '.join(TYPES_OF_MODE[mode])}, "
-            f"but that of TF_CONFIG has {', '.join(types)}"
+            f"but that of TF_CONFIG has {', '.join(topology.types)}"
         )
-    keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
-    return config.with_values({key: len(topology.cluster[kind]) for kind, key in keys.items() if kind in types})

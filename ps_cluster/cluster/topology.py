@@ -109,6 +109,12 @@ class ClusterTopology:
         return tuple(self.cluster)
 
     @property
+    def size(self) -> dict[str, int]:
+        """Return the settings that say how many of each type there are, as dotted key → value."""
+        keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
+        return {key: len(self.cluster[kind]) for kind, key in keys.items() if kind in self.cluster}
+
+    @property
     def tasks(self) -> tuple[Task, ...]:
         members = [Task(kind, index) for kind in self.cluster for index in self._indices(kind)]
         return (*members, Task(EVALUATOR, 0)) if self.evaluator else tuple(members)

@@ -14,8 +14,10 @@ import pytest
 from click.testing import CliRunner
 
 from cli import cli
+from ps_cluster import recipes
 from ps_cluster.cluster import one_task as by_hand
 from ps_cluster.cluster import start
+from ps_cluster.cluster.topology import from_tf_config
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
 from ps_cluster.errors import UserError
@@ -49,9 +51,9 @@ def one_task(tmp_path, monkeypatch):
 
     def call(mode, cluster, kind, index=0, *, resume=False, values=None):
         given = {"training.mode": mode, "model.precision": "float32", "data.dataset": "synthetic"}
-        config = build_config(None, given | (values or {}))
-        tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
-        by_hand.run_one_task(config, call.root, tf_config, resume=resume, notify=pytest.fail)
+        topology, task = from_tf_config(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+        config = build_config(None, given | (values or {}), topology.size)
+        by_hand.run_one_task(config, call.root, topology, task, resume=resume, notify=pytest.fail)
         return told
 
     call.root = tmp_path / "run"
@@ -72,6 +74,21 @@ def test_several_machines_may_have_more_tasks_than_one(one_task):
     many = CHIEF | {"ps": [f"ps{i}:1" for i in range(20)], "worker": [f"worker{i}:1" for i in range(500)]}
     config = one_task("async", many, "worker", 499)[0]
     assert (config.cluster.workers, config.cluster.parameter_servers) == (500, 20)
+
+
+def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch):
+    """A straggler and backup workers that the default of three workers has no place for, and a rate found for five."""
+    configs = []
+    monkeypatch.setattr(by_hand, "run_one_task", lambda config, *_, **__: configs.append(config))
+    found = recipes.Found(mode="sync-ps", workers=5, batch_size_per_worker=128, learning_rate=0.07, momentum=0.1)
+    monkeypatch.setattr(recipes, "read_modes", lambda *_: (found,))
+    cluster = CHIEF | {"ps": ["b:2"], "worker": [f"w{index}:1" for index in range(5)]}
+    tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 4}})
+    settings = ("--set", "cluster.straggler=4:2x", "--set", "training.backup_workers=4")
+    options = ("--run-dir", "run", "--mode", "sync-ps", "--model", "tutorial_cnn", "--batch-size", "128", *settings)
+    result = CliRunner().invoke(cli, ["task", *options], env={"TF_CONFIG": tf_config})
+    assert result.exit_code == 0, result.stderr
+    assert configs[0].gradients_per_update == 1 and configs[0].optimizer.learning_rate == 0.07
 
 
 # The real command, in a folder of its own as a task is, with {body} in place of training.
