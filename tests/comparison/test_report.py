@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ps_cluster.comparison import words
+from ps_cluster.comparison import runner, words
 from ps_cluster.comparison.compatibility import check
 from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
+from ps_cluster.comparison.plan import read_comparison
 from ps_cluster.comparison.plots import make_plots
 from ps_cluster.comparison.rates import warn_of_scaled
 from ps_cluster.comparison.records import read_record
@@ -26,7 +27,9 @@ from ps_cluster.comparison.style import looks
 from ps_cluster.comparison.table import TABLES, cells, group_rows, headings, print_tables
 from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting.terminal import Output, SafeConsole
+from ps_cluster.run_dir import RunDir
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
 
 MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0)}
@@ -519,6 +522,27 @@ def test_learning_rates_that_were_only_scaled_are_said_on_top_and_shown_in_the_t
     assert "async 384/384 (0.003)" in said and "128/128" not in said and "optimizer is adam" in said
     assert list(warn_of_scaled(groups[:1])) == []
     assert [cells(row)["rate"] for row in group_rows(groups, None)] == ["0.001 / 0.9", "0.003 / 0.9"]
+
+
+@pytest.mark.parametrize(
+    "own", [{"training.batch_size_per_worker": 96}, {"optimizer.learning_rate": 0.02}], ids=["batch", "rate"]
+)
+def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_the_users_own(
+    tmp_path, monkeypatch, own
+):
+    def start_run(config, root, **_):
+        write_run(root, Fake({"training.mode": config.training.mode}))
+        write_whole(RunDir(root).config, config.to_yaml())
+
+    monkeypatch.setattr(runner, "start_run", start_run)
+    monkeypatch.setattr(runner, "_completed", lambda root: RunDir(root).summary.is_file())
+    monkeypatch.setattr(runner, "resolve_data", lambda *_, notify: None)
+    changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
+    fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
+    roots, code = runner.train_all(read_comparison(None, changes, fixed | own), tmp_path)
+    assert not code
+    (said,) = warn_of_scaled(make_groups([read_record(root) for root in roots]))
+    assert ": sync " in said and "async" not in said
 
 
 def test_models_that_differ_are_refused(tmp_path):
