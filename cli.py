@@ -85,7 +85,9 @@ def run(
 @cli.command()
 @click.option("--checkpoint-dir", type=_FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
 @click.option("--once", is_flag=True, help="Score the newest checkpoint and return.")
-@click.option("--wait-seconds", type=Number(0, LONGEST_SECONDS), help="Longest wait without a sign of life; default: 600.")
+@click.option(
+    "--wait-seconds", type=Number(0, LONGEST_SECONDS), help="Longest wait without a sign of life; default: 600."
+)
 @click.option("--data-dir", type=_FOLDER, help="Where CIFAR-10 is; default: the data set that the run used.")
 def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
@@ -120,7 +122,9 @@ def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str,
 @click.option("--batches", type=_LIST, help="same_per_update, same_per_worker; default both.")
 @click.option("--target-accuracy", type=Number(0, 1, min_open=True), help="For the time and images to it.")
 @click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
-@click.option("--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")
+@click.option(
+    "--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it."
+)
 @click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
 @config_options(
     "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
@@ -258,9 +262,7 @@ def bench(
     default="10,100,1000,10000",
     help="Numbers, comma between them.",
 )
-@click.option(
-    "--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same."
-)
+@click.option("--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same.")
 @click.option("--mode", type=click.Choice(simulation_start.MODES), default="async", help="sync: ring all-reduce.")
 @click.option("--backup-workers", type=Whole(0, 9_999), default=0, help="Mode sync-ps: so many may come late.")
 @click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")

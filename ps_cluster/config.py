@@ -389,7 +389,9 @@ def _nested(dotted: Layer) -> Layer:
         for section in sections:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
-                raise UserError(f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs")
+                raise UserError(
+                    f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs"
+                )
         branch[name] = value
     return tree
 

@@ -234,7 +234,9 @@ def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
     }
     assert [key for key, kind in options.items() if isinstance(kind, click.types.FuncParamType)] == []
     lax = (click.types.IntParamType, click.types.FloatParamType)
-    assert [key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))] == []
+    assert [
+        key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))
+    ] == []
     assert {key for key, kind in options.items() if isinstance(kind, OutputPath)} == {
         ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("simulate", "--json"),
         ("simulate", "--save-costs"), ("task", "--run-dir"),

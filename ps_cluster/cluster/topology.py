@@ -80,7 +80,8 @@ class ClusterTopology:
     all else names them, and have another one in TensorFlow (`member`).
     """
 
-    cluster: dict[str, list[str]]  # those of "chief" | "ps" | "worker" that there are → "host:port" by TensorFlow's index
+    # those of "chief" | "ps" | "worker" that there are → "host:port" by TensorFlow's index
+    cluster: dict[str, list[str]]
     evaluator: bool = False
     given_up: frozenset[int] = frozenset()  # indices of workers that are no part of it any more
 
@@ -191,5 +192,7 @@ def _task(given: _GivenTask, cluster: Mapping[str, list[str]]) -> Task:
     if given.type not in counts:
         raise UserError(f"TF_CONFIG: task.type: got {given.type!r}; it is one of {', '.join(counts)}")
     if given.index >= counts[given.type]:
-        raise UserError(f"TF_CONFIG: task.index: got {given.index}; the cluster has {counts[given.type]} of type {given.type}")
+        raise UserError(
+            f"TF_CONFIG: task.index: got {given.index}; the cluster has {counts[given.type]} of type {given.type}"
+        )
     return Task(given.type, given.index)
