@@ -15,6 +15,7 @@ from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.chaos import start as chaos_start
 from ps_cluster.cluster import environment, one_task, start
+from ps_cluster.cluster.topology import from_tf_config
 from ps_cluster.cluster.usage import age_seconds
 from ps_cluster.command_line import (
     OUTPUT_FILE,
@@ -86,7 +87,9 @@ def run(
 @cli.command()
 @click.option("--checkpoint-dir", type=_FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
 @click.option("--once", is_flag=True, help="Score the newest checkpoint and return.")
-@click.option("--wait-seconds", type=Number(0, LONGEST_SECONDS), help="Longest wait without a sign of life; default: 600.")
+@click.option(
+    "--wait-seconds", type=Number(0, LONGEST_SECONDS), help="Longest wait without a sign of life; default: 600."
+)
 @click.option("--data-dir", type=_FOLDER, help="Where CIFAR-10 is; default: the data set that the run used.")
 def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
@@ -108,8 +111,9 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 @config_layers
 def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Be one task of the cluster that TF_CONFIG describes; give every task the same options (docs/operations.md)."""
-    config = layered_config(file, assignments, options)
-    one_task.run_one_task(config, run_dir, os.environ.get("TF_CONFIG"), resume=resume, notify=print_line)
+    topology, own = from_tf_config(os.environ.get("TF_CONFIG"))
+    config = layered_config(file, assignments, options, topology.size)
+    one_task.run_one_task(config, run_dir, topology, own, resume=resume, notify=print_line)
 
 
 @cli.command()
@@ -120,7 +124,9 @@ def task(run_dir: Path, resume: bool, file: Path | None, assignments: tuple[str,
 @click.option("--batches", type=_LIST, help="same_per_update, same_per_worker; default both.")
 @click.option("--target-accuracy", type=Number(0, 1, min_open=True), help="For the time and images to it.")
 @click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
-@click.option("--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")
+@click.option(
+    "--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it."
+)
 @click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
 @config_options(
     "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
@@ -258,9 +264,7 @@ def bench(
     default="10,100,1000,10000",
     help="Numbers, comma between them.",
 )
-@click.option(
-    "--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same."
-)
+@click.option("--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same.")
 @click.option("--mode", type=click.Choice([mode.name for mode in MODES if mode.is_simulated]), default="async", help="sync: ring all-reduce.")
 @click.option("--backup-workers", type=Whole(0, 9_999), default=0, help="Mode sync-ps: so many may come late.")
 @click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")

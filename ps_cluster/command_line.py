@@ -191,9 +191,15 @@ def config_layers(command: Callable) -> Callable:
     return click.option("--config", "file", type=click.Path(path_type=Path), help="A YAML file of settings.")(command)
 
 
-def layered_config(file: Path | None, assignments: tuple[str, ...], options: dict[str, Any]) -> RunConfig:
-    """The configuration from a file, `--set` and the command's own options; raises UserError for any of them."""
-    return build_config(file, overrides(assignments, options))
+def layered_config(
+    file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], tf_config: dict[str, Any] | None = None
+) -> RunConfig:
+    """The configuration from a file, `--set` and the command's own options; raises UserError for any of them.
+
+    Args:
+      tf_config: as for `build_config`.
+    """
+    return build_config(file, overrides(assignments, options), tf_config)
 
 
 def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
@@ -204,7 +210,15 @@ def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str
         if "training.steps" in values:
             raise UserError("--epochs and --steps say the same thing twice: give one of them")
         values["training.steps"] = None  # a file's steps would win over the epochs asked for here
-    return dict(parse_assignment(text) for text in assignments) | values
+    return _assigned(assignments) | values
+
+
+def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in map(parse_assignment, assignments):
+        if values.setdefault(key, value) != value:
+            raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give one of them")
+    return values
 
 
 def _parameter(key: str) -> str:

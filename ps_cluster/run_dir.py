@@ -65,8 +65,12 @@ class RunDir:
     @property
     def _written(self) -> tuple[Path, ...]:
         """The folders that a run writes into."""
-        metrics = self.metrics, self.journal(0).parent
-        return (self.root, *self.states, *metrics, self.tensorboard, self.best, self.logs, self.errors, self.tasks)
+        return (self.root, *self.states, *self.scored, self.journal(0).parent, self.logs, self.errors, self.tasks)
+
+    @property
+    def scored(self) -> tuple[Path, Path, Path]:
+        """The folders that an evaluator writes into."""
+        return self.metrics, self.tensorboard, self.best
 
     @property
     def alive(self) -> Path:

@@ -45,11 +45,28 @@ TF_CONFIGS = [
     (tf_config(CLUSTER | {"ps": ["a:1"]}), ["'a:1' is there twice"]),
     *(
         (tf_config(CLUSTER | {"ps": [address]}), ["cluster.ps.0", "host:port"])
-        for address in ("b", "b:0", "b:010", "b:65536", "b:\uff12", "\uff42:2", "b:2x", "b :2", ":2", "[::1:2", "[1.2.3.4]:5")
+        for address in (
+            "b",
+            "b:0",
+            "b:010",
+            "b:65536",
+            "b:\uff12",
+            "\uff42:2",
+            "b:2x",
+            "b :2",
+            ":2",
+            "[::1:2",
+            "[1.2.3.4]:5",
+        )
     ),
     (tf_config(CLUSTER | {"ps": [f"{CURSOR_UP}b:2"]}), ["cluster.ps.0", "host:port"]),
     (tf_config(CLUSTER | {"ps": [7]}), ["cluster.ps.0", "got 7"]),
-    (tf_config({"worker": [f"h{n}:1" for n in range(5000)]}, index=0), ["mode.name"]),
+    (tf_config({"worker": [f"h{n}:1" for n in range(500)]}, index=0), ["mode.name"]),
+    (tf_config({"worker": [f"h{n}:1" for n in range(5000)]}, index=0), ["TF_CONFIG: cluster.workers: got 5000"]),
+]
+OF_TWO_WORKERS = [
+    ("--set cluster.straggler=2:5x", ["cluster.straggler", "workers 0 to 1"]),
+    ("--mode sync-ps --set mode.backup_workers=2", ["mode.backup_workers: got 2"]),
 ]
 FINISHED = "simulate --workers 2 --ps 1"
 OUTPUTS = [
@@ -99,6 +116,7 @@ NASTY = [
 ]
 ROWS = [
     *(Row(TASK, says, environment={"TF_CONFIG": text}) for text, says in TF_CONFIGS),
+    *(Row(f"{TASK} {options}", says, environment={"TF_CONFIG": tf_config()}) for options, says in OF_TWO_WORKERS),
     *(Row(*case) for case in OUTPUTS + NASTY),
     Row("run --config bad.yaml", ["cluster.?[1A"], {"bad.yaml": 'cluster: {"\\e[1A": 3}'}),
     Row("run --config bad.yaml", ["model.name", "1A"], {"bad.yaml": 'model: {name: "\\e[1A"}'}),

@@ -124,11 +124,12 @@ ASSIGNMENTS = [
     ("cluster.workers", ["section.key=value"]),
     ("=3", ["section.key=value"]),
 ]
+CHIEF = {"TF_CONFIG": '{"cluster": {"chief": ["a:1"]}, "task": {"type": "chief", "index": 0}}'}
 ROWS = [
     *(Row("run --config bad.yaml", ["bad.yaml", *says], {"bad.yaml": text}) for text, says in TYPES + TEXTS),
     *(Row("compare --dataset synthetic --config bad.yaml", says, {"bad.yaml": text}) for text, says in COMPARISONS),
     *(Row(["run", "--dataset", "synthetic", "--set", text], says) for text, says in ASSIGNMENTS),
-    Row("task --run-dir new --config bad.yaml", ["cluster.workers"], {"bad.yaml": "cluster: {workers: true}"}),
+    Row("task --run-dir new --config bad.yaml", ["cluster.wire"], {"bad.yaml": "cluster: {wire: true}"}, CHIEF),
     Row("bench --dataset synthetic --set cluster.workers=true", ["cluster.workers", "True"]),
     Row("compare --dataset synthetic --set cluster.workers='2'", ["cluster.workers", "'2'"]),
 ]
@@ -167,7 +168,23 @@ def test_values_are_what_they_look_like(text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["1e-3", "010", "0o17", "off", "null", "", "1:30", "a: b", "<<", "2024-01-01", " x", "#", "\x1b[0m", "\U0001f600", "-"]
+    [
+        "1e-3",
+        "010",
+        "0o17",
+        "off",
+        "null",
+        "",
+        "1:30",
+        "a: b",
+        "<<",
+        "2024-01-01",
+        " x",
+        "#",
+        "\x1b[0m",
+        "\U0001f600",
+        "-",
+    ]
     + ["[a]", "x\ny", "\udcff", ".inf", "\uff19", "a\0b", "\u2028", "&a", "*a", "!a", "true", "\t", "a" * 300, "1e400"],
 )
 def test_text_is_read_back_as_it_was_written(text):

@@ -105,6 +105,8 @@ CASES = [
     ("compare used", ["used"]),
     ("compare used --seeds 2", ["--output", "--force"]),
     ("run --set workers", ["--set", "workers"]),
+    ("run --set training.seed=1 --set training.seed=2", ["--set training.seed", "1 and 2"]),
+    ("compare --set training.epochs=1 --set training.epochs=2", ["--set training.epochs", "1 and 2"]),
     ("run --set cluster.wrokers=3", ["cluster.wrokers"]),
     ("run --set cluster.workers=many", ["cluster.workers", "many"]),
     ("run --set optimizer.momentum=1.5", ["optimizer.momentum", "1.5"]),
@@ -232,7 +234,9 @@ def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
     }
     assert [key for key, kind in options.items() if isinstance(kind, click.types.FuncParamType)] == []
     lax = (click.types.IntParamType, click.types.FloatParamType)
-    assert [key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))] == []
+    assert [
+        key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))
+    ] == []
     assert {key for key, kind in options.items() if isinstance(kind, OutputPath)} == {
         ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("simulate", "--json"),
         ("simulate", "--save-costs"), ("task", "--run-dir"),

@@ -4,7 +4,7 @@ import pytest
 
 from ps_cluster import config as configuration
 from ps_cluster.comparison.plan import planned_runs, read_comparison
-from ps_cluster.comparison.rates import was_found, was_scaled
+from ps_cluster.comparison.rates import looks_scaled, was_found
 from ps_cluster.config import CONFIG_FOLDER, build_config
 from ps_cluster.errors import UserError
 
@@ -75,10 +75,11 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
     runs = planned_runs(read_comparison(None, changes, {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}))
     found = {
         (run.config.mode.name, run.config.training.batch_size_per_worker): (
-            run.config.optimizer.learning_rate, was_found(run.config), was_scaled(run.config)
+            run.config.optimizer.learning_rate, was_found(run.config), run.scaled
         )
         for run in runs
     }  # fmt: skip
+    assert [looks_scaled(run.config) for run in runs] == [run.scaled for run in runs]
     assert {place: (round(rate, 9), *told) for place, (rate, *told) in found.items()} == {
         ("async", 384): (0.002, True, False),
         ("async", 128): (0.001, False, False),

@@ -84,7 +84,13 @@ class Narrator:
         if not self._missing:
             return
         some, others = self._missing[:PROBES_AT_ONCE], self._missing[PROBES_AT_ONCE:]
-        self._missing = others + [task for task in some if not self._reaches(self._topology.address(task))]
+        silent = []
+        for task in some:
+            if self._over.is_set():  # the end of this task would wait for all the probes that are left
+                return
+            if not self._reaches(self._topology.address(task)):
+                silent.append(task)
+        self._missing = others + silent
         if not self._missing:
             self._view.notice("all other tasks answer")
         elif sorted(self._missing) != self._said:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
 import signal
@@ -12,11 +13,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
-from ps_cluster.catalogue.task_types import PS, WORKER
+from ps_cluster.catalogue.modes import Mode
 from ps_cluster.cluster.narrator import Narrator
 from ps_cluster.cluster.start import WHAT, Notify, complete_config, resolve_data
-from ps_cluster.cluster.task import end_with, is_taken_port, run_task
-from ps_cluster.cluster.topology import ClusterTopology, Task, from_tf_config
+from ps_cluster.cluster.task import carry_out, is_taken_port, leave, run_task
+from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -29,16 +30,17 @@ from ps_cluster.training import checkpoints
 from ps_cluster.training.resume import newest_checkpoint
 
 
-def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume: bool, notify: Notify) -> None:
+def run_one_task(
+    config: RunConfig, root: Path, topology: ClusterTopology, task: Task, *, resume: bool, notify: Notify
+) -> None:
     """One task of a cluster on several machines; ends the process. Raises UserError for bad input.
 
     Args:
-      config: `cluster.workers` and `cluster.parameter_servers` are replaced by what TF_CONFIG says of them.
+      config: made for a cluster of the size of `topology`.
       root: the run directory. The leader and the evaluator must share it, and all workers of mode sync when they
         resume; the others may have their own.
     """
-    topology, task = from_tf_config(tf_config)
-    config = _with_size_of(topology, config)
+    _check_mode(topology, config.mode_kind)
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
             raise UserError(
@@ -49,7 +51,8 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
         raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
     _check_port_is_free(topology, task)
     held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
-    with locks.sole_use(held, WHAT, notify):
+    with contextlib.ExitStack() as use:
+        use.enter_context(locks.sole_use(held, WHAT, notify))
         found = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
         dataset = found.holding_out(config.evaluation.validation_examples)
         config = complete_config(config, dataset)
@@ -60,20 +63,26 @@ def run_one_task(config: RunConfig, root: Path, tf_config: str | None, *, resume
             write_whole(run_dir.config, config.to_yaml())
         except OSError as error:
             raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-        end_with(_narrated(config, run_dir, dataset, topology, task, resume=resume), run_dir, task)
+        body = _narrated(config, run_dir, dataset, topology, task, resume=resume, release=use.close)
+        code = carry_out(body, run_dir, task)
+    leave(code)
 
 
 def _narrated(
-    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task, *, resume: bool
-) -> Callable[[], None]:
-    """Return the work of a task that says at its terminal what it does."""
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task,
+    *, resume: bool, release: Callable[[], None],
+) -> Callable[[], None]:  # fmt: skip
+    """Return the work of a task that says at its terminal what it does; `release` leaves its folder to others."""
     view = PlainView(Output(sys.stdout), time.monotonic)
     view.start(config, run_dir, dataset)
     narrator = Narrator(task, topology, run_dir, view)
 
     def stopped(number: int) -> NoReturn:
         view.notice(f"{task} was stopped by {signal.Signals(number).name}")
-        os._exit(128 + number)
+        try:
+            release()
+        finally:
+            os._exit(128 + number)
 
     def body() -> None:
         narrator.start()
@@ -96,7 +105,7 @@ def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:
     if address is None or len(topology.tasks) == 1:  # who is alone listens nowhere
         return
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: connections of before are no matter
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: earlier connections don't matter
         try:
             probe.bind(("", int(address.rpartition(":")[2])))
         except OSError as error:
@@ -120,13 +129,10 @@ def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
     return f"{task} has ended: training is {ended.outcome} at step {ended.last_step:,}{goes_on}; {score}"
 
 
-def _with_size_of(topology: ClusterTopology, config: RunConfig) -> RunConfig:
-    """`config` with as many workers and parameter servers; raises UserError where its mode has another kind of cluster."""
-    mode, types = config.mode_kind, topology.types
-    if types != mode.tasks:
+def _check_mode(topology: ClusterTopology, mode: Mode) -> None:
+    """Raise UserError where `mode` has another kind of cluster."""
+    if topology.types != mode.tasks:
         raise UserError(
             f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.tasks)}, "
-            f"but that of TF_CONFIG has {', '.join(types)}"
+            f"but that of TF_CONFIG has {', '.join(topology.types)}"
         )
-    keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
-    return config.with_values({key: len(topology.cluster[kind]) for kind, key in keys.items() if kind in types})

@@ -87,7 +87,11 @@ class TaskExit:
         return f"exit code {self.exit_code}" if self.exit_code >= 0 else _signal_name(-self.exit_code)
 
     def __str__(self) -> str:
-        return f"{self.task} (pid {self.pid}) ended with {self.how}: {self.last_line or 'no output'} (log: {self.log})"
+        killed = self.exit_code < 0 and not self.time  # what it wrote last, often its progress, is not the reason
+        told = (
+            f", its last line: {self.last_line}" if killed and self.last_line else f": {self.last_line or 'no output'}"
+        )
+        return f"{self.task} (pid {self.pid}) ended with {self.how}{told} (log: {self.log})"
 
 
 class Supervisor:

@@ -63,18 +63,22 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         dataset = load_pointed(run_dir.dataset).holding_out(config.evaluation.validation_examples)
         run_task(config, run_dir, dataset, topology, member, resume=options.resume, index=task.index)
 
-    end_with(body, run_dir, task)
+    leave(carry_out(body, run_dir, task))
 
 
-def end_with(body: Callable[[], None], run_dir: RunDir, task: Task) -> NoReturn:
-    """Runs `body` and ends the process with the exit code that tells how it went."""
+def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task) -> int:
+    """Run `body`. Returns the exit code that tells how it went, for `leave`."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         body()
-        code = 0
     except BaseException as error:
-        code = _record(error, run_dir, task)
+        return _record(error, run_dir, task)
+    return 0
+
+
+def leave(code: int) -> NoReturn:
+    """End the process."""
     say_the_rest()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -92,18 +96,18 @@ def run_task(
     *,
     resume: bool,
     index: int | None = None,
-    stopped: Callable[[int], None] | None = None,
+    stopped: Callable[[int], NoReturn] | None = None,
 ) -> None:
     """Does what `task` is there for; returns when it is done, which only the leader and the evaluator ever are.
 
     Args:
       task: as TensorFlow names it.
       index: that of the run, by which its files and rows name it; None where it is the same.
-      stopped: takes the number of the signal that stops a task that does not lead; it ends the process.
+      stopped: takes the number of the signal that stops the task, for the leader that of the second; it ends the process.
     """
     # The evaluator is left out of a TF_CONFIG that came from outside: who reads it would wait for its answer.
     os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
-    drain = _drain_on_signal() if task == topology.leader else None
+    drain = _drain_on_signal(stopped or _stop_at_once) if task == topology.leader else None
     if drain is None and stopped is not None:
         _hear_stop_signals(stopped)
     elif drain is None:
@@ -127,13 +131,17 @@ def run_task(
         serve(config, topology.cluster, task.type, task.index)
 
 
-def _drain_on_signal() -> threading.Event:
-    """An event set by the first stop signal; the second one ends the process."""
+def _stop_at_once(number: int) -> NoReturn:
+    os._exit(128 + number)
+
+
+def _drain_on_signal(stopped: Callable[[int], NoReturn] = _stop_at_once) -> threading.Event:
+    """An event set by the first stop signal; the second one ends the process by `stopped`."""
     drain = threading.Event()
 
     def hear(number: int) -> None:
         if drain.is_set():
-            os._exit(128 + number)
+            stopped(number)
         drain.set()
 
     _hear_stop_signals(hear)

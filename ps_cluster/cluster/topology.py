@@ -76,7 +76,8 @@ class ClusterTopology:
     all else names them, and have another one in TensorFlow (`member`).
     """
 
-    cluster: dict[str, list[str]]  # those of "chief" | "ps" | "worker" that there are → "host:port" by TensorFlow's index
+    # those of "chief" | "ps" | "worker" that there are → "host:port" by TensorFlow's index
+    cluster: dict[str, list[str]]
     evaluator: bool = False
     given_up: frozenset[int] = frozenset()  # indices of workers that are no part of it any more
 
@@ -103,6 +104,12 @@ class ClusterTopology:
     @property
     def types(self) -> tuple[str, ...]:
         return tuple(self.cluster)
+
+    @property
+    def size(self) -> dict[str, int]:
+        """Return the settings that say how many of each type there are, as dotted key → value."""
+        keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
+        return {key: len(self.cluster[kind]) for kind, key in keys.items() if kind in self.cluster}
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -181,5 +188,7 @@ def _task(given: _GivenTask, cluster: Mapping[str, list[str]]) -> Task:
     if given.type not in counts:
         raise UserError(f"TF_CONFIG: task.type: got {given.type!r}; it is one of {', '.join(counts)}")
     if given.index >= counts[given.type]:
-        raise UserError(f"TF_CONFIG: task.index: got {given.index}; the cluster has {counts[given.type]} of type {given.type}")
+        raise UserError(
+            f"TF_CONFIG: task.index: got {given.index}; the cluster has {counts[given.type]} of type {given.type}"
+        )
     return Task(given.type, given.index)

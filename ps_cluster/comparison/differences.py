@@ -12,6 +12,7 @@ from ps_cluster.comparison.records import Record
 from ps_cluster.config.uses import uses
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")
+_ISOLATION = "cluster.isolation"  # what the machine allows, none of the training
 
 # A method and the rate that it is trained with. Tables, labels and pages say them, so nobody takes them for something else.
 _OF_AN_ARM = {
@@ -19,9 +20,9 @@ _OF_AN_ARM = {
     "training.batch_size_per_worker", "optimizer.learning_rate", "optimizer.momentum", "optimizer.beta_2",
 }  # fmt: skip
 _SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
-# Held against each other as fields and images, or a place on this machine.
+# Held against each other as fields and images or among the surroundings, or a place on this machine.
 _KNOWN_OTHERWISE = {
-    "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps"
+    "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps", _ISOLATION
 }  # fmt: skip
 _ABSENT = "not noted"
 
@@ -55,13 +56,14 @@ def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Di
 
 
 def in_surroundings(records: Sequence[Record]) -> list[Difference]:
-    """Return in what the runs' machines differ, their TensorFlow, the commits of this code, and where workers are placed."""
+    """Return in what the runs' machines differ, their TensorFlow, the commits of this code, their isolation and pinning."""
     pinned = [
         {"whether workers keep to cores of their own": keeps_to_cores(record.config)}
         for record in records
         if record.config.training_workers > 1
     ]
-    return [*_differing([record.machine for record in records]), *_differing(pinned)]
+    isolated = [{_ISOLATION: record.config.cluster.isolation} for record in records]
+    return [*_differing([record.machine for record in records]), *_differing(isolated), *_differing(pinned)]
 
 
 def _may_differ(key: str, own: Collection[str]) -> bool:

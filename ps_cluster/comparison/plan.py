@@ -75,10 +75,11 @@ class Comparison(BaseModel):
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training of a comparison; `name` is the folder of its run directory."""
+    """One training of a comparison; `name` is the folder of its run directory. `scaled`: not the rate it was given."""
 
     name: str
     config: RunConfig
+    scaled: bool
 
 
 def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Comparison:
@@ -171,8 +172,9 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
         values["training.batch_size_per_worker"] = _share_of_an_update(config, workers)
     values["cluster.straggler"] = straggler
     config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
-    if comparison.learning_rate == "linear" and not was_found(config):
-        times = config.training.batch_size_per_worker * config.gradients_per_update / size
+    times = config.training.batch_size_per_worker * config.gradients_per_update / size
+    scaled = comparison.learning_rate == "linear" and not was_found(config) and times != 1
+    if scaled:
         config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})
     # Not the batch arm: where both come to the same batch (sync), one run serves both.
     batch_label = f"batch={config.training.batch_size_per_worker}"
@@ -185,7 +187,7 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
     name = "-".join(re.sub(r"[^\w.=+]+", "_", label) for label in labels)
     if len(name) > LONGEST_NAME:
         name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
-    yield PlannedRun(f"{name}-seed{seed}", config)
+    yield PlannedRun(f"{name}-seed{seed}", config, scaled)
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:

@@ -3,20 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
 
 from ps_cluster.comparison.groups import Group
+from ps_cluster.comparison.records import Record
 from ps_cluster.config import RunConfig, build_config, rates_found
+from ps_cluster.files.yaml_files import read_yaml
+
+PLAN = "comparison.yaml"  # beside runs/
+SCALED = "rates_scaled"  # in it: the names of the runs whose rate the comparison multiplied
 
 
 def warn_of_scaled(groups: Sequence[Group]) -> Iterator[str]:
     """Yield a sentence for what is on top of a report where learning rates were only scaled."""
-    scaled = {_named(group): group.first.config for group in groups if was_scaled(group.first.config)}
+    outputs = {_output(record) for group in groups for record in group.records}
+    noted = {output: _noted(output / PLAN) for output in outputs}
+
+    def is_scaled(record: Record) -> bool:
+        names = noted[_output(record)]
+        return looks_scaled(record.config) if names is None else record.root.name in names
+
+    scaled = {_named(group): group.first.config for group in groups if any(map(is_scaled, group.records))}
     if not scaled:
         return
     rules = ", ".join(sorted({config.optimizer.rule for config in scaled.values()}))
     yield (
-        f"Learning rates that were not found for their mode but scaled from the network's by the images of an update: "
+        "Learning rates that were not found for their mode but scaled by the images of an update: "
         f"{', '.join(scaled)}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: at rates of their own "
         "these arms may come out otherwise. `python -m benchmarks.rates` finds such."
     )
@@ -32,14 +45,28 @@ def was_found(config: RunConfig) -> bool:
     )
 
 
-def was_scaled(config: RunConfig) -> bool:
-    """Return whether the rate is the network's own times the images of an update over its batch, and was not found."""
+def looks_scaled(config: RunConfig) -> bool:
+    """Return whether the rate is the network's own times the images of an update over its batch, and was not found.
+
+    So it is judged where no comparison says what it did: of a batch or a rate of the user's own it can't be seen.
+    """
     # With a rule that is given nothing comes from the recipe's table: this is the network's own rate.
     own = build_config(None, {"model.name": config.model.name, "optimizer.rule": config.optimizer.rule})
     images = config.training.batch_size_per_worker * config.gradients_per_update
     times = images / own.training.batch_size_per_worker
     scaled = math.isclose(config.optimizer.learning_rate, own.optimizer.learning_rate * times, rel_tol=1e-6)
     return scaled and not math.isclose(times, 1) and not was_found(config)
+
+
+def _output(record: Record) -> Path:
+    """Return where the comparison of a run would be."""
+    return record.root.parent.parent
+
+
+def _noted(plan: Path) -> Collection[str] | None:
+    """Return the names of the runs that a comparison scaled; None where there is none, or an old one that does not say."""
+    names = read_yaml(plan).get(SCALED) if plan.is_file() else None
+    return names if isinstance(names, list) else None
 
 
 def _named(group: Group) -> str:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from ps_cluster.cluster.start import resolve_data, start_run
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs, training_order
+from ps_cluster.comparison.rates import PLAN, SCALED
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, ownership
 from ps_cluster.files.json_files import read_json
@@ -17,7 +18,6 @@ from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
-PLAN = "comparison.yaml"
 INTERRUPTED = 130
 
 
@@ -35,8 +35,9 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     """
     runs = planned_runs(comparison)
     data = runs[0].config.data
-    resolve_data(data.dataset, data.data_dir, notify=print_line)  # what is wrong with it is found before anything is made
-    _claim(output, comparison, [run.name for run in training_order(runs)])
+    # What is wrong with it is found before anything is made.
+    resolve_data(data.dataset, data.data_dir, notify=print_line)
+    _claim(output, comparison, training_order(runs))
     roots = {run.name: output / "runs" / run.name for run in runs}
     for number, run in enumerate(training_order(runs), 1):
         root = roots[run.name]
@@ -64,15 +65,17 @@ def _completed(root: Path) -> bool:
     return summary.outcome == "completed" and ended is not None and summary.evaluation.step == ended.last_step
 
 
-def _claim(output: Path, comparison: Comparison, order: list[str]) -> None:
+def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
     # The target is of the report alone: another one needs no other runs.
-    content = comparison.model_dump(mode="json", exclude={"target_accuracy"}) | {"trained_in_this_order": order}
-    plan = dump_yaml(content)
+    content = comparison.model_dump(mode="json", exclude={"target_accuracy"})
+    content["trained_in_this_order"] = [run.name for run in runs]
+    before = dump_yaml(content)  # of a version that did not write down what it scaled
+    plan = dump_yaml(content | {SCALED: [run.name for run in runs if run.scaled]})
     file = output / PLAN
     try:
         if file.is_file():
             ownership.refuse_foreign(file)
-        if file.is_file() and file.read_text(encoding="utf-8") != plan:
+        if file.is_file() and file.read_text(encoding="utf-8") not in (plan, before):
             raise UserError(f"--output: '{output}' holds another comparison: choose another, or remove it")
         if not file.is_file() and not locks.is_empty(output):
             raise UserError(f"--output: '{output}' is not empty and holds no comparison: choose another")

@@ -30,19 +30,20 @@ from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 _ALL_SETTINGS = "configs/default.yaml"
 
 
-def build_config(file: Path | None = None, overrides: Layer | None = None) -> RunConfig:
+def build_config(file: Path | None = None, overrides: Layer | None = None, tf_config: Layer | None = None) -> RunConfig:
     """Return the configuration from all its layers, in the user's own words: code that they name may be run.
 
     Args:
       file: a YAML file that overrides the defaults, or None.
-      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; the last word.
+      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; the user's last word.
+      tf_config: likewise, what TF_CONFIG says of the cluster: over all layers, whether the mode uses it or not.
     Raises:
       UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or one that the mode does
         not use. A file may repeat the defaults: that of a finished run holds every setting.
     """
     from_file = _trusted(read_yaml(file), file.absolute().parent) if file else {}
     from_options = _trusted(nested(overrides or {}), Path.cwd())
-    user = merged(from_file, from_options)
+    user = merged(merged(from_file, from_options), nested(tf_config or {}))
     base = _defaults(user)
     whole = merged(base, user)
     given_here, defaults = flat(from_options), flat(base)
@@ -50,7 +51,7 @@ def build_config(file: Path | None = None, overrides: Layer | None = None) -> Ru
     try:
         config = fitted(whole)
     except ValidationError as error:
-        origin = _origin(error, file, given_here)
+        origin = _origin(error, file, given_here, tf_config or {})
         raise UserError(_of_another(error, whole, origin) or first_error(error, origin, _ALL_SETTINGS)) from error
     _check_used(config.mode.name, given_here, changed, file)
     return config
@@ -146,9 +147,11 @@ def _check_used(mode: str, options: dict[str, Any], changed: dict[str, Any], fil
             raise UserError(f"{origin}: {error}") from error
 
 
-def _origin(error: ValidationError, file: Path | None, options: Layer) -> str:
+def _origin(error: ValidationError, file: Path | None, options: Layer, tf_config: Layer) -> str:
     """Return where the user has the first wrong value from; of values that don't fit together it may be both."""
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
+    if field in tf_config:
+        return "TF_CONFIG"
     if file is None or field and any(f"{field}.".startswith(f"{key}.") for key in options):
         return "options"
     return str(file) if field or not options else f"{file} and options"

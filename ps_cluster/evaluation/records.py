@@ -46,11 +46,15 @@ class Records:
             try:
                 if ownership.is_foreign(self._run_dir.root):
                     raise PermissionError(errno.EPERM, "it belongs to another user")
+                for folder in self._run_dir.scored:
+                    ownership.check_way(folder, "folder of the run")
                 self._run_dir.metrics.mkdir(parents=True, exist_ok=True)
                 file = self._run_dir.evaluation.with_suffix(".lock")
                 self._lock = Lock(file, f"'{self._run_dir.evaluation}'", self._notify)
             except InUse:
                 self._refuse("another evaluator records the scores of this run")
+            except ownership.Foreign as error:
+                self._refuse(str(error))
             except OSError as error:
                 self._refuse(f"'{self._run_dir.metrics}' can't be written ({error.strerror})")
         return self._lock is not None

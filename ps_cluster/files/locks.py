@@ -78,7 +78,7 @@ class Lock:
           InUse: another process holds it; the message says which.
           OSError: the file can't be made.
         """
-        self._path = path
+        self._path = path.absolute()  # a task works in a folder of its own
         self._descriptor = _locked(path, what, notify)
         with contextlib.suppress(OSError):  # a full disk: the lock holds without a name
             os.ftruncate(self._descriptor, 0)
@@ -101,7 +101,8 @@ def sole_use(folder: Path, what: str, notify: Notify) -> Iterator[None]:
     Raises:
       UserError: another command holds it, it belongs to another user (files/ownership.py), or it can't be written.
     """
-    missing = [place for place in (folder, *folder.parents) if not os.path.exists(place)]
+    whole = folder.absolute()
+    missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
     lock = _take(folder, what, notify)
     try:
         yield

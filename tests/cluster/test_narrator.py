@@ -1,6 +1,8 @@
 """A task that nobody launched says what it waits for, and how far training is."""
 
 import socket
+import threading
+import time
 
 import pytest
 
@@ -83,6 +85,23 @@ def test_rows_of_the_leader_are_not_told_by_another_task_that_shares_its_folder(
     append_row(narrate.run_dir.progress, ProgressRow(phase="training", applied=5))
     narrator.end()
     assert not [told for told in view.told if isinstance(told, dict)]
+
+
+def test_a_task_that_ends_does_not_wait_until_all_others_are_looked_for(tmp_path):
+    topology = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": [f"c:{port}" for port in range(1, 20)]})
+    probed, began, view = [], threading.Event(), View()
+
+    def reaches(address):
+        probed.append(address)
+        began.set()
+        time.sleep(0.05)
+        return False
+
+    narrator = Narrator(Task("chief", 0), topology, RunDir.create(tmp_path / "run"), view, reaches=reaches)
+    narrator.start()
+    assert began.wait(5)
+    narrator.end()
+    assert len(probed) < 10 and view.told == ["chief-0 at a:1", "closed"]
 
 
 def test_an_address_answers_when_somebody_listens_there():

@@ -2,8 +2,12 @@
 
 import itertools
 import json
+import os
 import shutil
 import socket
+import subprocess
+import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,7 +16,8 @@ from click.testing import CliRunner
 from cli import cli
 from ps_cluster.cluster import one_task as by_hand
 from ps_cluster.cluster import start
-from ps_cluster.config import build_config, load_config
+from ps_cluster.cluster.topology import from_tf_config
+from ps_cluster.config import build_config, load_config, recipes
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
@@ -38,15 +43,16 @@ def one_task(tmp_path, monkeypatch):
     """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
     dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
     monkeypatch.setattr(by_hand, "resolve_data", lambda *_, notify: dataset)
-    monkeypatch.setattr(by_hand, "end_with", lambda body, *_: body())
+    monkeypatch.setattr(by_hand, "carry_out", lambda body, *_: body())
+    monkeypatch.setattr(by_hand, "leave", lambda code: None)
     told = []
     monkeypatch.setattr(by_hand, "run_task", lambda *arguments, **_: told.extend(arguments))
 
     def call(mode, cluster, kind, index=0, *, resume=False, values=None):
         given = {"mode.name": mode, "model.precision": "float32", "data.dataset": "synthetic"}
-        config = build_config(None, given | (values or {}))
-        tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
-        by_hand.run_one_task(config, call.root, tf_config, resume=resume, notify=pytest.fail)
+        topology, task = from_tf_config(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+        config = build_config(None, given | (values or {}), topology.size)
+        by_hand.run_one_task(config, call.root, topology, task, resume=resume, notify=pytest.fail)
         return told
 
     call.root = tmp_path / "run"
@@ -67,6 +73,50 @@ def test_several_machines_may_have_more_tasks_than_one(one_task):
     many = CHIEF | {"ps": [f"ps{i}:1" for i in range(20)], "worker": [f"worker{i}:1" for i in range(500)]}
     config = one_task("async", many, "worker", 499)[0]
     assert (config.cluster.workers, config.cluster.parameter_servers) == (500, 20)
+
+
+def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch):
+    """A straggler and backup workers that the default of three workers has no place for, and a rate found for five."""
+    configs = []
+    monkeypatch.setattr(by_hand, "run_one_task", lambda config, *_, **__: configs.append(config))
+    found = recipes.Found(mode="sync-ps", workers=5, batch_size_per_worker=128, learning_rate=0.07, momentum=0.1)
+    monkeypatch.setattr(recipes, "read_modes", lambda *_: (found,))
+    cluster = CHIEF | {"ps": ["b:2"], "worker": [f"w{index}:1" for index in range(5)]}
+    tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 4}})
+    settings = ("--set", "cluster.straggler=4:2x", "--set", "mode.backup_workers=4")
+    options = ("--run-dir", "run", "--mode", "sync-ps", "--model", "tutorial_cnn", "--batch-size", "128", *settings)
+    result = CliRunner().invoke(cli, ["task", *options], env={"TF_CONFIG": tf_config})
+    assert result.exit_code == 0, result.stderr
+    assert configs[0].gradients_per_update == 1 and configs[0].optimizer.learning_rate == 0.07
+
+
+# The real command, in a folder of its own as a task is, with {body} in place of training.
+BY_HAND = """
+import os, sys
+from pathlib import Path
+from cli import cli
+from ps_cluster.cluster import one_task
+from ps_cluster.data.packed import PackedDataset
+def run_task(*_, stopped, **__):
+    assert Path("run/.lock").is_file()
+    os.chdir("/")
+    {body}
+one_task.run_task = run_task
+one_task.resolve_data = lambda *_, notify: PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
+cli(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
+"""
+
+
+@pytest.mark.parametrize(("body", "code"), [("pass", 0), ("raise ValueError", 1), ("stopped(signal.SIGTERM)", 143)])
+def test_a_task_leaves_no_lock_behind_however_it_ends(tmp_path, body, code):
+    environment = os.environ | {
+        "TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}}),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    argv = [sys.executable, "-c", BY_HAND.format(body=f"import signal; {body}")]
+    ended = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == code, ended.stderr
+    assert (tmp_path / "run" / "config.yaml").is_file() and not (tmp_path / "run" / ".lock").exists()
 
 
 @pytest.mark.parametrize(("mode", "shape"), itertools.permutations(CLUSTERS, 2))

@@ -109,7 +109,7 @@ def test_killed_task_comes_before_those_that_could_still_write_an_error(spec):
     spec("ps").log.write_text("allocating\nmuch more\n\n")
     machine.now = 1.0
     first = supervisor.poll()[0]
-    assert str(first) == f"ps-0 (pid 101) ended with SIGKILL: much more (log: {spec('ps').log})"
+    assert str(first) == f"ps-0 (pid 101) ended with SIGKILL, its last line: much more (log: {spec('ps').log})"
 
 
 def test_error_and_log_of_an_earlier_process_are_not_taken_for_those_of_this_one(spec):

@@ -32,7 +32,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.run_dir import RunDir
 def body():
 {body}
-task.end_with(body, RunDir(Path(sys.argv[1])), Task("chief", 0))
+task.leave(task.carry_out(body, RunDir(Path(sys.argv[1])), Task("chief", 0)))
 """
 
 

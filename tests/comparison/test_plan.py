@@ -141,6 +141,17 @@ def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path
     assert trained.names == [roots[2].name] and not (roots[2] / "left over").exists()
 
 
+def test_a_comparison_of_before_rates_were_written_down_goes_on(tmp_path, trained):
+    comparison = read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL)
+    roots, _ = runner.train_all(comparison, tmp_path / "out")
+    plan = tmp_path / "out" / runner.PLAN
+    written = plan.read_text()
+    plan.write_text(written[: written.index(runner.SCALED)])
+    trained.names.clear()
+    assert runner.train_all(comparison, tmp_path / "out") == (roots, 0) and not trained.names
+    assert plan.read_text() == written and roots[0].name in yaml.safe_load(written)[runner.SCALED]
+
+
 def test_an_interrupted_run_stops_the_comparison(tmp_path, trained):
     trained.outcome = "stopped"
     _, code = runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")

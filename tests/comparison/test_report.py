@@ -14,10 +14,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ps_cluster.comparison import words
+from ps_cluster.comparison import runner, words
 from ps_cluster.comparison.compatibility import check
 from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
+from ps_cluster.comparison.plan import read_comparison
 from ps_cluster.comparison.plots import make_plots
 from ps_cluster.comparison.rates import warn_of_scaled
 from ps_cluster.comparison.records import read_record
@@ -26,7 +27,9 @@ from ps_cluster.comparison.style import looks
 from ps_cluster.comparison.table import TABLES, cells, group_rows, headings, print_tables
 from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting.terminal import Output, SafeConsole
+from ps_cluster.run_dir import RunDir
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
 
 MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0)}
@@ -138,7 +141,9 @@ def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path):
 def test_names_from_elsewhere_are_text_in_the_page_and_on_the_terminal(tmp_path):
     nasty = "<script>alert(1)</script>[bold]$x_{$\x1b[2J"
     folder = tmp_path / nasty.replace("/", "|")
-    report = write_report(write_runs(folder / "runs", (0,), ("none",), machine={"cpu": nasty.replace("\x1b", "")}), folder / "report")
+    report = write_report(
+        write_runs(folder / "runs", (0,), ("none",), machine={"cpu": nasty.replace("\x1b", "")}), folder / "report"
+    )
     page = report.page.read_text()
     assert "<script" not in page and page.count("&lt;script&gt;alert(1)") >= 4
     terminal = io.StringIO()
@@ -332,7 +337,9 @@ def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_termina
     with pytest.raises(UserError) as error:
         write_report([*long, write_run(tmp_path / "other", other)], tmp_path / "report")
     told = str(error.value)
-    assert "they differ in dataset_kind" in told and "(and 9 more)" in told and "config.yaml" in told and "--force" in told
+    assert (
+        "they differ in dataset_kind" in told and "(and 9 more)" in told and "config.yaml" in told and "--force" in told
+    )
     assert len(told) <= 300
 
 
@@ -503,6 +510,13 @@ def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top
     assert check(records[1:], make_groups(records[1:]), force=False) == []
 
 
+def test_runs_of_another_isolation_are_compared_and_it_is_said(tmp_path):
+    settings = [{"mode.name": "async"}, {"mode.name": "sync", "cluster.isolation": "off"}]
+    records = [read_record(write_run(tmp_path / each["mode.name"], Fake(each))) for each in settings]
+    (said,) = check(records, make_groups(records), force=False)
+    assert "differ in cluster.isolation: auto, off" in said
+
+
 def test_learning_rates_that_were_only_scaled_are_said_on_top_and_shown_in_the_table(tmp_path):
     scaled = {"training.batch_size_per_worker": 384, "optimizer.learning_rate": 0.003}
     settings = [{"mode.name": "async"}, {"mode.name": "async"} | scaled]
@@ -512,6 +526,27 @@ def test_learning_rates_that_were_only_scaled_are_said_on_top_and_shown_in_the_t
     assert "async 384/384 (0.003)" in said and "128/128" not in said and "optimizer is adam" in said
     assert list(warn_of_scaled(groups[:1])) == []
     assert [cells(row)["rate"] for row in group_rows(groups, None)] == ["0.001 / 0.9", "0.003 / 0.9"]
+
+
+@pytest.mark.parametrize(
+    "own", [{"training.batch_size_per_worker": 96}, {"optimizer.learning_rate": 0.02}], ids=["batch", "rate"]
+)
+def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_the_users_own(
+    tmp_path, monkeypatch, own
+):
+    def start_run(config, root, **_):
+        write_run(root, Fake({"mode.name": config.mode.name}))
+        write_whole(RunDir(root).config, config.to_yaml())
+
+    monkeypatch.setattr(runner, "start_run", start_run)
+    monkeypatch.setattr(runner, "_completed", lambda root: RunDir(root).summary.is_file())
+    monkeypatch.setattr(runner, "resolve_data", lambda *_, notify: None)
+    changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
+    fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
+    roots, code = runner.train_all(read_comparison(None, changes, fixed | own), tmp_path)
+    assert not code
+    (said,) = warn_of_scaled(make_groups([read_record(root) for root in roots]))
+    assert ": sync " in said and "async" not in said
 
 
 def test_models_that_differ_are_refused(tmp_path):

@@ -50,6 +50,7 @@ def test_tasks_that_are_started_by_themselves_train_together_and_a_worker_may_be
     wait_until(lambda: _workers(rows(run_dir)[-1]) == everybody, within_s=90)
     chief.send_signal(signal.SIGINT)
     finish(chief)
+    assert not (run_dir / ".lock").exists()
     result = json.loads((run_dir / "metrics" / "training.json").read_text())
     updates = result["updates"]
     assert updates["scheduled"] == updates["applied"] > 100 and updates["lost"] == updates["duplicated"] == 0

@@ -2,6 +2,8 @@
 
 import fcntl
 import json
+import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -26,6 +28,7 @@ from ps_cluster.rows.scores import EvaluationRow
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 from ps_cluster.training.checkpoints import Checkpoint
+from tests.helpers.users import SOMEBODY
 
 CLASSES = tuple(f"class {letter}" for letter in "abcdefghij")
 PROJECT = Path(__file__).parents[2]
@@ -144,7 +147,9 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     assert [(row.step, row.best) for row in rows] == [(10, True), (40, True), (50, False)]
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
-    assert best == {name: getattr(rows[1], name) for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")}
+    assert best == {
+        name: getattr(rows[1], name) for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")
+    }
     assert checkpoints.load(run_dir.best / "checkpoint.npz").step == 40
     assert sorted(path.name for path in run_dir.best.iterdir()) == ["best.json", "checkpoint.npz", "model.keras"]
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))
@@ -333,6 +338,22 @@ def test_second_evaluator_prints_and_does_not_record(run_dir, network):
         assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
     assert "test accuracy" in lines[0] and "only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()
+
+
+@pytest.mark.parametrize("folder", ["metrics", "best", "tensorboard"])
+def test_evaluator_prints_and_does_not_write_through_a_link_of_another_user(run_dir, network, tmp_path, folder):
+    if os.geteuid():
+        pytest.skip("only root can give a link to somebody else")
+    save(run_dir, 10, always(3, network))
+    theirs, link, lines = tmp_path / "theirs", run_dir.root / folder, []
+    theirs.mkdir()
+    if link.is_dir():
+        shutil.rmtree(link)
+    link.symlink_to(theirs)
+    os.lchown(link, SOMEBODY, SOMEBODY)
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
+    assert f"'{link}', a link that another user (uid {SOMEBODY}) made" in lines[1] and "only prints" in lines[1]
+    assert not list(theirs.iterdir()) and not run_dir.evaluation.exists() and not run_dir.best_model.exists()
 
 
 def test_evaluator_in_the_run_of_another_user_prints_and_does_not_record(run_dir, network, monkeypatch):
