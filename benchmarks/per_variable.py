@@ -2,7 +2,7 @@
 
 https://www.tensorflow.org/tutorials/distribute/parameter_server_training: a Keras model and a Keras optimizer made under
 the strategy's scope, so that each variable is pulled and pushed by itself, one step a dispatch. Every other task is the
-project's own. (Keras 3 loses counts and statistics here, see docs/method.md: this is a measure of speed alone.)
+project's own. (Keras 3 loses counts and statistics here, see docs/results.md: this is a measure of speed alone.)
 """
 
 from __future__ import annotations

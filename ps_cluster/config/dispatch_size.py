@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-# A dispatch costs the chief 1 to 2 ms (docs/method.md, configs/simulate/) and its worker a round trip. With more steps in
+# A dispatch costs the chief 1 to 2 ms (docs/results.md, configs/simulate/) and its worker a round trip. With more steps in
 # it, more are done twice when a worker dies.
 DISPATCH_S, FEWEST, MOST = 0.5, 4, 64
 CHIEF_PER_S = 200  # dispatches a second that the chief gives to all workers together with time to spare

@@ -2,7 +2,7 @@
 
 Keras 3 builds batch normalisation out of single operations in float32, TensorFlow GELU and SiLU out of single operations in
 the dtype of their input, and oneDNN's kernel for the gradient of a convolution's filters in bfloat16 does half of the work a
-second that its others do (measured without AMX). docs/method.md says what these take.
+second that its others do (measured without AMX). docs/notebook.md says what these take.
 """
 
 from __future__ import annotations

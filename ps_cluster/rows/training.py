@@ -13,7 +13,7 @@ Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 where more was 
 
 
 class Updates(Row):
-    """The counts of docs/operations.md, "The ledger"; None where nobody could count."""
+    """The counts of docs/definitions.md, "Updates"; None where nobody could count."""
 
     scheduled: Count | None = None
     applied: Count = 0

@@ -68,7 +68,7 @@ def test_classes_meet_without_a_gap_and_the_larger_weight_is_the_label():
 
 
 def test_linear_model_cannot_learn_it(generated):
-    # The default network comes to some 89 % in 5 epochs of the default set (docs/method.md).
+    # The default network comes to some 89 % in 5 epochs of the default set (docs/results.md).
     train_images, train_labels, test_images, test_labels = generated
 
     def features(images):  # every second pixel and the constant
