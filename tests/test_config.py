@@ -1,6 +1,7 @@
 import pytest
 
-from ps_cluster.config import CONFIG_FOLDER, MODEL_NAMES, build_config
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.config import CONFIG_FOLDER, build_config
 from ps_cluster.errors import UserError
 
 
@@ -28,7 +29,7 @@ def test_every_configuration_that_is_shipped_is_a_sound_one(file):
     assert build_config(CONFIG_FOLDER / file).model.name == "airbench"
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", NETWORKS.names)
 def test_every_network_has_a_sound_recipe(name):
     assert build_config(None, {"model.name": name}).model.name == name
 

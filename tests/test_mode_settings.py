@@ -5,9 +5,11 @@ import yaml
 from click.testing import CliRunner
 
 from cli import cli
+from ps_cluster.catalogue.modes import MODES
 from ps_cluster.comparison.plan import planned_runs, read_comparison
-from ps_cluster.config import CONFIG_FOLDER, RunConfig, build_config, load_config
-from ps_cluster.config.uses import MODES, SWITCHED_OFF, USED_BY, uses
+from ps_cluster.config import CONFIG_FOLDER, build_config, load_config
+from ps_cluster.config.sections import own_settings
+from ps_cluster.config.uses import SWITCHES, uses
 from ps_cluster.errors import UserError
 
 SGD = {"optimizer.rule": "sgd"}  # which mode elastic needs
@@ -20,8 +22,8 @@ ON = {
     "mode.backup_workers": 1,
     "mode.simulate_workers": 8,
     "staleness.method": "inverse",
-    "staleness.strength": 1.0,
     "mode.local_steps": 2,
+    "mode.beta": 0.5,
     "lookahead.every_updates": 5,
 }
 
@@ -38,16 +40,16 @@ def written(folder, tree):
 
 
 def test_every_entry_of_the_table_is_tried_here():
-    assert {key if key in USED_BY else key.partition(".")[0] for key in ON} == set(USED_BY)
-    assert set(SWITCHED_OFF) <= set(ON)
+    own = {f"mode.{name}" for mode in MODES for name in own_settings("mode", mode)}
+    assert own | set(SWITCHES) <= set(ON)
 
 
 @pytest.mark.parametrize("key", ON)
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODES.names)
 def test_a_setting_is_taken_by_the_modes_that_use_it_and_refused_by_all_others(mode, key, tmp_path):
     section, name = key.split(".")
     overrides = {"mode.name": mode, key: ON[key]} | SGD
-    tree = {"training": {"mode": mode}, "optimizer": {"rule": "sgd"}}
+    tree = {"mode": {"name": mode}, "optimizer": {"rule": "sgd"}}
     tree.setdefault(section, {})[name] = ON[key]
     if uses(mode, key):
         if (mode, key) in (("bounded", "cluster.parameter_servers"), ("sync-ps", "cluster.parameter_servers")):
@@ -67,7 +69,7 @@ def test_on_the_command_line_a_default_is_refused_too_where_it_has_no_use():
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", MODES.names)
 def test_the_configuration_of_a_finished_run_is_read_back_and_can_be_given_as_a_file(mode, tmp_path):
     config = build_config(None, {"mode.name": mode} | SGD)
     file = tmp_path / "config.yaml"
@@ -76,8 +78,8 @@ def test_the_configuration_of_a_finished_run_is_read_back_and_can_be_given_as_a_
 
 
 def test_an_option_is_held_against_the_mode_of_the_file(tmp_path):
-    file = written(tmp_path, {"training": {"mode": "bounded"}})
-    assert build_config(file, {"mode.max_staleness": 3}).bounds == (3, None)
+    file = written(tmp_path, {"mode": {"name": "bounded"}})
+    assert build_config(file, {"mode.max_staleness": 3}).mode.bounds == (3, None)
     result = CliRunner().invoke(cli, ["run", "--config", str(file), "--backup-workers", "1"])
     assert "mode.backup_workers: got 1: mode bounded does not use it" in result.stderr
 
@@ -86,16 +88,19 @@ def test_what_is_wrong_is_said_of_the_file_or_of_the_options_that_have_it(tmp_pa
     file = written(tmp_path, {"cluster": {"workers": 0}})
     assert refusal(build_config, file, {"training.seed": 1}).startswith(f"{file}: cluster.workers: got 0")
     assert refusal(build_config, file, {"cluster.workers": -1}).startswith("options: cluster.workers: got -1")
-    both = written(tmp_path, {"training": {"mode": "sync-ps"}})
+    both = written(tmp_path, {"mode": {"name": "sync-ps"}})
     told = refusal(build_config, both, {"mode.backup_workers": 3})
     assert told.startswith(f"{both} and options: mode.backup_workers: got 3")
 
 
-def test_a_tampered_configuration_of_a_run_is_refused():
+def test_a_tampered_configuration_of_a_run_is_refused(tmp_path):
     tree = yaml.safe_load((CONFIG_FOLDER / "default.yaml").read_text())
-    tree["training"] |= {"mode": "sync", "backup_workers": 2}
-    with pytest.raises(ValueError, match="backup_workers: got 2: mode sync does not use it"):
-        RunConfig.model_validate(tree)
+    tree["mode"] = {"name": "sync", "backup_workers": 2}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert "unknown key 'mode.backup_workers'" in refusal(load_config, tmp_path / "config.yaml")
+    tree["mode"], tree["staleness"] = {"name": "sync"}, {"method": "inverse"}
+    (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
+    assert "staleness.method: got 'inverse': mode sync does not use it" in refusal(load_config, tmp_path / "config.yaml")
 
 
 def plan(modes, overrides, settings=None):
@@ -104,7 +109,7 @@ def plan(modes, overrides, settings=None):
 
 
 def test_compare_leaves_a_shared_setting_out_of_the_arms_that_do_not_use_it():
-    shared = {"cluster": {"parameter_servers": 2}, "training": {"staleness_method": "inverse"}}
+    shared = {"cluster": {"parameter_servers": 2}, "staleness": {"method": "inverse"}}
     runs = plan(("async", "sync", "single"), {"cluster.workers": 4}, shared)
     found = {run.config.mode.name: run.config for run in runs}
     assert [config.slices for config in found.values()] == [2, 1, 1]

@@ -4,7 +4,7 @@ import pytest
 
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.task_types import ON_DEATH
-from ps_cluster.cluster.policy import Limits, on_death
+from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
 from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.topology import Task
@@ -86,12 +86,12 @@ def test_what_is_reported_in_the_end_is_the_first_cause():
     ],
 )
 def test_a_worker_is_as_important_as_the_others_wait_for_it(mode, whole_cluster, dispensable):
-    worker = on_death(mode)["worker"]
+    worker = MODES[mode].on_death["worker"]
     assert (worker.whole_cluster, worker.dispensable) == (whole_cluster, dispensable)
 
 
 def test_the_evaluator_never_takes_the_cluster_with_it():
-    assert not any(on_death(mode)["evaluator"].whole_cluster for mode in MODES)
+    assert not any(MODES[mode].on_death["evaluator"].whole_cluster for mode in MODES.names)
 
 
 def test_plans_are_carried_out_when_they_are_due_and_not_when_dropped():

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ps_cluster.catalogue.modes import MODES
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.config import build_config
@@ -139,7 +140,7 @@ def test_taken_port_is_exit_code_98_for_ps_worker_and_chief(run_dir, tmp_path):
             listener = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
             return listener.getsockname()[1]
 
-        topology = ClusterTopology.local("async", 1, 1, evaluator=False, pick_port=taken_port)
+        topology = ClusterTopology.local(MODES["async"].tasks, 1, 1, evaluator=False, pick_port=taken_port)
         started = [_start(run_dir, topology, task) for task in topology.tasks]
         for process in started:
             stack.callback(process.kill)
@@ -161,6 +162,7 @@ def _start(run_dir: RunDir, topology: ClusterTopology, task: Task) -> subprocess
 # The real `run_task`, with training and serving replaced by a line that says what they would have found.
 DISPATCHED = """
 import json, os, signal, struct, sys, types
+from ps_cluster.catalogue.modes import MODES
 from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
@@ -183,7 +185,7 @@ def stand_in(module, function):
 stand_in("ps_cluster.training.async_trainer", "train")
 stand_in("ps_cluster.training.sync_trainer", "train")
 stand_in("ps_cluster.cluster.server", "serve")
-topology = ClusterTopology.local({mode!r}, 2, 1, evaluator=True)
+topology = ClusterTopology.local(MODES[{mode!r}].tasks, 2, 1, evaluator=True)
 config = build_config(None, {{"mode.name": {mode!r}, "model.precision": "float32"}})
 dataset = PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
 task.run_task(config, RunDir(Path(sys.argv[1])), dataset, topology, Task({kind!r}, {index}), resume=False)"""
@@ -194,12 +196,12 @@ DATA = ["identity", "train_images.u8", "train_labels.u8"]
 @pytest.mark.parametrize(
     ("mode", "kind", "index", "by", "given", "leads", "identity"),
     [
-        ("async", "chief", 0, "async_trainer", [], True, None),
+        ("async", "chief", 0, "async_trainer", [0], True, None),
         ("async", "ps", 0, "server", ["ps", 0], False, None),
         ("async", "worker", 1, "server", ["worker", 1], False, 1),
         ("sync", "worker", 0, "sync_trainer", [0], True, 0),
         ("sync", "worker", 1, "sync_trainer", [1], False, 1),
-        ("single", "chief", 0, "async_trainer", [], True, 0),
+        ("single", "chief", 0, "async_trainer", [0], True, 0),
     ],
 )
 def test_a_task_does_what_it_is_there_for_in_its_mode(framed, mode, kind, index, by, given, leads, identity):

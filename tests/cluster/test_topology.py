@@ -4,7 +4,7 @@ import json
 import pytest
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.cluster.topology import TYPES_OF_MODE, ClusterTopology, Task, from_tf_config
+from ps_cluster.cluster.topology import ClusterTopology, Task, from_tf_config
 from ps_cluster.errors import UserError
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
@@ -16,7 +16,7 @@ def tf_config(cluster=CLUSTER, kind="worker", index=1) -> str:
 
 def test_local_cluster_gives_each_member_a_port_of_its_own_on_the_loopback():
     ports = itertools.count(4000)
-    topology = ClusterTopology.local("async", 2, 1, evaluator=True, pick_port=lambda: next(ports))
+    topology = ClusterTopology.local(MODES["async"].tasks, 2, 1, evaluator=True, pick_port=lambda: next(ports))
     assert topology.cluster == {
         "chief": ["127.0.0.1:4000"], "ps": ["127.0.0.1:4001"], "worker": ["127.0.0.1:4002", "127.0.0.1:4003"]
     }  # fmt: skip
@@ -24,12 +24,12 @@ def test_local_cluster_gives_each_member_a_port_of_its_own_on_the_loopback():
 
 
 def test_real_ports_differ():
-    topology = ClusterTopology.local("elastic", 8, 4, evaluator=False)
+    topology = ClusterTopology.local(MODES["elastic"].tasks, 8, 4, evaluator=False)
     assert len({topology.address(task) for task in topology.tasks}) == 13
 
 
 def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
-    topology = ClusterTopology.local("async", 1, 1, evaluator=True)
+    topology = ClusterTopology.local(MODES["async"].tasks, 1, 1, evaluator=True)
     assert topology.address(Task("evaluator", 0)) is None
     written = json.loads(topology.tf_config(Task("evaluator", 0)))
     assert set(written["cluster"]) == {"chief", "ps", "worker"}
@@ -51,7 +51,7 @@ def test_a_worker_that_is_given_up_leaves_the_others_their_index_and_tensorflow_
 
 
 def test_what_is_written_to_tf_config_is_read_back():
-    topology = ClusterTopology.local("async", 2, 2, evaluator=False)
+    topology = ClusterTopology.local(MODES["async"].tasks, 2, 2, evaluator=False)
     assert from_tf_config(topology.tf_config(Task("ps", 1))) == (topology, Task("ps", 1))
 
 
@@ -67,15 +67,11 @@ def test_what_is_written_to_tf_config_is_read_back():
     ],
 )
 def test_each_mode_has_its_tasks_its_leader_and_those_that_compute(mode, tasks, leader, computing):
-    topology = ClusterTopology.local(mode, 2, 1, evaluator=True)
+    topology = ClusterTopology.local(MODES[mode].tasks, 2, 1, evaluator=True)
     assert [str(task) for task in topology.tasks] == [*tasks, "evaluator-0"]
     assert str(topology.leader) == leader
     assert [str(task) for task in topology.tasks if topology.computes_gradients(task)] == computing
     assert from_tf_config(topology.tf_config(topology.leader))[0].cluster == topology.cluster
-
-
-def test_every_mode_of_the_configuration_has_a_cluster():
-    assert set(TYPES_OF_MODE) == set(MODES)
 
 
 def test_members_are_in_one_order_whatever_that_of_tf_config():

@@ -6,8 +6,9 @@ from collections import Counter
 
 import pytest
 
+from ps_cluster.catalogue.modes import MODES
 from ps_cluster.clock import AwakeClock
-from ps_cluster.cluster.policy import Limits, on_death
+from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.topology import ClusterTopology, Task
@@ -82,10 +83,10 @@ class Machine:
 
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
-        mode, workers = self._config.mode.name, self._config.cluster.workers
+        workers = self._config.cluster.workers
         ports = itertools.count(4000)
         self.topology = ClusterTopology.local(
-            mode, workers, 1, evaluator=False, given_up=self.given_up, pick_port=lambda: next(ports)
+            self._config.mode_kind.tasks, workers, 1, evaluator=False, given_up=self.given_up, pick_port=lambda: next(ports)
         )
         self.pids = {task: next(self._numbers) for task in self.topology.tasks}
 
@@ -140,7 +141,7 @@ def watch(tmp_path):
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
         clock, limits, call.requests = AwakeClock(lambda: machine.now), Limits.of(config), StopRequests()
         call.watch = Watch(
-            config, machine, run_dir, view, call.requests, limits, on_death(mode), clock=clock, sleep=machine.sleep
+            config, machine, run_dir, view, call.requests, limits, MODES[mode].on_death, clock=clock, sleep=machine.sleep
         )
         call.machine, call.notices = machine, view.notices
         return call.watch.until_the_end()

@@ -15,6 +15,7 @@ import numpy as np
 import psutil
 import pytest
 
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
@@ -61,11 +62,10 @@ def run_dir(tmp_path, dataset):
 @pytest.fixture(scope="module")
 def network():
     """The network, its flat length, and a random setting of its weights."""
-    from ps_cluster.models.registry import build
-
+    from ps_cluster.models.build import build
     from ps_cluster.models.flat import flatten
 
-    model = build("tutorial_cnn", len(CLASSES), precision="float32", seed=1)
+    model = build(NETWORKS["tutorial_cnn"].Settings(name="tutorial_cnn", precision="float32"), len(CLASSES), seed=1)
     return model, flatten(model.trainable_variables)
 
 

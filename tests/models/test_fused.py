@@ -5,7 +5,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.models import registry
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatLayout, statistics_of
 from ps_cluster.models.fused import (
     CompiledActivation,
@@ -19,6 +20,10 @@ from ps_cluster.models.fused import (
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
 
+def made(name, precision, activation):
+    return build(NETWORKS[name].Settings(name=name, precision=precision, activation=activation), 10, seed=0)
+
+
 def gradients(model, images):
     with tf.GradientTape() as tape:
         scores = model(images, training=True)
@@ -28,7 +33,7 @@ def gradients(model, images):
 
 @pytest.mark.parametrize("name", ["resnet_small", "airbench"])
 def test_the_fused_network_gives_the_same_scores_gradients_and_statistics(name):
-    plain = registry.build(name, 10, precision="float32", seed=0, activation="gelu")  # rounding switches no ReLU
+    plain = made(name, "float32", "gelu")  # rounding switches no ReLU
     fused = with_fused_layers(plain)
     fused.set_weights(plain.get_weights())
     expected, found = gradients(plain, IMAGES), gradients(fused, IMAGES)
@@ -88,7 +93,7 @@ def test_a_wide_convolution_gives_the_result_and_the_gradients_of_the_plain_one(
 
 @pytest.mark.parametrize(("precision", "wide"), [("bfloat16", 3), ("float32", 0)])
 def test_only_wide_convolutions_in_bfloat16_change(precision, wide):
-    fused = with_fused_layers(registry.build("airbench", 10, precision=precision, seed=0, activation="gelu"))
+    fused = with_fused_layers(made("airbench", precision, "gelu"))
     assert sum(type(layer) is WideConvolution for layer in fused.layers) == wide
     assert sum(type(layer) is keras.layers.Conv2D for layer in fused.layers) == 7 - wide
 
@@ -109,7 +114,7 @@ def test_convolutions_for_which_the_products_are_wrong_or_slower_stay_as_they_ar
 
 @pytest.mark.parametrize(("activation", "kind"), [("relu", keras.layers.Activation), ("gelu", CompiledActivation)])
 def test_normalisation_and_dear_activations_change_and_the_variables_keep_their_order(activation, kind):
-    plain = registry.build("airbench", 10, precision="bfloat16", seed=0, activation=activation)
+    plain = made("airbench", "bfloat16", activation)
     fused = with_fused_layers(plain)
     kinds = {type(layer) for layer in fused.layers}
     assert FusedBatchNormalization in kinds and keras.layers.BatchNormalization not in kinds
@@ -120,7 +125,7 @@ def test_normalisation_and_dear_activations_change_and_the_variables_keep_their_
 
 @pytest.mark.parametrize(("precision", "tolerance"), [("float32", 1e-4), ("bfloat16", 0.03)])
 def test_outside_of_training_the_fused_network_gives_the_same_scores_and_changes_nothing(precision, tolerance):
-    plain = registry.build("airbench", 10, precision=precision, seed=0, activation="gelu")
+    plain = made("airbench", precision, "gelu")
     for variable in statistics_of(plain):
         variable.assign(variable + np.random.default_rng(0).uniform(0.1, 1.0, variable.shape))
     fused = with_fused_layers(plain)

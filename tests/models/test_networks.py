@@ -7,19 +7,17 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import MODEL_NAMES
-from ps_cluster.models import registry
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatLayout, FlatNetwork, assign, flatten, statistics_of
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
 
 def make(name="tutorial_cnn", **settings):
-    return registry.build(name, 10, **({"precision": "float32", "seed": 0} | settings))
-
-
-def test_the_configuration_knows_exactly_the_networks_that_there_are():
-    assert set(MODEL_NAMES) == set(registry.BUILDERS)
+    arguments = {key: settings.pop(key) for key in ("seed", "examples") if key in settings}
+    chosen = NETWORKS[name].Settings(name=name, **({"precision": "float32", "activation": "relu"} | settings))
+    return build(chosen, 10, **({"seed": 0} | arguments))
 
 
 @pytest.mark.parametrize(
@@ -35,7 +33,7 @@ def test_every_network_takes_raw_pixels_and_gives_a_float32_score_a_class(name, 
     assert keras.config.dtype_policy().name == "float32", "the policy of other models is left alone"
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", NETWORKS.names)
 def test_the_initial_weights_are_a_function_of_the_seed(name):
     first, same, other = (flatten(make(name, seed=seed).trainable_variables) for seed in (1, 1, 2))
     assert (first == same).all() and (first != other).any()
@@ -48,7 +46,7 @@ def test_pixels_are_normalised_inside_the_network():
     assert np.asarray(normalised) == pytest.approx((IMAGES - mean) / std, abs=1e-4)
 
 
-@pytest.mark.parametrize("name", MODEL_NAMES)
+@pytest.mark.parametrize("name", NETWORKS.names)
 def test_the_flat_network_computes_what_the_keras_model_does_in_training(name):
     model = make(name)
     network = FlatNetwork(model)
@@ -102,7 +100,7 @@ def test_the_whitening_convolution_makes_uncorrelated_outputs_of_unit_variance()
     noise = np.random.default_rng(0).normal(size=[300, 32, 32, 3])
     blurred = (noise + np.roll(noise, 1, 1) + np.roll(noise, 1, 2)) * 30 + 128
     images = np.clip(blurred, 0, 255).astype(np.uint8)
-    model = make("airbench", whitening_images=images)
+    model = make("airbench", examples=images)
     outputs = model.get_layer("whiten")(model.get_layer("normalise")(images.astype(np.float32)))
     half = np.asarray(outputs)[..., :12].reshape(-1, 12)
     assert np.cov(half, rowvar=False) == pytest.approx(np.eye(12), abs=0.05)

@@ -6,12 +6,14 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config import STALENESS_METHODS, build_config
+from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.rules import RULES
+from ps_cluster.catalogue.staleness import METHODS, corrected_momentum
+from ps_cluster.config import build_config
 from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.slice import Start
-from ps_cluster.training.staleness import METHODS, corrected_momentum, effective_optimizer, make_method
-from ps_cluster.training.update_rules import UpdateRule
+from ps_cluster.training.update_rules import make_rule
 from tests.helpers.stores import make_store, pull, row, run_quadratic, state_of
 
 LENGTH, WORKERS = 5, 3
@@ -21,7 +23,7 @@ BEGINNING = Start(START, np.ones(LENGTH, np.float32), statistics=NOTHING, keep=N
 RATE, FALL, DECAY = 0.1, 0.8, 0.2  # learning rate, by which it falls from update to update, weight decay
 MOMENTUM = 0.9
 STRENGTH, MEAN_DECAY = 2.0, 0.9
-CORRECTING = [name for name in STALENESS_METHODS if name not in ("none", "momentum")]
+CORRECTING = [name for name in METHODS.names if name not in ("none", "momentum")]
 WITH_BACKUPS = ["dc_constant", "dc_adaptive", "gap_aware"]
 
 # "<0": worker 0 pulls; "0>": it pushes. Worker 2 is slow, worker 0 pushes twice after one pull.
@@ -35,16 +37,20 @@ class Server:
         config = build_config(
             overrides={
                 "optimizer.rule": rule,
-                "optimizer.momentum": MOMENTUM,
                 "optimizer.weight_decay": decay,
-                "staleness.strength": STRENGTH,
-                "staleness.decay": MEAN_DECAY,
+                "staleness.method": name if rule != "sgd" or name != "momentum" else "none",
+            }
+            | {f"optimizer.{key}": MOMENTUM for key in RULES[rule].Settings.model_fields if key == "momentum"}
+            | {
+                f"staleness.{key}": value
+                for key, value in (("strength", STRENGTH), ("decay", MEAN_DECAY))
+                if key in METHODS[name].Settings.model_fields
             }
         )
         with tf.device("/device:CPU:0"):
             self.weights = tf.Variable(START)
-            self.method = make_method(name, config.delay_compensation, self.weights, WORKERS)
-            self.rule = UpdateRule(config.optimizer, self.weights, np.ones(LENGTH, np.float32))
+            self.method = find(METHODS[name].correction)(config.staleness, self.weights, WORKERS)
+            self.rule = make_rule(config.optimizer, self.weights, np.ones(LENGTH, np.float32))
             self.section = tf.CriticalSection(shared_name=f"staleness-{uuid.uuid4()}")
         self.version = 0
 
@@ -151,12 +157,8 @@ def assert_same(actual, expected):
         np.testing.assert_allclose(share, expected_share, rtol=1e-4)
 
 
-def test_every_method_of_the_configuration_is_there():
-    assert tuple(METHODS) == STALENESS_METHODS
-
-
 @pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam"])
-@pytest.mark.parametrize("name", STALENESS_METHODS)
+@pytest.mark.parametrize("name", METHODS.names)
 def test_interleaved_workers_get_what_numpy_computes(name, rule):
     server, reference = Server(name, rule), Reference(name, rule)
     (actual, expected), stalenesses = replay(INTERLEAVED, server, reference)
@@ -286,7 +288,7 @@ def test_a_restored_method_goes_on_and_corrects_again_after_the_next_pull(name):
     assert_same(actual, expected)
 
 
-@pytest.mark.parametrize("name", STALENESS_METHODS)
+@pytest.mark.parametrize("name", METHODS.names)
 def test_only_vectors_of_the_slices_length_and_single_numbers_are_in_the_checkpoint(name):
     method = Server(name).method
     shapes = ([LENGTH], [WORKERS, LENGTH], [1])
@@ -399,7 +401,7 @@ def test_momentum_is_corrected_for_the_workers_that_staleness_comes_from(method,
     values = {"staleness.method": method, "mode.simulate_workers": simulated}
     config = build_config(overrides=values | {"optimizer.rule": "momentum", "optimizer.momentum": 0.9})
     expected = config.optimizer.model_copy(update={"momentum": pytest.approx(momentum)})
-    assert effective_optimizer(config) == expected
+    assert METHODS[method].optimizer(config) == expected
 
 
 def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():

@@ -1,0 +1,61 @@
+"""What is handed out, and in which order."""
+
+import numpy as np
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.training.step_set import StepSet
+from ps_cluster.training.work import Steps
+
+WINDOW = 2**16
+
+
+class Progress:
+    """What `Steps` asks of a RunProgress."""
+
+    def __init__(self, missing, following, total):
+        self.missing_steps, self.next_step, self.total = np.array(missing, np.int64), following, total
+        self.done = StepSet(0)
+        self.done.add(np.setdiff1d(np.arange(following), self.missing_steps))
+
+    @property
+    def end_of_window(self):
+        return self.done.first_missing + WINDOW
+
+    def scheduled(self, steps): ...
+
+    def updates_per_second(self):
+        return 0.0
+
+
+class OnlySteps(Steps):
+    """Hands out steps without a graph."""
+
+    def function(self, store, compute):
+        return None
+
+
+@pytest.fixture
+def steps():
+    """steps(missing, following, total) → (the dispatches, what was handed out, the progress)."""
+
+    def make(missing, following, total):
+        progress, handed_out = Progress(missing, following, total), []
+        config = build_config(overrides={"cluster.steps_per_dispatch": 4})
+        work = OnlySteps(config, progress, None, None, lambda function, what: handed_out.append(what.tolist()))
+        return work.dispatches(), handed_out, progress
+
+    return make
+
+
+def test_steps_that_were_under_way_come_first_and_apart_from_new_ones(steps):
+    plan, handed_out, _ = steps([3, 5], 8, 13)
+    assert list(plan) == [True] * 3 and handed_out == [[3, 5], [8, 9, 10, 11], [12]]
+
+
+def test_a_window_that_a_missing_step_holds_up_is_opened_by_that_step(steps):
+    plan, handed_out, progress = steps([100], 100 + WINDOW, 100 + WINDOW + 8)
+    assert next(plan) and handed_out == [[100]]
+    assert not next(plan), "no room while it is open"
+    progress.done.add(np.array([100]))
+    assert next(plan) and handed_out[1:] == [[100 + WINDOW, 101 + WINDOW, 102 + WINDOW, 103 + WINDOW]]
