@@ -7,6 +7,7 @@ from ps_cluster.config.schema import (
     MOST_WORKERS,
     MOST_WORKERS_OF_A_CLUSTER,
     RunConfig,
+    fitted,
 )
 from ps_cluster.config.shipped import CONFIG_FOLDER
 
@@ -18,6 +19,7 @@ __all__ = [
     "MOST_WORKERS_OF_A_CLUSTER",
     "RunConfig",
     "build_config",
+    "fitted",
     "load_config",
     "parse_assignment",
     "rates_found",

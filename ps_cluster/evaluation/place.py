@@ -7,7 +7,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from ps_cluster.config import RunConfig, load_config
+from ps_cluster.config import RunConfig, fitted, load_config
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -43,7 +43,7 @@ class Place:
         if self.run_dir.config.is_file():
             return load_config(self.run_dir.config)
         try:
-            return RunConfig.model_validate(checkpoint.meta.config)
+            return fitted(checkpoint.meta.config)
         except ValidationError as error:
             raise UserError(
                 f"checkpoint of step {checkpoint.step}: carries no configuration, and there is no config.yaml"

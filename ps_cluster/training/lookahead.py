@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from ps_cluster.config import Lookahead as Settings
+from ps_cluster.config.schema import Lookahead as Settings
 
 
 class Lookahead:

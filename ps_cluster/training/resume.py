@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from pydantic import ValidationError
 
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, fitted
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.rows.checkpoint import MOST_OPEN
@@ -58,7 +58,7 @@ def _config_of(found: Checkpoint, run_dir: RunDir) -> RunConfig:
         "it can't be resumed; begin anew in another run directory"
     )
     try:
-        config = RunConfig.model_validate(found.meta.config)
+        config = fitted(found.meta.config)
     except ValidationError as error:
         raise earlier from error
     if found.meta.progress is None or found.meta.times is None or not found.arrays.keys() >= LEDGER:

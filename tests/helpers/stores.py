@@ -20,12 +20,12 @@ def make_store(
     factors=None,
     wire="float32",
     kind=Slice,
-    training=None,
     values=None,
     **optimizer,
 ):
+    if optimizer.get("rule") == "sgd":
+        optimizer.pop("momentum", None)  # which the tests of all rules give
     settings = {f"optimizer.{key}": value for key, value in ({"weight_decay": 0.0} | optimizer).items()}
-    settings |= {f"training.{key}": value for key, value in (training or {}).items()}
     config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | settings | (values or {}))
     return ParameterStore(
         ["/device:CPU:0"] * slices,

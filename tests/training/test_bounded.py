@@ -14,7 +14,7 @@ START = np.linspace(-1, 1, LENGTH)
 
 @pytest.mark.parametrize("bound", [0, 1, 2, 4])
 def test_no_update_is_staler_than_the_bound_whoever_is_slow(bound):
-    store = make_store(kind=BoundedSlice, steps=60, training={"mode": "bounded", "max_staleness": bound}, rule="sgd")
+    store = make_store(kind=BoundedSlice, steps=60, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd")
     step = bounded_step(store, lambda worker: 0.01 if worker == 2 else 0.001)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, 60, 3)])
     [rows], [counts] = ledger_of(store)
@@ -24,7 +24,7 @@ def test_no_update_is_staler_than_the_bound_whoever_is_slow(bound):
 
 @pytest.mark.parametrize("bound", [1, 2, 4])
 def test_an_update_may_be_as_stale_as_the_bound(bound):
-    store = make_store(kind=BoundedSlice, training={"mode": "bounded", "max_staleness": bound}, rule="sgd")
+    store = make_store(kind=BoundedSlice, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd")
     admit(store, 0, step=bound)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)
@@ -37,7 +37,7 @@ def test_an_update_may_be_as_stale_as_the_bound(bound):
 
 
 def test_a_gradient_that_is_still_being_computed_keeps_nobody_from_the_parameters():
-    store = make_store(kind=BoundedSlice, training={"mode": "bounded", "max_staleness": 4}, rule="sgd")
+    store = make_store(kind=BoundedSlice, values={"mode.name": "bounded", "mode.max_staleness": 4}, rule="sgd")
     step = bounded_step(store, lambda worker: 1.0 if worker == 0 else 0.0)
 
     def work(worker):
@@ -52,14 +52,14 @@ def test_a_gradient_that_is_still_being_computed_keeps_nobody_from_the_parameter
 
 
 def test_a_bound_of_zero_is_the_sequential_mathematics():
-    store = make_store(kind=BoundedSlice, steps=30, training={"mode": "bounded", "max_staleness": 0}, rule="sgd")
+    store = make_store(kind=BoundedSlice, steps=30, values={"mode.name": "bounded", "mode.max_staleness": 0}, rule="sgd")
     step = bounded_step(store, lambda worker: 0.002)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, 30, 3)])
     assert state_of(store)["weights"] == pytest.approx(START * 0.9**30, rel=1e-5)
 
 
 def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
-    store = make_store(kind=BoundedSlice, training={"mode": "bounded", "max_staleness": 1}, rule="sgd")
+    store = make_store(kind=BoundedSlice, values={"mode.name": "bounded", "mode.max_staleness": 1}, rule="sgd")
     old = pull(store)
     step = bounded_step(store, lambda worker: 0.0)
     step(0, 0)
@@ -70,13 +70,13 @@ def test_a_gradient_beyond_the_bound_is_dropped_and_counted():
     assert (counts["version"], counts["dropped"], counts["accepted"]) == (2, 1, 2) and rows["step"].tolist() == [0, 1]
 
 
-BOUNDS = [{"max_staleness": 1}, {"max_clock_lag": 1}, {"max_staleness": 1, "max_clock_lag": 1}]
+BOUNDS = [{"mode.max_staleness": 1}, {"mode.max_clock_lag": 1}, {"mode.max_staleness": 1, "mode.max_clock_lag": 1}]
 
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
 def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_dropped(bound):
-    training = {"mode": "bounded", "batch_size_per_worker": 1} | bound  # of a large batch the lease lasts longer
-    store = make_store(kind=BoundedSlice, training=training, rule="sgd")
+    values = {"mode.name": "bounded", "training.batch_size_per_worker": 1} | bound  # of a large batch the lease lasts longer
+    store = make_store(kind=BoundedSlice, values=values, rule="sgd")
     admit(store, 0, step=0)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)

@@ -14,9 +14,9 @@ from tests.helpers.waiting import admit, bounded_step, identity, run_workers
 
 
 def store_with(lag, steps=30, workers=3):
-    training = {"mode": "bounded", "max_clock_lag": lag, "batch_size_per_worker": 1}
-    values = {"cluster.workers": workers}
-    return make_store(kind=BoundedSlice, training=training, values=values, steps=steps, rule="sgd")
+    values = {"mode.name": "bounded", "mode.max_clock_lag": lag, "training.batch_size_per_worker": 1}
+    values["cluster.workers"] = workers
+    return make_store(kind=BoundedSlice, values=values, steps=steps, rule="sgd")
 
 
 def clocks(store, workers=3):
@@ -165,7 +165,7 @@ def test_clocks_go_on_behind_a_snapshot_also_with_more_workers(workers):
 
 
 def test_both_bounds_hold_where_both_are_given():
-    training = {"mode": "bounded", "max_clock_lag": 2, "max_staleness": 1}
-    store = make_store(kind=BoundedSlice, training=training, steps=60, rule="sgd")
+    values = {"mode.name": "bounded", "mode.max_clock_lag": 2, "mode.max_staleness": 1}
+    store = make_store(kind=BoundedSlice, values=values, steps=60, rule="sgd")
     rows = equal_shares(store, 60, lambda worker: 0.01 if worker == 2 else 0.0)
     assert not unseen(rows, 2) and rows["staleness"].max() <= 1

@@ -6,8 +6,8 @@ from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, quadratic_
 
 
 def test_simulated_workers_read_the_weights_of_so_many_versions_ago():
-    training = {"simulate_workers": 5}
-    store = make_store(training=training, rule="sgd", steps=20)  # 3 workers: 2 versions back
+    values = {"mode.simulate_workers": 5}
+    store = make_store(values=values, rule="sgd", steps=20)  # 3 workers: 2 versions back
     target = np.zeros(LENGTH, np.float32)
     weights = [np.linspace(-1, 1, LENGTH)]
     for step in range(20):
@@ -18,7 +18,7 @@ def test_simulated_workers_read_the_weights_of_so_many_versions_ago():
 
 
 def test_after_a_restore_nothing_older_than_the_snapshot_is_given():
-    made = [make_store(training={"simulate_workers": 6}, rule="sgd", steps=20) for _ in range(2)]
+    made = [make_store(values={"mode.simulate_workers": 6}, rule="sgd", steps=20) for _ in range(2)]
     run_quadratic(made[0], 10, np.zeros(LENGTH, np.float32))
     made[1].restore(state_of(made[0]))
     pulled = pull(made[1])
@@ -29,7 +29,7 @@ def test_after_a_restore_nothing_older_than_the_snapshot_is_given():
 
 
 def test_simulated_workers_read_the_statistics_of_the_same_version_as_the_weights():
-    store = make_store(training={"simulate_workers": 5}, rule="sgd", steps=20)  # 3 workers: 2 versions back
+    store = make_store(values={"mode.simulate_workers": 5}, rule="sgd", steps=20)  # 3 workers: 2 versions back
     run = quadratic_step(store, np.zeros(LENGTH, np.float32))  # its fresh statistics are ones, and all is kept
     for step in range(6):
         pulled = pull(store)

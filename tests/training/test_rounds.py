@@ -45,7 +45,7 @@ def round_step(store, end):
 
 
 def test_a_round_is_one_update_with_the_mean_of_all_gradients():
-    store = make_store(kind=RoundSlice, training={"mode": "sync-ps"}, steps=10, rule="momentum", momentum=0.5)
+    store = make_store(kind=RoundSlice, values={"mode.name": "sync-ps"}, steps=10, rule="momentum", momentum=0.5)
     work = round_step(store, 10)
     run_workers(work)
     state, ([rows], [counts]) = state_of(store), ledger_of(store)
@@ -65,7 +65,7 @@ def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
             with tf.control_dependencies([sleep(tf.constant(0.05, tf.float64))]):
                 return super().update(*args)
 
-    store = make_store(kind=SlowSlice, training={"mode": "sync-ps"}, steps=4, rule="sgd")
+    store = make_store(kind=SlowSlice, values={"mode.name": "sync-ps"}, steps=4, rule="sgd")
     run_workers(round_step(store, 4))
     [rows], _ = ledger_of(store)
     seconds = rows["applied_time"] - rows["entered_time"]
@@ -73,8 +73,8 @@ def test_the_time_of_a_rounds_update_is_that_of_its_last_gradient():
 
 
 def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_dropped():
-    training = {"mode": "sync-ps", "backup_workers": 1}
-    store = make_store(kind=RoundSlice, training=training, steps=6, rule="sgd")
+    values = {"mode.name": "sync-ps", "mode.backup_workers": 1}
+    store = make_store(kind=RoundSlice, values=values, steps=6, rule="sgd")
     orders, weights, outcomes = list(permutations(range(3))), START, []
     for version, order in enumerate(orders):
         pulled = pull(store)
@@ -90,7 +90,7 @@ def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_drop
 
 
 def test_a_round_that_was_half_full_at_a_snapshot_goes_on_behind_it():
-    made = [make_store(kind=RoundSlice, training={"mode": "sync-ps"}, steps=1, rule="sgd") for _ in range(2)]
+    made = [make_store(kind=RoundSlice, values={"mode.name": "sync-ps"}, steps=1, rule="sgd") for _ in range(2)]
     pulled = pull(made[0])
     ones = tf.ones(LENGTH)
     for worker in range(2):

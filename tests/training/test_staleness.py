@@ -30,6 +30,12 @@ WITH_BACKUPS = ["dc_constant", "dc_adaptive", "gap_aware"]
 INTERLEAVED = "<0 <1 <2 0> <0 0> <0 1> 0> 0> <1 2> <2 1> <0 <1 2> 1> 0> <1 1>"
 
 
+def own_of(method):
+    """The settings of the method itself, as the reference has them."""
+    known = {"strength": STRENGTH, "decay": MEAN_DECAY}
+    return {f"staleness.{key}": known[key] for key in known if key in METHODS[method].Settings.model_fields}
+
+
 class Server:
     """One slice with a real update rule, put together as the parameter store does."""
 
@@ -41,11 +47,7 @@ class Server:
                 "staleness.method": name if rule != "sgd" or name != "momentum" else "none",
             }
             | {f"optimizer.{key}": MOMENTUM for key in RULES[rule].Settings.model_fields if key == "momentum"}
-            | {
-                f"staleness.{key}": value
-                for key, value in (("strength", STRENGTH), ("decay", MEAN_DECAY))
-                if key in METHODS[name].Settings.model_fields
-            }
+            | own_of(name)
         )
         with tf.device("/device:CPU:0"):
             self.weights = tf.Variable(START)
@@ -242,7 +244,7 @@ def test_a_step_at_a_lower_rate_is_no_smaller_a_reference_to_gap_aware():
 
 @pytest.mark.parametrize("name", ["dc_adaptive", "gap_aware"])
 def test_slots_come_back_as_they_were_on_two_slices(name):
-    made = [make_store(2, training={"staleness_method": name}) for _ in range(2)]
+    made = [make_store(2, values={"staleness.method": name}) for _ in range(2)]
     run_quadratic(made[0], 5, np.zeros(7, np.float32))
     made[1].restore(state_of(made[0]))
     first, second = (state_of(store) for store in made)
@@ -251,8 +253,8 @@ def test_slots_come_back_as_they_were_on_two_slices(name):
 
 @pytest.mark.parametrize("workers", [2, 5])
 def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_there(workers):
-    adaptive = {"staleness_method": "dc_adaptive"}
-    three, others = make_store(2, training=adaptive), make_store(2, training=adaptive, values={"cluster.workers": workers})
+    adaptive = {"staleness.method": "dc_adaptive"}
+    three, others = make_store(2, values=adaptive), make_store(2, values=adaptive | {"cluster.workers": workers})
     run_quadratic(three, 5, np.zeros(7, np.float32))
     three.push(tf.constant(5, tf.int64), pull(three).versions, tf.ones(7), tf.zeros([3]), row(worker=2))
     others.restore(state_of(three))
@@ -368,7 +370,7 @@ def test_the_corrected_momentum_and_that_of_asynchrony_lead_to_the_one_asked_for
 @pytest.mark.parametrize("name", CORRECTING)
 def test_a_slice_does_with_every_method_what_numpy_does(name):
     settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "staleness.method": name}
-    settings |= {"staleness.strength": STRENGTH, "staleness.decay": MEAN_DECAY}
+    settings |= own_of(name)
     config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})
     store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=50)
     pull, push = (tf.function(part, autograph=False) for part in (lambda w: vars(store.pull(w)), store.push))

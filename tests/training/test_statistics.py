@@ -37,7 +37,7 @@ class Workers:
         self.images = (shift + scale * generator.normal(size=[batches, 4, 2, 2, CHANNELS])).astype(np.float32)
         length = len(network.keep)
         self.store = make_store(statistics=length, keep=network.keep**local_steps, steps=updates)
-        config = build_config().with_values({"mode.local_steps": local_steps})
+        config = build_config(None, {"mode.name": "elastic", "optimizer.rule": "sgd", "mode.local_steps": local_steps})
         local = LocalSteps(self._one_step, config, np.ones(1, np.float32), network.keep)
         nothing = tf.zeros([LENGTH])
         # As graphs: a critical section outside of one is built anew every time.
@@ -114,7 +114,7 @@ def test_each_statistic_is_kept_by_its_own_layers_momentum_and_other_variables_w
 
 
 def test_a_round_takes_in_the_mean_of_what_is_fresh():
-    store = make_store(kind=RoundSlice, training={"mode": "sync-ps"}, keep=[0.5, 0.9, 1.0], steps=2, rule="sgd")
+    store = make_store(kind=RoundSlice, values={"mode.name": "sync-ps"}, keep=[0.5, 0.9, 1.0], steps=2, rule="sgd")
     expected = np.zeros(3)
     for update in range(2):
         pulled = pull(store)
