@@ -14,7 +14,7 @@ import pytest
 
 from ps_cluster.training import checkpoints, phases, tables
 from tests.helpers.processes import assert_none_left, of_run, wait_until
-from tests.helpers.real_cluster import SMALL, finish, start, tasks, wait_for_training
+from tests.helpers.real_cluster import SMALL, finish, start, tasks, unhurried, wait_for_training
 
 pytestmark = pytest.mark.cluster
 
@@ -109,7 +109,7 @@ def test_tensorboard_finds_the_curves(finished):
 
 
 def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_or_not(tmp_path):
-    options = ("--workers", 1, "--steps", 150, "--no-evaluator", "--seed", 5)
+    options = ("--workers", 1, "--steps", 150, "--no-evaluator", "--seed", 5, *unhurried(workers=1, seconds=0.03))
     run(tmp_path / "whole", *options)
     run(tmp_path / "again", *options)
     assert (final_weights(tmp_path / "whole") == final_weights(tmp_path / "again")).all()
