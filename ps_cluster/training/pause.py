@@ -6,8 +6,11 @@ import os
 
 import tensorflow as tf
 
+from ps_cluster.training.waiting import after, sleep
+
 # "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed, applied.
 VARIABLE = "PS_CLUSTER_TEST_PAUSE"
+_LOOK_EVERY_S = 0.02
 
 
 class Pause:
@@ -15,7 +18,9 @@ class Pause:
 
     def __init__(self, setting: str | None):
         places, _, self._folder = (setting or "").partition("@")
-        self._steps = {point: int(step) for point, _, step in (place.partition(":") for place in places.split(",") if place)}
+        self._steps = {
+            point: int(step) for point, _, step in (place.partition(":") for place in places.split(",") if place)
+        }
 
     @classmethod
     def from_environment(cls) -> Pause:
@@ -32,9 +37,13 @@ class Pause:
             changing = tf.strings.join([path, tf.strings.substr(tf.strings.as_string(now), 0, 0)])
             return tf.equal(tf.size(tf.io.matching_files(changing)), 0)
 
+        def wait(count: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([count]):
+                return after([sleep(tf.constant(_LOOK_EVERY_S, tf.float64))], count + 1)
+
         def hold() -> tf.Tensor:
             content = tf.strings.reduce_join(tf.strings.as_string(identity), separator=" ")
             with tf.control_dependencies([tf.io.write_file(marker, content)]):
-                return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), lambda count: count + 1, [0])[0]
+                return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), wait, [0])[0]
 
         return [tf.cond(tf.equal(step, self._steps[point]) & missing(marker, step), hold, lambda: 0).op]

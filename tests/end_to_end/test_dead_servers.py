@@ -9,11 +9,13 @@ import pytest
 from tests.helpers.finished_runs import assert_ledger_is_exact
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import (
+    SNAPSHOTS,
     finish,
     start_run,
     stop,
     summary_of,
     tasks,
+    unhurried,
     wait_for_snapshots,
     wait_for_training,
     wait_until_it_trains_without,
@@ -24,8 +26,8 @@ pytestmark = pytest.mark.cluster
 
 def test_what_a_dead_ps_takes_along_is_done_again_from_the_newest_snapshot(tmp_path):
     run_dir, started = tmp_path / "run", time.monotonic()
-    process = start_run(run_dir, "--steps", 1500, "--set", "checkpoints.snapshot_every_seconds=0.5")
-    wait_for_snapshots(run_dir)
+    process = start_run(run_dir, "--steps", 600, *unhurried(), *SNAPSHOTS)
+    wait_for_snapshots(run_dir, number=2)
     before = tasks(run_dir)
     os.kill(before["ps", 0]["pid"], signal.SIGKILL)
     killed_after = time.monotonic() - started
@@ -33,20 +35,22 @@ def test_what_a_dead_ps_takes_along_is_done_again_from_the_newest_snapshot(tmp_p
     assert_none_left(run_dir)
     assert "from the newest snapshot" in output
     summary = summary_of(run_dir)
-    assert_ledger_is_exact(summary, 1500)
-    assert summary["evaluation"]["step"] == 1500
+    assert_ledger_is_exact(summary, 600)
+    assert summary["evaluation"]["step"] == 600
     assert summary["startup_seconds"] < killed_after, "that of the first start"
     # From the first update to the last: what was trained before the fault counts too, and so does the time without training.
     assert summary["train_seconds"] > killed_after - summary["startup_seconds"] + summary["interrupted_seconds"]
     in_vain = summary["interrupted_seconds"] + summary["rolled_back_seconds"]
-    assert summary["interrupted_seconds"] > 0 and summary["goodput"] > 1 - in_vain / (killed_after - summary["startup_seconds"])
+    assert summary["interrupted_seconds"] > 0 and summary["goodput"] > 1 - in_vain / (
+        killed_after - summary["startup_seconds"]
+    )
     after = tasks(run_dir)
     assert all(after[task]["address"] != before[task]["address"] for task in before if task[0] == "ps")
 
 
 def test_whatever_dies_together_is_done_again_from_the_newest_snapshot(tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--steps", 100_000, "--set", "checkpoints.snapshot_every_seconds=0.5")
+    process = start_run(run_dir, "--steps", 100_000, *unhurried(), *SNAPSHOTS)
     for victims in (("chief",), ("worker", "ps"), ("ps", "chief")):
         wait_for_snapshots(run_dir)
         pids = {tasks(run_dir)[victim, 0]["pid"] for victim in victims}
@@ -63,20 +67,20 @@ def test_whatever_dies_together_is_done_again_from_the_newest_snapshot(tmp_path)
 
 def test_a_killed_evaluator_is_started_again_and_training_does_not_notice(tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--steps", 1500)
-    wait_for_training(run_dir, updates=300)
+    process = start_run(run_dir, "--steps", 200, *unhurried())
+    wait_for_training(run_dir, updates=30)
     os.kill(tasks(run_dir)["evaluator", 0]["pid"], signal.SIGKILL)
     finish(process)
     assert_none_left(run_dir)
     summary = summary_of(run_dir)
-    assert_ledger_is_exact(summary, 1500)
-    assert summary["evaluation"]["step"] == 1500 and summary["restarts"] == {"evaluator-0": 1}
+    assert_ledger_is_exact(summary, 200)
+    assert summary["evaluation"]["step"] == 200 and summary["restarts"] == {"evaluator-0": 1}
 
 
 def test_a_run_whose_launcher_was_killed_goes_on_with_resume_from_the_newest_sound_snapshot(tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--steps", 1500, "--no-evaluator", "--set", "checkpoints.snapshot_every_seconds=0.5")
-    wait_for_snapshots(run_dir)
+    process = start_run(run_dir, "--steps", 600, "--no-evaluator", *unhurried(), *SNAPSHOTS)
+    wait_for_snapshots(run_dir, number=2)
     process.kill()
     process.communicate(timeout=20)
     assert_none_left(run_dir, within_s=5)
@@ -87,4 +91,4 @@ def test_a_run_whose_launcher_was_killed_goes_on_with_resume_from_the_newest_sou
     finish(start_run(run_dir, resume=True))
     assert_none_left(run_dir)
     assert "passed over" in (run_dir / "logs" / "chief-0.log").read_text()
-    assert_ledger_is_exact(summary_of(run_dir), 1500)
+    assert_ledger_is_exact(summary_of(run_dir), 600)

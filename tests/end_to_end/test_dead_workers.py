@@ -8,7 +8,17 @@ import pytest
 
 from tests.helpers.finished_runs import assert_ledger_is_exact, restarts
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import finish, rows, start_run, stop, summary_of, tasks, wait_for_training, worked_since
+from tests.helpers.real_cluster import (
+    finish,
+    rows,
+    start_run,
+    stop,
+    summary_of,
+    tasks,
+    unhurried,
+    wait_for_training,
+    worked_since,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -16,8 +26,9 @@ pytestmark = pytest.mark.cluster
 def test_workers_killed_at_each_point_of_a_step_are_not_applied_twice(tmp_path):
     run_dir, marks = tmp_path / "run", tmp_path / "marks"
     marks.mkdir()
-    held = {"PS_CLUSTER_TEST_PAUSE": f"before_pull:200,computed:500,applied:800@{marks}"}
-    process = start_run(run_dir, "--steps", 1500, "--no-evaluator", "--set", "cluster.steps_per_dispatch=1", env=held)
+    held = {"PS_CLUSTER_TEST_PAUSE": f"before_pull:20,computed:150,applied:280@{marks}"}
+    one_at_once = ("--set", "cluster.steps_per_dispatch=1")
+    process = start_run(run_dir, "--steps", 500, "--no-evaluator", *unhurried(), *one_at_once, env=held)
     killed = {0: 0, 1: 0, 2: 0}
     for point in ("before_pull", "computed", "applied"):
         wait_until((marks / point).exists, within_s=90)
@@ -27,15 +38,15 @@ def test_workers_killed_at_each_point_of_a_step_are_not_applied_twice(tmp_path):
     finish(process)
     assert_none_left(run_dir)
     summary = summary_of(run_dir)
-    assert_ledger_is_exact(summary, 1500)
+    assert_ledger_is_exact(summary, 500)
     assert summary["updates"]["replays_refused"] == 1, "only the step that was applied comes back and is refused"
     assert restarts(summary) == killed and summary["updates"]["rolled_back"] == 0
 
 
 def test_killed_workers_take_part_again_while_the_others_go_on(tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator")
-    wait_for_training(run_dir, updates=300)
+    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator", *unhurried())
+    wait_for_training(run_dir, updates=30)
     pid = tasks(run_dir)["worker", 1]["pid"]
     os.kill(pid, signal.SIGKILL)
     killed = time.time()
@@ -59,8 +70,8 @@ def test_killed_workers_take_part_again_while_the_others_go_on(tmp_path):
 
 def test_training_goes_on_without_the_worker_that_dies_every_time(tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator")
-    wait_for_training(run_dir, updates=100)
+    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator", *unhurried())
+    wait_for_training(run_dir, updates=30)
     killed = set()
 
     def killed_until_it_is_gone():

@@ -17,6 +17,7 @@ from tests.helpers.real_cluster import (
     stop,
     summary_of,
     tasks,
+    unhurried,
     wait_for_training,
     wait_until_it_trains_without,
 )
@@ -26,8 +27,8 @@ pytestmark = pytest.mark.cluster
 
 def test_a_frozen_process_is_noticed_and_cannot_come_back(tmp_path):
     run_dir, frozen = tmp_path / "run", []
-    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator")
-    wait_for_training(run_dir, updates=300)
+    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator", *unhurried())
+    wait_for_training(run_dir, updates=30)
     for victim in ("worker", "ps", "chief"):
         frozen.append(tasks(run_dir)[victim, 0]["pid"])
         os.kill(frozen[-1], signal.SIGSTOP)
@@ -45,9 +46,9 @@ def test_a_frozen_process_is_noticed_and_cannot_come_back(tmp_path):
 @pytest.mark.parametrize(("mode", "frozen_s"), [("async", 6.0), ("sync", 14.0)])
 def test_a_run_that_is_frozen_as_a_whole_goes_on_as_if_nothing_had_been(tmp_path, mode, frozen_s):
     run_dir = tmp_path / "run"
-    total = 1500 if mode == "async" else 500
-    launcher = start_run(run_dir, "--steps", total, "--no-evaluator", "--mode", mode)
-    wait_for_training(run_dir, updates=100)
+    total = 300 if mode == "async" else 120
+    launcher = start_run(run_dir, "--steps", total, "--no-evaluator", "--mode", mode, *unhurried())
+    wait_for_training(run_dir, updates=30)
     others = [process for process in of_run(run_dir) if process.pid != launcher.pid]
     pids = {task: row["pid"] for task, row in tasks(run_dir).items()}
     for process in others:
@@ -71,13 +72,14 @@ def test_a_run_that_is_frozen_as_a_whole_goes_on_as_if_nothing_had_been(tmp_path
 def test_a_worker_that_is_held_for_ever_is_found_and_training_ends(tmp_path, mode):
     run_dir, marks = tmp_path / "run", tmp_path / "marks"
     marks.mkdir()
-    held = {"PS_CLUSTER_TEST_PAUSE": f"computed:200@{marks}"}
-    process = start_run(run_dir, "--steps", 1500, "--no-evaluator", "--mode", mode, env=held)
+    held = {"PS_CLUSTER_TEST_PAUSE": f"computed:30@{marks}"}
+    slow = unhurried(seconds=0.1)  # in mode bounded the others have to go on until it is found
+    process = start_run(run_dir, "--steps", 350, "--no-evaluator", "--mode", mode, *slow, env=held)
     output = finish(process)
     assert_none_left(run_dir)
     index, pid = map(int, (marks / "computed").read_text().split())
     summary = summary_of(run_dir)
-    assert_ledger_is_exact(summary, 1500)
+    assert_ledger_is_exact(summary, 350)
     (silence,) = summary["silences"]
     assert (silence["worker"], silence["pid"]) == (index, pid) and 10 < silence["seconds"] < 30
     assert f"worker-{index} (pid {pid}) is silent: no update for" in output
@@ -87,14 +89,14 @@ def test_a_worker_that_is_held_for_ever_is_found_and_training_ends(tmp_path, mod
 
 def test_a_worker_that_a_debugger_holds_is_found_by_its_missing_gradient(tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--steps", 600, "--no-evaluator", "--mode", "sync-ps")
-    wait_for_training(run_dir, updates=100)
+    process = start_run(run_dir, "--steps", 120, "--no-evaluator", "--mode", "sync-ps", *unhurried())
+    wait_for_training(run_dir, updates=30)
     pid = tasks(run_dir)["worker", 1]["pid"]
     held = subprocess.Popen([sys.executable, debugger.__file__, str(pid)])
     output = finish(process)
     assert held.wait(timeout=10) == 0
     assert_none_left(run_dir)
     summary = summary_of(run_dir)
-    assert_ledger_is_exact(summary, 600, gradients=3)
+    assert_ledger_is_exact(summary, 120, gradients=3)
     assert [(silence["worker"], silence["pid"]) for silence in summary["silences"]] == [(1, pid)]
     assert f"worker-1 (pid {pid}) is silent" in output and summary["restarts"] == {"worker-1": 1}

@@ -31,7 +31,7 @@ def test_training_goes_on_while_the_disk_is_full_and_writes_again_when_it_is_not
     run_dir = small_disk / "run"
     options = ("--set", "checkpoints.snapshot_every_seconds=0.5")
     process = start_run(run_dir, "--steps", 3000, "--no-evaluator", *options)
-    wait_for_snapshots(run_dir)
+    wait_for_snapshots(run_dir, number=2)
     with (small_disk / "fill").open("wb") as fill, contextlib.suppress(OSError):
         while True:
             fill.write(bytes(100_000))

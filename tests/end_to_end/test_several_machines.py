@@ -7,7 +7,7 @@ import portpicker
 import pytest
 
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import SMALL, finish, rows, start, wait_for_training
+from tests.helpers.real_cluster import SMALL, finish, rows, start, unhurried, wait_for_training
 
 pytestmark = pytest.mark.cluster
 CHIEF, SERVERS = ("chief", 0), (("ps", 0), ("worker", 0), ("worker", 1))
@@ -39,7 +39,7 @@ def machine(tmp_path):
 
 
 def test_tasks_that_are_started_by_themselves_train_together_and_a_worker_may_be_started_again(machine):
-    run_dir, steps = machine.folder(*CHIEF), ("--steps", 100_000)  # more than it waits for
+    run_dir, steps = machine.folder(*CHIEF), ("--steps", 100_000, *unhurried(workers=2))  # more than it waits for
     servers = {task: machine(*task, *steps) for task in SERVERS}
     chief = machine(*CHIEF, *steps)
     wait_for_training(run_dir, updates=100)

@@ -14,8 +14,15 @@ SMALL = ("--dataset", "synthetic", "--model", "tutorial_cnn", "--batch-size", "3
 LIMIT_S = 180
 # Adam divides by the gradient's size and so enlarges its rounding; that of plain momentum stays small for a few updates.
 MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rate=0.02")
+# A save waits for the steps that are handed out, and the next one follows after 20 times as long as it took.
+SNAPSHOTS = ("--set", "checkpoints.snapshot_every_seconds=0.5", "--set", "cluster.steps_per_dispatch=1")
 TWO_AT_ONCE = ("--set", "cluster.steps_per_dispatch=2")
 ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05")
+
+
+def unhurried(workers=3, seconds=0.05):
+    """Options of a training that lasts and costs little of the processor: every worker waits that long in each step."""
+    return "--batch-size", 8, "--straggler", ";".join(f"{worker}:+{seconds}s" for worker in range(workers))
 
 
 def start(*arguments, env=None):
@@ -75,9 +82,9 @@ def stop(process):
     return finish(process)
 
 
-def wait_for_snapshots(run_dir):
-    """Until there are two, so that one may be damaged."""
-    wait_until(lambda: len(list((run_dir / "snapshots").glob("step-*.npz"))) == 2, within_s=90)
+def wait_for_snapshots(run_dir, number=1):
+    """Until there are so many: with two, one may be damaged."""
+    wait_until(lambda: len(list((run_dir / "snapshots").glob("step-*.npz"))) >= number, within_s=90)
 
 
 def wait_until_it_trains_without(run_dir, pids):

@@ -1,6 +1,7 @@
 """A task without TensorFlow: `scripted_task.py '{"chief": "completes"}' --run-dir … --type … --index …`.
 
-Each behaviour below is a function; the JSON says which one a type of task shows.
+Each behaviour below is a function; the JSON says which one a type of task shows. Most of them need little of Python, and
+hundreds of these processes are started: what takes long to import is imported where it is used.
 """
 
 import argparse
@@ -12,8 +13,6 @@ import time
 from pathlib import Path
 
 from ps_cluster.cluster.lifeline import die_with_launcher
-from ps_cluster.run_dir import LIFE
-from ps_cluster.training import checkpoints
 
 USUAL = {"chief": "completes", "ps": "serves", "worker": "serves", "evaluator": "scores"}
 
@@ -108,7 +107,7 @@ def completes_second_time(run, task):
 def leaves_a_snapshot_and_dies_once(run, task):
     if run.first_time(task):
         run.row("training", 1)
-        checkpoints.save(run.root / "snapshots", checkpoints.Checkpoint(1, {}), keep=1)
+        run.save_a_snapshot()
         os.kill(os.getpid(), signal.SIGKILL)
     if not task.resume:
         sys.exit("RuntimeError: was not told to resume")
@@ -138,13 +137,13 @@ def serves_until_the_end(run, task):
 
 def led_and_the_second_killed_once(run, task):
     if task.index == 1 and run.first_time(task):
-        run.wait_for(checkpoints.path_of(run.root / "snapshots", 1))
+        run.wait_for(run.snapshot)
         os.kill(os.getpid(), signal.SIGKILL)
     if task.index != 0:
         serves(run, task)
     if run.first_time(task):
         run.row("training", 1)
-        checkpoints.save(run.root / "snapshots", checkpoints.Checkpoint(1, {}), keep=1)
+        run.save_a_snapshot()
         ignores_sigterm(run, task)
     if not task.resume:
         sys.exit("RuntimeError: was not told to resume")
@@ -222,6 +221,8 @@ class Run:
         self.began = time.monotonic()
 
     def row(self, phase, applied, written=0):
+        from ps_cluster.run_dir import LIFE
+
         row = {
             "time": time.time(),
             "monotonic": time.monotonic(),
@@ -261,6 +262,17 @@ class Run:
         if not (self.root / "checkpoints/ended.json").exists():
             (self.root / f"{task.type}-{task.index}-told-too-early").touch()
         sys.exit()
+
+    @property
+    def snapshot(self):
+        from ps_cluster.training import checkpoints
+
+        return checkpoints.path_of(self.root / "snapshots", 1)
+
+    def save_a_snapshot(self):
+        from ps_cluster.training import checkpoints
+
+        checkpoints.save(self.snapshot.parent, checkpoints.Checkpoint(1, {}), keep=1)
 
     def wait_for(self, path):
         while not path.exists():
