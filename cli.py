@@ -199,7 +199,12 @@ def data(**options: Any) -> None:
     show_default=False,
     help=f"Of fault; default: all that the system allows. There are: {', '.join(chaos_start.Settings.kinds)}.",
 )
-@click.option("--mode", type=click.Choice([mode.name for mode in MODES if WORKER in mode.tasks]), default="async", help="Of the training.")
+@click.option(
+    "--mode",
+    type=click.Choice([mode.name for mode in MODES if WORKER in mode.tasks]),
+    default="async",
+    help="Of the training.",
+)
 @click.option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network.")
 @click.option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
 @click.option(
@@ -265,7 +270,12 @@ def bench(
     help="Numbers, comma between them.",
 )
 @click.option("--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same.")
-@click.option("--mode", type=click.Choice([mode.name for mode in MODES if mode.is_simulated]), default="async", help="sync: ring all-reduce.")
+@click.option(
+    "--mode",
+    type=click.Choice([mode.name for mode in MODES if mode.is_simulated]),
+    default="async",
+    help="sync: ring all-reduce.",
+)
 @click.option("--backup-workers", type=Whole(0, 9_999), default=0, help="Mode sync-ps: so many may come late.")
 @click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")
 @click.option("--network", type=click.Choice(known_costs()), help="Its costs; default: those of the run's network.")

@@ -22,7 +22,9 @@ from ps_cluster.reporting.terminal import make_console
 
 COLUMNS = (
     over_rounds("steps/s", "steps_per_second", ",.0f"),
-    medians("memory [MB]\nchief/ps/worker", [f"peak_pss_bytes.{kind}" for kind in ("chief", "ps", "worker")], ",.0f", 1e-6),
+    medians(
+        "memory [MB]\nchief/ps/worker", [f"peak_pss_bytes.{kind}" for kind in ("chief", "ps", "worker")], ",.0f", 1e-6
+    ),
     medians("snapshot\n[MB]", ["snapshot_bytes"], ".2f", 1e-6),
     medians("saved in\n[ms]", ["save_seconds"], ".0f", 1e3),
     medians("closed in\n[s]", ["close_seconds"], ".1f"),

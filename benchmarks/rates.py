@@ -35,7 +35,9 @@ from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 
 HELD_OUT = 5000
-_TUNED = [mode.name for mode in MODES if mode.own_rule is None]  # that one needs another rule than the network's, which no table can set
+_TUNED = [
+    mode.name for mode in MODES if mode.own_rule is None
+]  # that one needs another rule than the network's, which no table can set
 _MOST_ARMS = 100  # that a comparison takes
 
 

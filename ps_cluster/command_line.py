@@ -35,7 +35,10 @@ def _options_of_modes() -> dict[str, tuple[str, str]]:
 CONFIG_OPTIONS = {
     "--workers": ("cluster.workers", f"Worker processes; on one machine at most {MOST_WORKERS}."),
     "--ps": ("cluster.parameter_servers", f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}."),
-    "--mode": ("mode.name", f"How gradients become updates: {'; '.join(f'{mode.name}: {mode.says}' for mode in MODES)}."),
+    "--mode": (
+        "mode.name",
+        f"How gradients become updates: {'; '.join(f'{mode.name}: {mode.says}' for mode in MODES)}.",
+    ),
     **_options_of_modes(),
     "--staleness-method": ("staleness.method", "Mode async: what is done about stale gradients."),
     "--straggler": ("cluster.straggler", "Slow on purpose: 2:5x, 1:+0.2s, several with ';', random:gamma."),
@@ -249,4 +252,6 @@ def _field(section: str, name: str) -> FieldInfo:
     fields = RunConfig.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
     if name in fields:
         return fields[name]
-    return next(kind.Settings.model_fields[name] for kind in CHOSEN[section].kinds if name in kind.Settings.model_fields)
+    return next(
+        kind.Settings.model_fields[name] for kind in CHOSEN[section].kinds if name in kind.Settings.model_fields
+    )

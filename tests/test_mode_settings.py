@@ -100,7 +100,9 @@ def test_a_tampered_configuration_of_a_run_is_refused(tmp_path):
     assert "unknown key 'mode.backup_workers'" in refusal(load_config, tmp_path / "config.yaml")
     tree["mode"], tree["staleness"] = {"name": "sync"}, {"method": "inverse"}
     (tmp_path / "config.yaml").write_text(yaml.safe_dump(tree))
-    assert "staleness.method: got 'inverse': mode sync does not use it" in refusal(load_config, tmp_path / "config.yaml")
+    assert "staleness.method: got 'inverse': mode sync does not use it" in refusal(
+        load_config, tmp_path / "config.yaml"
+    )
 
 
 def plan(modes, overrides, settings=None):

@@ -87,7 +87,9 @@ def load_entry_point(group: str, name: str) -> Any:
     try:
         return point.load()
     except Exception as error:
-        raise UserError(f"'{name}' of the entry points '{group}' ({point.value}) can't be loaded: {_told(error)}") from error
+        raise UserError(
+            f"'{name}' of the entry points '{group}' ({point.value}) can't be loaded: {_told(error)}"
+        ) from error
 
 
 def _trusted() -> list[str]:

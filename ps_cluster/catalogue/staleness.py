@@ -89,7 +89,9 @@ class CorrectedMomentum(StalenessMethod):
 
     def check(self, config: RunConfig) -> None:
         if not hasattr(config.optimizer, "momentum"):
-            raise ValueError(f"staleness.method: got 'momentum': optimizer.rule {config.optimizer.rule} has none to correct")
+            raise ValueError(
+                f"staleness.method: got 'momentum': optimizer.rule {config.optimizer.rule} has none to correct"
+            )
 
     def optimizer(self, config: RunConfig) -> RuleSettings:
         from ps_cluster.catalogue.modes import MODES

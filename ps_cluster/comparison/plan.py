@@ -91,7 +91,10 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
     Raises:
       UserError: a file that can't be read, an unknown key, or a value that no comparison can have.
     """
-    content = {"arms": [{"mode": mode.name} for mode in MODES if mode.own_rule is None], **(read_yaml(file) if file else {})}
+    content = {
+        "arms": [{"mode": mode.name} for mode in MODES if mode.own_rule is None],
+        **(read_yaml(file) if file else {}),
+    }
     content["settings"] = content.get("settings") or {}  # with nothing below it, it is None
     try:
         comparison = Comparison.model_validate(content | changes)

@@ -171,6 +171,7 @@ class RunConfig(Section):
         if self.mode_kind.waits is not Waits.FOR_ALL_REDUCE:
             return 1
         return dispatch_size(self.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
+
     @property
     def ledger_window(self) -> int:
         """Return how many steps may be open, or accepted and not yet read by the chief, at a time: a power of 2.

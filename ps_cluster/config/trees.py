@@ -24,7 +24,9 @@ def nested(dotted: Mapping[str, Any]) -> Layer:
         for section in sections:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
-                raise UserError(f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs")
+                raise UserError(
+                    f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs"
+                )
         branch[name] = value
     return tree
 

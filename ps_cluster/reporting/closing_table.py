@@ -134,7 +134,9 @@ def _ledger(updates: Json) -> Text:
 def _time(summary: Json) -> str:
     """Say the seconds of the training, and those of the command: where the run was resumed, on a line of their own."""
     training = f"{number(summary['train_seconds'], '.1f')} s training"
-    command = f"{number(summary['startup_seconds'], '.1f')} s start-up · {number(summary['wall_seconds'], '.1f')} s in all"
+    command = (
+        f"{number(summary['startup_seconds'], '.1f')} s start-up · {number(summary['wall_seconds'], '.1f')} s in all"
+    )
     if summary["sessions"] == 1:
         return f"{training} · {command}{_in_vain(summary)}"
     mine = f"since the last resume: {summary['session_train_seconds']:.1f} s training · {command}"

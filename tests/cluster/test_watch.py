@@ -86,7 +86,12 @@ class Machine:
         workers = self._config.cluster.workers
         ports = itertools.count(4000)
         self.topology = ClusterTopology.local(
-            self._config.mode_kind.tasks, workers, 1, evaluator=False, given_up=self.given_up, pick_port=lambda: next(ports)
+            self._config.mode_kind.tasks,
+            workers,
+            1,
+            evaluator=False,
+            given_up=self.given_up,
+            pick_port=lambda: next(ports),
         )
         self.pids = {task: next(self._numbers) for task in self.topology.tasks}
 
@@ -141,7 +146,15 @@ def watch(tmp_path):
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
         clock, limits, call.requests = AwakeClock(lambda: machine.now), Limits.of(config), StopRequests()
         call.watch = Watch(
-            config, machine, run_dir, view, call.requests, limits, MODES[mode].on_death, clock=clock, sleep=machine.sleep
+            config,
+            machine,
+            run_dir,
+            view,
+            call.requests,
+            limits,
+            MODES[mode].on_death,
+            clock=clock,
+            sleep=machine.sleep,
         )
         call.machine, call.notices = machine, view.notices
         return call.watch.until_the_end()

@@ -205,7 +205,5 @@ def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
     assert order == training_order(runs) and sorted(run.name for run in order) == sorted(run.name for run in runs)
     seeds = [run.config.training.seed for run in order]
     assert seeds == sorted(seeds), "seed by seed"
-    by_seed = {
-        tuple(run.config.mode.name for run in order if run.config.training.seed == seed) for seed in range(6)
-    }
+    by_seed = {tuple(run.config.mode.name for run in order if run.config.training.seed == seed) for seed in range(6)}
     assert len(by_seed) > 3, "and no arm always after the same other"

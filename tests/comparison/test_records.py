@@ -139,9 +139,7 @@ def test_seeds_make_a_group_and_everything_else_makes_another(tmp_path):
 
 def test_batches_are_equal_per_update_or_per_worker(tmp_path):
     sizes = [("async", 128), ("async", 384), ("sync", 128), ("single", 384)]
-    groups = groups_of(
-        tmp_path, *({"mode.name": mode, "training.batch_size_per_worker": size} for mode, size in sizes)
-    )
+    groups = groups_of(tmp_path, *({"mode.name": mode, "training.batch_size_per_worker": size} for mode, size in sizes))
     per_update, per_worker = make_views(groups)
     assert (per_update.batch, per_worker.batch) == (
         "same batch per update: 384 images", "same batch per worker: 128 images"

@@ -198,9 +198,7 @@ def test_differences_are_told_where_the_interval_leaves_none_out(tmp_path):
 def test_no_difference_is_shown_where_the_interval_holds_zero(tmp_path):
     accuracies = {"sync": (0.70, 0.71, 0.69), "sync-ps": (0.71, 0.70, 0.69)}
     roots = [
-        write_run(
-            tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),))
-        )
+        write_run(tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),)))
         for mode, values in accuracies.items()
         for seed, value in enumerate(values)
     ]
@@ -311,9 +309,7 @@ def test_the_headline_says_what_async_costs_and_what_a_straggler_does_to_each_ar
 
 def test_the_headline_names_what_shows_no_difference(tmp_path):
     roots = [
-        write_run(
-            tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),))
-        )
+        write_run(tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),)))
         for mode, values in {"sync": (0.70, 0.71, 0.69), "sync-ps": (0.71, 0.70, 0.69)}.items()
         for seed, value in enumerate(values)
     ]
@@ -324,9 +320,7 @@ def test_the_headline_names_what_shows_no_difference(tmp_path):
 def test_one_seed_has_plain_words_in_place_of_a_verdict(tmp_path):
     (line,) = headline(*groups_and_views(write_runs(tmp_path, seeds=(0,))))
     assert line.startswith("This proves nothing: one seed.") and "--seeds 3" in line
-    roots = [
-        write_run(tmp_path / mode, Fake({"mode.name": mode, "training.epochs": 1})) for mode in ("async", "sync")
-    ]
+    roots = [write_run(tmp_path / mode, Fake({"mode.name": mode, "training.epochs": 1})) for mode in ("async", "sync")]
     (line,) = headline(*groups_and_views(roots))
     assert line.startswith("This proves nothing: one seed and one epoch is no more than the beginning of a training.")
 

@@ -65,7 +65,9 @@ def test_clocks_lag_no_more_than_the_bound_with_a_straggler_that_would_leave_the
     rows = update_columns(run_dir)
     assert not unseen(rows, 1) and unseen(rows, 0), "the quick ones are one step ahead, and never two"
     assert summary["staleness"]["max"] > 1, "versions are not what is bounded"
-    assert all(float(row["pushed_time"]) < float(row["entered_time"]) for row in ledger_rows(run_dir)), "none holds a place"
+    assert all(float(row["pushed_time"]) < float(row["entered_time"]) for row in ledger_rows(run_dir)), (
+        "none holds a place"
+    )
     last = np.sort([float(row["applied_time"]) for row in ledger_rows(run_dir)])
     assert np.diff(last).max() < 5, "at the end nobody waits for a worker that has no step left"
 

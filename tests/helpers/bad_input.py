@@ -107,7 +107,9 @@ class Commands:
     def run(self, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> Told:
         if self._process is None:
             argv = [sys.executable, "-m", "tests.helpers.bad_input"]
-            self._process = subprocess.Popen(argv, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            self._process = subprocess.Popen(
+                argv, cwd=PROJECT, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+            )
         request = {"folder": str(folder), "arguments": list(arguments), "environment": dict(environment)}
         self._process.stdin.write(json.dumps(request) + "\n")
         self._process.stdin.flush()

@@ -14,7 +14,9 @@ START = np.linspace(-1, 1, LENGTH)
 
 @pytest.mark.parametrize("bound", [0, 1, 2, 4])
 def test_no_update_is_staler_than_the_bound_whoever_is_slow(bound):
-    store = make_store(kind=BoundedSlice, steps=60, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd")
+    store = make_store(
+        kind=BoundedSlice, steps=60, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd"
+    )
     step = bounded_step(store, lambda worker: 0.01 if worker == 2 else 0.001)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, 60, 3)])
     [rows], [counts] = ledger_of(store)
@@ -52,7 +54,9 @@ def test_a_gradient_that_is_still_being_computed_keeps_nobody_from_the_parameter
 
 
 def test_a_bound_of_zero_is_the_sequential_mathematics():
-    store = make_store(kind=BoundedSlice, steps=30, values={"mode.name": "bounded", "mode.max_staleness": 0}, rule="sgd")
+    store = make_store(
+        kind=BoundedSlice, steps=30, values={"mode.name": "bounded", "mode.max_staleness": 0}, rule="sgd"
+    )
     step = bounded_step(store, lambda worker: 0.002)
     run_workers(lambda worker: [step(number, worker) for number in range(worker, 30, 3)])
     assert state_of(store)["weights"] == pytest.approx(START * 0.9**30, rel=1e-5)
@@ -75,7 +79,10 @@ BOUNDS = [{"mode.max_staleness": 1}, {"mode.max_clock_lag": 1}, {"mode.max_stale
 
 @pytest.mark.parametrize("bound", BOUNDS, ids=str)
 def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_dropped(bound):
-    values = {"mode.name": "bounded", "training.batch_size_per_worker": 1} | bound  # of a large batch the lease lasts longer
+    values = {
+        "mode.name": "bounded",
+        "training.batch_size_per_worker": 1,
+    } | bound  # of a large batch the lease lasts longer
     store = make_store(kind=BoundedSlice, values=values, rule="sgd")
     admit(store, 0, step=0)
     old = pull(store, 0)

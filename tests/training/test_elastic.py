@@ -104,7 +104,10 @@ def test_a_restored_store_has_every_workers_weights_again_on_two_slices():
 @pytest.mark.parametrize("workers", [2, 5])
 def test_after_a_resume_with_other_workers_the_new_ones_begin_at_the_centre(workers):
     elastic = {"kind": ElasticSlice, "values": {"mode.name": "elastic"}, "rule": "sgd"}
-    three, others = make_store(2, **elastic), make_store(2, **elastic | {"values": elastic["values"] | {"cluster.workers": workers}})
+    three, others = (
+        make_store(2, **elastic),
+        make_store(2, **elastic | {"values": elastic["values"] | {"cluster.workers": workers}}),
+    )
     pulled = pull(three, 1)
     three.push(tf.constant(0, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=1))
     others.restore(state_of(three))

@@ -39,7 +39,9 @@ OTHERS = {"mode": "mode.name", "backup_workers": "mode.backup_workers"}
 
 def make_progress(steps=4, ps=1, machine=None, **settings):
     overrides = {"training.steps": steps, "training.batch_size_per_worker": 10, "cluster.parameter_servers": ps}
-    config = build_config(overrides=overrides | {OTHERS.get(name, f"training.{name}"): value for name, value in settings.items()})
+    config = build_config(
+        overrides=overrides | {OTHERS.get(name, f"training.{name}"): value for name, value in settings.items()}
+    )
     return RunProgress(config, train_examples=100, clock=(machine or Machine()).clock())
 
 
