@@ -13,16 +13,18 @@ from pathlib import Path
 
 import click
 
-from benchmarks.arms import Arm
 from benchmarks.in_turns import Case, Figures, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import CHEAPEST_RULE, MOST_STEPS_PER_S
-from benchmarks.throughput import case, run_arm
+from ps_cluster.bench.arms import Arm
+from ps_cluster.bench.throughput import case, run_arm
 from ps_cluster.command_line import OneLineCommand
 from ps_cluster.reporting.terminal import make_console
 
 COLUMNS = (
     over_rounds("steps/s", "steps_per_second", ",.0f"),
-    medians("memory [MB]\nchief/ps/worker", [f"peak_pss_bytes.{kind}" for kind in ("chief", "ps", "worker")], ",.0f", 1e-6),
+    medians(
+        "memory [MB]\nchief/ps/worker", [f"peak_pss_bytes.{kind}" for kind in ("chief", "ps", "worker")], ",.0f", 1e-6
+    ),
     medians("snapshot\n[MB]", ["snapshot_bytes"], ".2f", 1e-6),
     medians("saved in\n[ms]", ["save_seconds"], ".0f", 1e3),
     medians("closed in\n[s]", ["close_seconds"], ".1f"),

@@ -22,18 +22,21 @@ from ps_cluster.cluster import environment
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
 from ps_cluster.comparison.plan import Comparison
 from ps_cluster.comparison.runner import train_all
-from ps_cluster.config import MODEL_NAMES, MODES, RunConfig, build_config, load_config
+from ps_cluster.config import MODEL_NAMES, RunConfig, build_config, load_config
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.mode_settings import MODES
 from ps_cluster.recipes import Found
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 
 HELD_OUT = 5000
-_TUNED = [mode for mode in MODES if mode != "elastic"]  # that one needs another rule than the network's, which no table can set
+_TUNED = [
+    mode for mode in MODES if mode != "elastic"
+]  # that one needs another rule than the network's, which no table can set
 _MOST_ARMS = 100  # that a comparison takes
 
 
@@ -121,7 +124,7 @@ def read_points(roots: Sequence[Path]) -> list[Point]:
         score = None if found.test_loss is None else found.validation_accuracy  # no loss: not a finite one
         key = (_place(config), config.optimizer.learning_rate, config.optimizer.momentum)
         scores.setdefault(key, []).append(score)
-    return [Point(*key, tuple(values)) for key, values in scores.items()]
+    return [Point(*key, scores=tuple(values)) for key, values in scores.items()]
 
 
 def best(points: Sequence[Point]) -> Iterator[Point]:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
@@ -20,13 +21,15 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml, read_yaml
-from ps_cluster.mode_settings import MODES, PARAMETER_SERVER_MODES, check_switches, check_used, flat
+from ps_cluster.installation import CONFIG_FOLDER, PROGRAM
+from ps_cluster.mode_settings import PARAMETER_SERVER_MODES, Mode, check_switches, check_used, flat
 from ps_cluster.training.dispatch import dispatch_size
 from ps_cluster.training.straggler_config import parse_stragglers
 
-CONFIG_FOLDER = Path(__file__).resolve().parents[1] / "configs"
-STALENESS_METHODS = ("none", "inverse", "dc_constant", "dc_adaptive", "gap_aware", "momentum")
-MODEL_NAMES = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")
+StalenessMethod = Literal["none", "inverse", "dc_constant", "dc_adaptive", "gap_aware", "momentum"]
+STALENESS_METHODS: tuple[StalenessMethod, ...] = get_args(StalenessMethod)
+ModelName = Literal["tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench"]
+MODEL_NAMES: tuple[ModelName, ...] = get_args(ModelName)
 
 # On one machine. More would only wait for its processors, and for its memory.
 MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
@@ -87,13 +90,13 @@ class Data(_Section):
 
 
 class Model(_Section):
-    name: Literal[MODEL_NAMES]
+    name: ModelName
     precision: Literal["auto", "bfloat16", "float32"]
     activation: Literal["relu", "gelu", "silu"]
 
 
 class Training(_Section):
-    mode: Literal[MODES]
+    mode: Mode
     seed: int = Field(ge=0, lt=2**31)
     batch_size_per_worker: int = Field(ge=1, le=10_000)
     epochs: float = Field(gt=0, le=100_000)
@@ -103,7 +106,7 @@ class Training(_Section):
     max_clock_lag: int | None = Field(ge=0, le=1000)
     backup_workers: int = Field(ge=0, le=999)
     simulate_workers: int | None = Field(ge=1, le=1000)
-    staleness_method: Literal[STALENESS_METHODS]
+    staleness_method: StalenessMethod
 
 
 class DelayCompensation(_Section):
@@ -205,7 +208,9 @@ class RunConfig(_Section):
         """Raises UserError where there are more tasks than one machine has any use for."""
         for name, most in (("workers", MOST_WORKERS), ("parameter_servers", MOST_PARAMETER_SERVERS)):
             if (wanted := getattr(self.cluster, name)) > most:
-                raise UserError(f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: cli.py task")
+                raise UserError(
+                    f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: {PROGRAM} task"
+                )
 
     @property
     def on_parameter_servers(self) -> bool:
@@ -385,12 +390,14 @@ def _nested(dotted: Layer) -> Layer:
         for section in sections:
             branch = branch.setdefault(section, {})
             if not isinstance(branch, dict):
-                raise UserError(f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs")
+                raise UserError(
+                    f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs"
+                )
         branch[name] = value
     return tree
 
 
-def _merged(under: Layer, over: Layer) -> Layer:
+def _merged(under: Layer, over: Mapping[str, Any]) -> Layer:
     """`over` on top of `under`, section by section; lists are replaced whole."""
     result = dict(under)
     for key, value in over.items():

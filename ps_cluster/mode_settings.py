@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal, get_args
 
-MODES = ("async", "bounded", "sync-ps", "elastic", "sync", "single")
+Mode = Literal["async", "bounded", "sync-ps", "elastic", "sync", "single"]
+MODES: tuple[Mode, ...] = get_args(Mode)
 PARAMETER_SERVER_MODES = MODES[:4]
 
 _SEVERAL_PROCESSES = MODES[:5]

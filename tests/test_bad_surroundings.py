@@ -45,7 +45,19 @@ TF_CONFIGS = [
     (tf_config(CLUSTER | {"ps": ["a:1"]}), ["'a:1' is there twice"]),
     *(
         (tf_config(CLUSTER | {"ps": [address]}), ["cluster.ps.0", "host:port"])
-        for address in ("b", "b:0", "b:010", "b:65536", "b:\uff12", "\uff42:2", "b:2x", "b :2", ":2", "[::1:2", "[1.2.3.4]:5")
+        for address in (
+            "b",
+            "b:0",
+            "b:010",
+            "b:65536",
+            "b:\uff12",
+            "\uff42:2",
+            "b:2x",
+            "b :2",
+            ":2",
+            "[::1:2",
+            "[1.2.3.4]:5",
+        )
     ),
     (tf_config(CLUSTER | {"ps": [f"{CURSOR_UP}b:2"]}), ["cluster.ps.0", "host:port"]),
     (tf_config(CLUSTER | {"ps": [7]}), ["cluster.ps.0", "got 7"]),

@@ -167,7 +167,23 @@ def test_values_are_what_they_look_like(text, value):
 
 @pytest.mark.parametrize(
     "text",
-    ["1e-3", "010", "0o17", "off", "null", "", "1:30", "a: b", "<<", "2024-01-01", " x", "#", "\x1b[0m", "\U0001f600", "-"]
+    [
+        "1e-3",
+        "010",
+        "0o17",
+        "off",
+        "null",
+        "",
+        "1:30",
+        "a: b",
+        "<<",
+        "2024-01-01",
+        " x",
+        "#",
+        "\x1b[0m",
+        "\U0001f600",
+        "-",
+    ]
     + ["[a]", "x\ny", "\udcff", ".inf", "\uff19", "a\0b", "\u2028", "&a", "*a", "!a", "true", "\t", "a" * 300, "1e400"],
 )
 def test_text_is_read_back_as_it_was_written(text):

@@ -47,7 +47,9 @@ class Limits:
     startup_s: float = 180.0  # until training begins
     standstill_s: float = 60.0  # between two looks that see a new update
     frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer is dead
-    silent_s: float = 10.0  # a worker without an update while others have some, at least; more where its steps take long
+    silent_s: float = (
+        10.0  # a worker without an update while others have some, at least; more where its steps take long
+    )
     first_update_s: float = 60.0  # of a worker process: it connects and builds its graph first
     kill_s: float = 10.0  # from SIGKILL until a process that is still there is given up
     stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"

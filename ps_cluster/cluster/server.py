@@ -22,7 +22,9 @@ def serve(config: RunConfig, cluster: dict[str, list[str]], task_type: str, inde
     session = tf.compat.v1.ConfigProto()
     # Idle threads look around for work before they sleep, on cores that other tasks need.
     session.experimental.disable_thread_spinning = True
-    if task_type == WORKER:  # a parameter server keeps TensorFlow's choice: all cores, or those of a quota (environment.py)
+    if (
+        task_type == WORKER
+    ):  # a parameter server keeps TensorFlow's choice: all cores, or those of a quota (environment.py)
         session.intra_op_parallelism_threads = config.cluster.intra_op_threads
         # TensorFlow would take as many as there are cores, and with one a server never connects.
         session.inter_op_parallelism_threads = max(2, allowance().threads)

@@ -68,9 +68,7 @@ def resume_run(
         return _resume(run_dir, root, more or {}, view=view, began=began)
 
 
-def _resume(
-    run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None
-) -> int:
+def _resume(run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None) -> int:
     ownership.refuse_foreign(run_dir.config)
     run_dir.make_folders()
     before = load_config(run_dir.config)

@@ -13,12 +13,12 @@ from typing import Annotated, Literal
 import portpicker
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import PARAMETER_SERVER_MODES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.validation import first_error
+from ps_cluster.mode_settings import PARAMETER_SERVER_MODES
 
 CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
 TRAINING_TYPES = (CHIEF, PS, WORKER)
@@ -80,7 +80,9 @@ class ClusterTopology:
     all else names them, and have another one in TensorFlow (`member`).
     """
 
-    cluster: dict[str, list[str]]  # those of "chief" | "ps" | "worker" that there are → "host:port" by TensorFlow's index
+    cluster: dict[
+        str, list[str]
+    ]  # those of "chief" | "ps" | "worker" that there are → "host:port" by TensorFlow's index
     evaluator: bool = False
     given_up: frozenset[int] = frozenset()  # indices of workers that are no part of it any more
 
@@ -185,5 +187,7 @@ def _task(given: _GivenTask, cluster: Mapping[str, list[str]]) -> Task:
     if given.type not in counts:
         raise UserError(f"TF_CONFIG: task.type: got {given.type!r}; it is one of {', '.join(counts)}")
     if given.index >= counts[given.type]:
-        raise UserError(f"TF_CONFIG: task.index: got {given.index}; the cluster has {counts[given.type]} of type {given.type}")
+        raise UserError(
+            f"TF_CONFIG: task.index: got {given.index}; the cluster has {counts[given.type]} of type {given.type}"
+        )
     return Task(given.type, given.index)

@@ -23,8 +23,9 @@ _SHORT = {
 _NOT_IN_LABELS = {
     "training.seed", "training.mode", "training.batch_size_per_worker", "training.epochs", "training.steps",
     "training.max_staleness", "training.max_clock_lag", "training.backup_workers", "training.simulate_workers",
-    "training.staleness_method", "elastic.local_steps", "cluster.straggler", "cluster.isolation", "cluster.evaluator", "data.dataset", "data.data_dir",
-    "model.name", "model.precision", "checkpoints.every_seconds", "checkpoints.snapshot_every_seconds",
+    "training.staleness_method", "elastic.local_steps", "cluster.straggler", "cluster.isolation",
+    "cluster.evaluator", "data.dataset", "data.data_dir", "model.name", "model.precision",
+    "checkpoints.every_seconds", "checkpoints.snapshot_every_seconds",
     "checkpoints.keep",
 }  # fmt: skip
 

@@ -15,11 +15,11 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.comparison.rates import was_found
-from ps_cluster.config import MODES, RunConfig, build_config
+from ps_cluster.config import RunConfig, build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import read_yaml
-from ps_cluster.mode_settings import check_used, flat, without_unused
+from ps_cluster.mode_settings import MODES, check_used, flat, without_unused
 from ps_cluster.training.straggler_config import parse_stragglers
 
 BATCHES = ("same_per_update", "same_per_worker")

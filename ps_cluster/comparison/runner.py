@@ -35,7 +35,9 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     """
     runs = planned_runs(comparison)
     data = runs[0].config.data
-    resolve_data(data.dataset, data.data_dir, notify=print_line)  # what is wrong with it is found before anything is made
+    resolve_data(
+        data.dataset, data.data_dir, notify=print_line
+    )  # what is wrong with it is found before anything is made
     _claim(output, comparison, [run.name for run in training_order(runs)])
     roots = {run.name: output / "runs" / run.name for run in runs}
     for number, run in enumerate(training_order(runs), 1):

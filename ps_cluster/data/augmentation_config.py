@@ -25,7 +25,9 @@ class Augmentation(BaseModel):
     A value out of range raises pydantic's `ValidationError`, which names the field and the value.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
+    )
 
     crop_padding_pixels: int = Field(0, ge=0, le=31)
     """Pad by this much on every side, mirrored, and crop back to 32x32 at random; 31 is all there is to mirror."""

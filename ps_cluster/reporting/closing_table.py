@@ -11,6 +11,7 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ps_cluster.installation import PROGRAM
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
@@ -132,7 +133,9 @@ def _ledger(updates: Json) -> Text:
 def _time(summary: Json) -> str:
     """Say the seconds of the training, and those of the command: where the run was resumed, on a line of their own."""
     training = f"{number(summary['train_seconds'], '.1f')} s training"
-    command = f"{number(summary['startup_seconds'], '.1f')} s start-up · {number(summary['wall_seconds'], '.1f')} s in all"
+    command = (
+        f"{number(summary['startup_seconds'], '.1f')} s start-up · {number(summary['wall_seconds'], '.1f')} s in all"
+    )
     if summary["sessions"] == 1:
         return f"{training} · {command}{_in_vain(summary)}"
     mine = f"since the last resume: {summary['session_train_seconds']:.1f} s training · {command}"
@@ -204,9 +207,9 @@ def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
     """Name the commands that finish what this one has left."""
     root = shlex.quote(str(run_dir.root))
     if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
-        yield f" score it       python cli.py evaluate --checkpoint-dir {root}"
+        yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}"
     if summary["outcome"] != "completed" and any(map(checkpoints.steps, run_dir.states)):
-        yield f" go on          python cli.py run --resume {root}"
+        yield f" go on          {PROGRAM} run --resume {root}"
 
 
 def _last_checkpoint(run_dir: RunDir) -> int:

@@ -14,7 +14,9 @@ Index = Annotated[int, Field(ge=0, lt=MOST_INDEX)]  # of a task among those of i
 Pid = Annotated[int, Field(ge=0, lt=2**31)]
 Number = Annotated[float, Field(ge=-1e15, le=1e15)]
 Seconds = Annotated[float, Field(ge=0, le=1e15)]
-Loss = Annotated[float, Field(ge=-1e300, le=1e300)]  # one that grows beyond all bounds has float32's 3e38 before it is none
+Loss = Annotated[
+    float, Field(ge=-1e300, le=1e300)
+]  # one that grows beyond all bounds has float32's 3e38 before it is none
 Share = Annotated[float, Field(ge=0, le=1)]
 Word = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]  # nothing that a terminal obeys
 Text = Annotated[str, Field(max_length=100_000)]

@@ -8,13 +8,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import CONFIG_FOLDER
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
+from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.training.straggler_config import Stragglers
 
+MODES = ("async", "sync-ps", "sync")  # that can be simulated
 COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 
 Seconds = Annotated[float, Field(ge=0, le=1e6)]

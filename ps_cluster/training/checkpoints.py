@@ -230,5 +230,3 @@ def _write_zip(file: io.BufferedIOBase, checkpoint: Checkpoint) -> None:
         for name, array in checkpoint.arrays.items():
             with archive.open(zipfile.ZipInfo(f"{name}.npy", _MTIME), "w", force_zip64=True) as member:
                 np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
-
-

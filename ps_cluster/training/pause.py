@@ -15,7 +15,9 @@ class Pause:
 
     def __init__(self, setting: str | None):
         places, _, self._folder = (setting or "").partition("@")
-        self._steps = {point: int(step) for point, _, step in (place.partition(":") for place in places.split(",") if place)}
+        self._steps = {
+            point: int(step) for point, _, step in (place.partition(":") for place in places.split(",") if place)
+        }
 
     @classmethod
     def from_environment(cls) -> Pause:

@@ -73,7 +73,9 @@ def _slowness(text: str) -> Slowness:
         )
     factor, extra_s = float(match[2] or 1), float(match[3] or 0)
     if not 1 <= factor <= MOST_TIMES or extra_s > MOST_EXTRA_S:
-        raise ValueError(f"{text!r} is no straggler: a factor is in 1 to {MOST_TIMES}, a delay at most {MOST_EXTRA_S} s")
+        raise ValueError(
+            f"{text!r} is no straggler: a factor is in 1 to {MOST_TIMES}, a delay at most {MOST_EXTRA_S} s"
+        )
     return Slowness(int(match[1]), factor, extra_s)
 
 

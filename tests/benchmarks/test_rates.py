@@ -36,7 +36,9 @@ def test_the_grid_is_trained_with_the_rates_it_names_on_all_but_the_images_held_
 
 def test_a_grid_that_no_comparison_takes_is_refused():
     with pytest.raises(UserError, match="got 144 combinations: at most 100"):
-        rates.comparison(**GRID | {"modes": ("async",), "batches": tuple(range(1, 73)), "factors": (1.0,), "momenta": (0.0, 0.9)})
+        rates.comparison(
+            **GRID | {"modes": ("async",), "batches": tuple(range(1, 73)), "factors": (1.0,), "momenta": (0.0, 0.9)}
+        )
 
 
 def test_points_are_read_from_finished_runs_by_the_images_held_out(tmp_path):

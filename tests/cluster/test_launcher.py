@@ -139,8 +139,7 @@ def test_start_up_and_wall_seconds_count_from_when_the_command_began(launch):
 def test_a_ledger_that_is_not_exact_fails_a_run_that_completed(launch):
     assert launch(chief="completes_with_a_mistake") == 1
     assert launch.errors == [
-        "Error: the ledger is not exact: slice 0: 3 gradients accepted, 2 rows "
-        f"(all: {launch.run_dir.summary})"
+        f"Error: the ledger is not exact: slice 0: 3 gradients accepted, 2 rows (all: {launch.run_dir.summary})"
     ]
     assert launch.summary["outcome"] == "failed" and not launch.summary["proof"]["holds"]
 

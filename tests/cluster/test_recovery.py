@@ -6,7 +6,7 @@ from ps_cluster.cluster.policy import ON_DEATH, Limits, on_death
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
 from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.topology import Task
-from ps_cluster.config import MODES
+from ps_cluster.mode_settings import MODES
 
 
 class Clock:

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli import cli
 from ps_cluster.cluster import one_task as by_hand
 from ps_cluster.cluster import start
+from ps_cluster.commands.main import main
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
 from ps_cluster.errors import UserError
@@ -242,7 +242,7 @@ def half_done(tmp_path, monkeypatch):
     monkeypatch.setattr(start, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
 
     def call(*options):
-        return CliRunner().invoke(cli, ["run", "--resume", str(run_dir.root), *options]).output
+        return CliRunner().invoke(main, ["run", "--resume", str(run_dir.root), *options]).output
 
     call.run_dir, call.went_on = run_dir, []
     return call

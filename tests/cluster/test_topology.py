@@ -4,8 +4,8 @@ import json
 import pytest
 
 from ps_cluster.cluster.topology import TYPES_OF_MODE, ClusterTopology, Task, from_tf_config
-from ps_cluster.config import MODES
 from ps_cluster.errors import UserError
+from ps_cluster.mode_settings import MODES
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
 
@@ -39,9 +39,7 @@ def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
 def test_a_worker_that_is_given_up_leaves_the_others_their_index_and_tensorflow_no_gap():
     ports = itertools.count(4000)
     given_up = frozenset({1})
-    topology = ClusterTopology.local(
-        "async", 4, 1, evaluator=True, given_up=given_up, pick_port=lambda: next(ports)
-    )
+    topology = ClusterTopology.local("async", 4, 1, evaluator=True, given_up=given_up, pick_port=lambda: next(ports))
     workers = [task for task in topology.tasks if task.type == "worker"]
     assert [worker.index for worker in workers] == [0, 2, 3]
     assert [topology.address(worker) for worker in workers] == topology.cluster["worker"]
@@ -100,7 +98,10 @@ def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
         ("", "not set"),
         ("{", "not JSON"),
         ("[]", "TF_CONFIG: got []: names with values are needed"),
-        ('{"cluster": {}, "task": {"type": "chief", "index": 0}}', "cluster: got nothing; it has either chief, ps and worker, or only worker, or only chief"),
+        (
+            '{"cluster": {}, "task": {"type": "chief", "index": 0}}',
+            "cluster: got nothing; it has either chief, ps and worker, or only worker, or only chief",
+        ),
         (tf_config({"chief": ["a:1"], "worker": ["c:3"]}), "cluster: got chief, worker; it has either"),
         (tf_config({"ps": ["b:2"], "worker": ["c:3"]}), "cluster: got ps, worker; it has either"),
         (tf_config({"ps": ["b:2"], "evaluator": ["e:5"]}), "cluster: got ps; it has either"),
@@ -110,10 +111,16 @@ def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
         (tf_config({"worker": ["c:3"]}, "chief", 0), "task.type: got 'chief'; it is one of worker, evaluator"),
         (tf_config(CLUSTER | {"chief": []}), "cluster.chief: got []: List should have at least 1 item"),
         (tf_config(CLUSTER | {"chief": ["a:1", "e:5"]}), "cluster.chief must be one address"),
-        (tf_config(CLUSTER | {"worker": {"0": "c:3"}}), "cluster.worker: got {'0': 'c:3'}: Input should be a valid list"),
+        (
+            tf_config(CLUSTER | {"worker": {"0": "c:3"}}),
+            "cluster.worker: got {'0': 'c:3'}: Input should be a valid list",
+        ),
         (tf_config(CLUSTER | {"worker": ["c:3", 7]}), "cluster.worker.1: got 7: Input should be a valid string"),
         (tf_config(CLUSTER | {"worker": ["c:3", "d"]}), "cluster.worker.1: got 'd': is not host:port"),
-        (tf_config(CLUSTER | {"ps": ["b:70000"]}), "cluster.ps.0: got 'b:70000': is not host:port, with a port in 1 to 65535"),
+        (
+            tf_config(CLUSTER | {"ps": ["b:70000"]}),
+            "cluster.ps.0: got 'b:70000': is not host:port, with a port in 1 to 65535",
+        ),
         (tf_config(CLUSTER | {"ps": ["a:1"]}), "'a:1' is there twice"),
         (tf_config(CLUSTER | {"master": ["m:1"]}), "got chief, ps, worker, master"),
         (json.dumps({"cluster": CLUSTER}), "TF_CONFIG: 'task' is missing"),

@@ -138,7 +138,9 @@ def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path):
 def test_names_from_elsewhere_are_text_in_the_page_and_on_the_terminal(tmp_path):
     nasty = "<script>alert(1)</script>[bold]$x_{$\x1b[2J"
     folder = tmp_path / nasty.replace("/", "|")
-    report = write_report(write_runs(folder / "runs", (0,), ("none",), machine={"cpu": nasty.replace("\x1b", "")}), folder / "report")
+    report = write_report(
+        write_runs(folder / "runs", (0,), ("none",), machine={"cpu": nasty.replace("\x1b", "")}), folder / "report"
+    )
     page = report.page.read_text()
     assert "<script" not in page and page.count("&lt;script&gt;alert(1)") >= 4
     terminal = io.StringIO()
@@ -332,7 +334,9 @@ def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_termina
     with pytest.raises(UserError) as error:
         write_report([*long, write_run(tmp_path / "other", other)], tmp_path / "report")
     told = str(error.value)
-    assert "they differ in dataset_kind" in told and "(and 9 more)" in told and "config.yaml" in told and "--force" in told
+    assert (
+        "they differ in dataset_kind" in told and "(and 9 more)" in told and "config.yaml" in told and "--force" in told
+    )
     assert len(told) <= 300
 
 

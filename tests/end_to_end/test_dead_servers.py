@@ -39,7 +39,9 @@ def test_what_a_dead_ps_takes_along_is_done_again_from_the_newest_snapshot(tmp_p
     # From the first update to the last: what was trained before the fault counts too, and so does the time without training.
     assert summary["train_seconds"] > killed_after - summary["startup_seconds"] + summary["interrupted_seconds"]
     in_vain = summary["interrupted_seconds"] + summary["rolled_back_seconds"]
-    assert summary["interrupted_seconds"] > 0 and summary["goodput"] > 1 - in_vain / (killed_after - summary["startup_seconds"])
+    assert summary["interrupted_seconds"] > 0 and summary["goodput"] > 1 - in_vain / (
+        killed_after - summary["startup_seconds"]
+    )
     after = tasks(run_dir)
     assert all(after[task]["address"] != before[task]["address"] for task in before if task[0] == "ps")
 

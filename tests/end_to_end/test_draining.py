@@ -13,7 +13,13 @@ pytestmark = pytest.mark.cluster
 
 @pytest.mark.parametrize(
     "options",
-    [("sync",), ("sync-ps",), ("bounded", "--max-staleness", 3, "--max-clock-lag", 0), ("single",), ("elastic", *ELASTIC)],
+    [
+        ("sync",),
+        ("sync-ps",),
+        ("bounded", "--max-staleness", 3, "--max-clock-lag", 0),
+        ("single",),
+        ("elastic", *ELASTIC),
+    ],
     ids=lambda options: options[0],
 )
 def test_ctrl_c_drains_and_a_resumed_run_completes(tmp_path, options):

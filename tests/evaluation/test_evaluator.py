@@ -143,7 +143,9 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     assert [(row.step, row.best) for row in rows] == [(10, True), (40, True), (50, False)]
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
-    assert best == {name: getattr(rows[1], name) for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")}
+    assert best == {
+        name: getattr(rows[1], name) for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")
+    }
     assert checkpoints.load(run_dir.best / "checkpoint.npz").step == 40
     assert sorted(path.name for path in run_dir.best.iterdir()) == ["best.json", "checkpoint.npz", "model.keras"]
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))

@@ -49,7 +49,9 @@ def test_bombs_take_bounded_memory_and_time(tmp_path):
     for name, text in BOMBS.items():
         (tmp_path / name).write_text(text)
     code = "from tests.files.test_json_files import explode; import sys; explode(sys.argv[1])"
-    ended = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=PROJECT, capture_output=True, text=True, timeout=100)
+    ended = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], cwd=PROJECT, capture_output=True, text=True, timeout=100
+    )
     told = {name: (message, peak, cpu_s) for name, message, peak, cpu_s in map(json.loads, ended.stdout.splitlines())}
     assert set(told) == set(BOMBS), ended.stderr
     for name, (message, peak, cpu_s) in told.items():

@@ -1,6 +1,6 @@
 """Tasks with one mistake in them that a proof has to find, and a run of such tasks.
 
-    python -m tests.helpers.mutated_task MISTAKE RUN_DIR     (the launcher; what it starts has more arguments)
+python -m tests.helpers.mutated_task MISTAKE RUN_DIR     (the launcher; what it starts has more arguments)
 """
 
 from __future__ import annotations

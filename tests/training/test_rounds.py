@@ -80,7 +80,9 @@ def test_with_a_backup_worker_the_first_gradients_count_and_the_late_one_is_drop
         pulled = pull(store)
         for worker in order:
             step, gradient = identity(3 * version + worker), pulled.weights * (worker + 1)
-            outcomes += store.push(step, pulled.versions, gradient, pulled.statistics, row(worker=worker)).numpy().tolist()
+            outcomes += (
+                store.push(step, pulled.versions, gradient, pulled.statistics, row(worker=worker)).numpy().tolist()
+            )
         weights = weights * (1 - 0.1 * (order[0] + order[1] + 2) / 2)
     assert outcomes == [APPLIED, APPLIED, DROPPED] * 6
     [rows], [counts] = ledger_of(store)

@@ -250,7 +250,10 @@ def test_slots_come_back_as_they_were_on_two_slices(name):
 @pytest.mark.parametrize("workers", [2, 5])
 def test_a_resume_with_other_workers_keeps_the_rows_of_those_that_are_still_there(workers):
     adaptive = {"staleness_method": "dc_adaptive"}
-    three, others = make_store(2, training=adaptive), make_store(2, training=adaptive, values={"cluster.workers": workers})
+    three, others = (
+        make_store(2, training=adaptive),
+        make_store(2, training=adaptive, values={"cluster.workers": workers}),
+    )
     run_quadratic(three, 5, np.zeros(7, np.float32))
     three.push(tf.constant(5, tf.int64), pull(three).versions, tf.ones(7), tf.zeros([3]), row(worker=2))
     others.restore(state_of(three))

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.arm import keras_model, keras_optimizer
+from ps_cluster.bench.arm import keras_model, keras_optimizer
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset

@@ -38,6 +38,6 @@ def keras_model(config: RunConfig, dataset: PackedDataset) -> keras.Model:
 
 
 def keras_optimizer(config: RunConfig) -> keras.Optimizer:
-    """Keras's own of the rule that all arms have (`benchmarks.throughput.RULE`)."""
+    """Keras's own of the rule that all arms have (`ps_cluster.bench.throughput.RULE`)."""
     rule = config.optimizer
     return keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)

@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arms import CLUSTER, Arm
+from ps_cluster.bench.arms import CLUSTER, Arm
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.start import complete_config
 from ps_cluster.config import RunConfig, build_config
