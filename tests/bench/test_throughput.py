@@ -116,12 +116,12 @@ def test_what_only_some_arms_would_follow_is_refused(key):
 def scripted_arm(tmp_path, monkeypatch):
     """scripted_arm(code) → run_arm's answer of an arm whose module is `code`."""
 
-    def run(code):
+    def run(code, **of_arm):
         (tmp_path / "scripted.py").write_text(code)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(arms.IMPORT_FOLDER)]))
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         packed = PackedDataset("none", "synthetic", tmp_path, 1, 1, ())
-        return throughput.run_arm(arms.Arm("scripted", "scripted"), CASE, packed)
+        return throughput.run_arm(arms.Arm("scripted", "scripted", **of_arm), CASE, packed)
 
     return run
 
@@ -133,6 +133,12 @@ def test_an_arm_that_fails_is_told_in_one_line_and_leaves_its_files_to_read(scri
         scripted_arm("raise ValueError('as told')")
     folder = Path(str(told.value).rpartition(": ")[2])
     assert "Traceback" in (folder / "stderr").read_text() and (folder / "run/config.yaml").is_file()
+
+
+def test_a_python_of_its_own_finds_this_package_and_nothing_that_lies_beside_it(scripted_arm):
+    """Installed, numpy lies beside it."""
+    found = scripted_arm("import json, os, ps_cluster.bench; print(json.dumps(os.listdir()))", torch=True)
+    assert found == ["ps_cluster"]
 
 
 def test_an_arm_that_does_not_end_is_ended(scripted_arm, tmp_path, monkeypatch):
