@@ -2,21 +2,40 @@
 PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
+TOOLS := $(VENV)/.tools-installed
+PIP := $(VENV)/bin/python -m pip install --quiet
+COMPILE := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes \
+	--no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
-.PHONY: install run test clean
+.PHONY: install run test lint lock clean
 
 install: $(STAMP)
 
 run: $(STAMP)
 	$(VENV)/bin/python cli.py run $(or $(ARGS),--workers 3 --ps 1)
 
-test: $(STAMP)
+test: $(TOOLS)
 	$(VENV)/bin/python -m pytest -q $(ARGS)
+
+lint: $(TOOLS)
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/mypy
+
+# Pins what pyproject.toml asks for. What is pinned already stays: add ARGS="--upgrade" or "--upgrade-package NAME".
+lock: $(TOOLS)
+	$(PIP) uv==0.13.9
+	$(COMPILE) $(ARGS) --output-file requirements.txt
+	$(COMPILE) $(ARGS) --group test --group lint --constraint requirements.txt --output-file requirements-dev.txt
 
 $(STAMP): requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "TensorFlow needs Python 3.11 to 3.13: make PYTHON=python3.13 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(VENV)/bin/python -m pip install --quiet --requirement requirements.txt
+	$(PIP) --require-hashes --requirement requirements.txt
+	touch $@
+
+$(TOOLS): requirements-dev.txt $(STAMP)
+	$(PIP) --require-hashes --requirement requirements-dev.txt
 	touch $@
 
 clean:

@@ -17,7 +17,7 @@ import click
 
 from benchmarks.in_turns import CPU, Case, measure, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
-from benchmarks.throughput import case
+from ps_cluster.bench.throughput import case
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.command_line import CommaList, OneLineCommand
 from ps_cluster.reporting.terminal import make_console

@@ -13,7 +13,7 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.throughput import shown, spread
+from ps_cluster.bench.throughput import shown, spread
 from ps_cluster.cluster import environment
 from ps_cluster.cluster.start import resolve_data
 from ps_cluster.command_line import OUTPUT_FILE, Number, Whole

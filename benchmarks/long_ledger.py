@@ -13,10 +13,10 @@ from pathlib import Path
 
 import click
 
-from benchmarks.arms import Arm
 from benchmarks.in_turns import Case, Figures, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import CHEAPEST_RULE, MOST_STEPS_PER_S
-from benchmarks.throughput import case, run_arm
+from ps_cluster.bench.arms import Arm
+from ps_cluster.bench.throughput import case, run_arm
 from ps_cluster.command_line import OneLineCommand
 from ps_cluster.reporting.terminal import make_console
 

@@ -123,9 +123,9 @@ def read_points(roots: Sequence[Path]) -> list[Point]:
         config = load_config(run_dir.config)
         found = read_json(run_dir.summary, Summary).evaluation
         score = None if found.test_loss is None else found.validation_accuracy  # no loss: not a finite one
-        key = (_place(config), config.optimizer.learning_rate, config.optimizer.momentum)
+        key = (_place(config), config.optimizer.learning_rate, getattr(config.optimizer, "momentum", 0.0))
         scores.setdefault(key, []).append(score)
-    return [Point(*key, tuple(values)) for key, values in scores.items()]
+    return [Point(*key, scores=tuple(values)) for key, values in scores.items()]
 
 
 def best(points: Sequence[Point]) -> Iterator[Point]:

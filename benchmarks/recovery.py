@@ -19,14 +19,15 @@ from pathlib import Path
 import click
 from rich.table import Table
 
-from benchmarks.arms import CLUSTER, PROJECT
 from benchmarks.in_turns import open_data
-from benchmarks.throughput import case, measure_once, scratch, spread
+from ps_cluster.bench.arms import CLUSTER
+from ps_cluster.bench.throughput import case, measure_once, scratch, spread
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand, Whole
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
+from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.reporting.terminal import make_console, print_line
 from ps_cluster.rows.cluster import ClusterFile
 from ps_cluster.rows.progress import ProgressRow
@@ -77,8 +78,8 @@ def _disturbed(run_dir: RunDir, dataset: str, data_dir: Path | None) -> dict[str
     if data_dir:
         options += ["--data-dir", str(data_dir.absolute())]
     process = subprocess.Popen(
-        [sys.executable, "cli.py", "run", *options],
-        cwd=PROJECT,
+        [sys.executable, "-m", "ps_cluster", "run", *options],
+        cwd=IMPORT_FOLDER,
         stdout=subprocess.DEVNULL,
         start_new_session=True,
         preexec_fn=die_with_parent,

@@ -7,17 +7,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from benchmarks.arms import PROJECT, Arm
-from benchmarks.throughput import run_arm
+from ps_cluster.bench.arms import Arm
+from ps_cluster.bench.throughput import run_arm
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.installation import IMPORT_FOLDER
 
 MOST_STEPS_PER_S = 5_000  # a run must not be done before its time is over
 CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 
 
 def timed(
-    config: RunConfig, packed: PackedDataset, seconds: float, *body: str, project: Path = PROJECT
+    config: RunConfig, packed: PackedDataset, seconds: float, *body: str, project: Path = IMPORT_FOLDER
 ) -> dict[str, Any]:
     """Return what `benchmarks.timed_run` of a project tells of `seconds` of training; `body` as there.
 
@@ -36,7 +37,7 @@ def empty_steps(config: RunConfig, packed: PackedDataset, seconds: float, weight
 def plain_per_second(kind: str, config: RunConfig, packed: PackedDataset, seconds: float, weights: int) -> float:
     """Closures or reads a second of `benchmarks.plain_coordinator`. RunFailed where it fails."""
     body = ("benchmarks.plain_coordinator", kind, str(weights), str(seconds))
-    return run_arm(Arm(kind, "benchmarks.cluster", body), config, packed)["examples_per_second"]
+    return run_arm(Arm(kind, "ps_cluster.bench.cluster", body), config, packed)["examples_per_second"]
 
 
 def per_second(act: Callable[[], None], seconds: float) -> float:

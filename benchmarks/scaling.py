@@ -16,7 +16,7 @@ import click
 
 from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, timed
-from benchmarks.throughput import case
+from ps_cluster.bench.throughput import case
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.command_line import CommaList, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig

@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.cluster import run
+from ps_cluster.bench.cluster import run
 from ps_cluster.cluster.usage import cpu_seconds
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.reporting.dashboard import Row

@@ -18,7 +18,7 @@ import numpy as np
 
 from benchmarks.in_turns import Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, per_second, plain_per_second
-from benchmarks.throughput import case
+from ps_cluster.bench.throughput import case
 from ps_cluster.command_line import CommaList, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_WORKERS, RunConfig
 from ps_cluster.data.packed import PackedDataset

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import click
 
-from benchmarks.arms import PROJECT
 from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
-from benchmarks.throughput import case
+from ps_cluster.bench.throughput import case
 from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.reporting.terminal import make_console
 
 SLOW = {"cluster.straggler": "2:5x"}
@@ -67,7 +67,7 @@ def main(
     for model in models:
         for way in ways:
             config = case(model, precision, packed).with_values(WAYS[way])
-            for code, project in (("before", before), ("now", PROJECT)):
+            for code, project in (("before", before), ("now", IMPORT_FOLDER)):
                 if project and (code == "now" or way not in NOT_BEFORE):
                     about = {"network": model, "way": way, "code": code}
                     cases.append(Case(about, partial(timed, config, packed, seconds, project=project)))

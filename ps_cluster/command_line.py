@@ -136,6 +136,8 @@ class OutputPath(click.Path):
 
 
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
+FOLDER = click.Path(path_type=Path)  # one that is read
+LIST = CommaList()
 
 
 class _OneLine:
@@ -222,6 +224,18 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
         if values.setdefault(key, value) != value:
             raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give one of them")
     return values
+
+
+def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
+    """Raise UserError for options that say what stands in a run's directory already."""
+    for parameter in context.command.params:
+        if parameter.name not in allowed and is_given(context, parameter.name):
+            raise UserError(f"{because} the run as it was: leave {parameter.opts[0]} out")
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Return whether the user gave a value for this option, be it the default."""
+    return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 
 def _parameter(key: str) -> str:

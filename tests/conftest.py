@@ -1,8 +1,13 @@
 import signal
 
+import hypothesis
 import pytest
 
 from tests.helpers.bad_input import Commands
+
+# The same examples in every run: a test that has passed does not fail on another day.
+hypothesis.settings.register_profile("tests", max_examples=100, deadline=None, derandomize=True, database=None)
+hypothesis.settings.load_profile("tests")
 
 # Where the tests run under nohup all that they start would ignore it; those that test it set it themselves.
 signal.signal(signal.SIGHUP, signal.SIG_DFL)

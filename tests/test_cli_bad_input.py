@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli import cli
 from ps_cluster.command_line import Number, OutputPath, Whole
+from ps_cluster.commands.main import COMMANDS, main
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
@@ -229,8 +229,8 @@ def test_bad_option_is_told_in_one_line_and_leaves_nothing_behind(row, folder, c
 def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
     options = {
         (name, option.opts[0]): getattr(option.type, "one", option.type)
-        for name, command in cli.commands.items()
-        for option in command.params
+        for name in COMMANDS
+        for option in main.get_command(None, name).params
     }
     assert [key for key, kind in options.items() if isinstance(kind, click.types.FuncParamType)] == []
     lax = (click.types.IntParamType, click.types.FloatParamType)
@@ -247,7 +247,7 @@ def test_checkpoint_of_another_model_is_told_in_one_line(folder, monkeypatch):
     monkeypatch.chdir(folder)
     _checkpoint_of_another_model(folder / "run")
     before = set(folder.rglob("*"))
-    result = CliRunner().invoke(cli, ["evaluate", "--once", "--checkpoint-dir", "run/checkpoints"])
+    result = CliRunner().invoke(main, ["evaluate", "--once", "--checkpoint-dir", "run/checkpoints"])
     assert_one_line(result.exit_code, result.stderr, ["checkpoint"])
     assert set(folder.rglob("*")) - before <= {folder / "run/metrics/evaluation.lock"}
 

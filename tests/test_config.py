@@ -1,8 +1,9 @@
 import pytest
 
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.config import CONFIG_FOLDER, build_config
+from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
+from ps_cluster.installation import CONFIG_FOLDER
 
 
 @pytest.mark.parametrize(

@@ -5,9 +5,35 @@ from pathlib import Path
 PROJECT = Path(__file__).parents[1]
 
 
+LAUNCHER_SIDE = (
+    "ps_cluster.bench.throughput", "ps_cluster.chaos.start", "ps_cluster.cluster.launcher", "ps_cluster.cluster.one_task",
+    "ps_cluster.cluster.start", "ps_cluster.comparison.plan", "ps_cluster.comparison.runner", "ps_cluster.reporting.trace",
+    "ps_cluster.simulation.start",
+)  # fmt: skip
+
+
+def imported_by(code: str) -> set[str]:
+    """The modules that are loaded after `code`."""
+    told = subprocess.run(
+        [sys.executable, "-c", f"import sys; {code}; print(*sys.modules)"],
+        cwd=PROJECT,
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    return set(told.stdout.decode().split())
+
+
 def test_nothing_the_launcher_imports_pulls_in_tensorflow():
-    code = "import cli, sys; heavy = {'tensorflow', 'keras'} & set(sys.modules); assert not heavy, heavy"
-    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
+    assert not {"tensorflow", "keras"} & imported_by(f"import {', '.join(LAUNCHER_SIDE)}")
+
+
+def test_help_waits_for_nothing_that_only_a_command_at_work_needs():
+    """All commands are imported for it."""
+    loaded = imported_by(
+        "from ps_cluster.commands.main import COMMANDS, main; [main.get_command(None, c) for c in COMMANDS]"
+    )
+    assert {f"ps_cluster.commands.{name}" for name in ("run", "simulate", "chaos")} <= loaded
+    assert not loaded & {*LAUNCHER_SIDE, "tensorflow", "keras", "matplotlib", "ssl"}
 
 
 def test_the_entry_of_a_task_imports_tensorflow_only_when_it_needs_it():

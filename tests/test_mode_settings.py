@@ -4,13 +4,14 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from cli import cli
 from ps_cluster.catalogue.modes import MODES
+from ps_cluster.commands.main import main
 from ps_cluster.comparison.plan import planned_runs, read_comparison
-from ps_cluster.config import CONFIG_FOLDER, build_config, load_config
+from ps_cluster.config import build_config, load_config
 from ps_cluster.config.sections import own_settings
 from ps_cluster.config.uses import SWITCHES, uses
 from ps_cluster.errors import UserError
+from ps_cluster.installation import CONFIG_FOLDER
 
 SGD = {"optimizer.rule": "sgd"}  # which mode elastic needs
 ON = {
@@ -62,10 +63,10 @@ def test_a_setting_is_taken_by_the_modes_that_use_it_and_refused_by_all_others(m
 
 
 def test_on_the_command_line_a_default_is_refused_too_where_it_has_no_use():
-    result = CliRunner().invoke(cli, ["run", "--mode", "single", "--workers", "3"])
+    result = CliRunner().invoke(main, ["run", "--mode", "single", "--workers", "3"])
     assert result.exit_code == 2
     assert "options: cluster.workers: got 3: mode single does not use it" in result.stderr
-    result = CliRunner().invoke(cli, ["run", "--mode", "sync", "--ps", "2", "--max-staleness", "3"])
+    result = CliRunner().invoke(main, ["run", "--mode", "sync", "--ps", "2", "--max-staleness", "3"])
     assert result.exit_code == 2 and result.stderr.count("\n") == 1
 
 
@@ -80,7 +81,7 @@ def test_the_configuration_of_a_finished_run_is_read_back_and_can_be_given_as_a_
 def test_an_option_is_held_against_the_mode_of_the_file(tmp_path):
     file = written(tmp_path, {"mode": {"name": "bounded"}})
     assert build_config(file, {"mode.max_staleness": 3}).mode.bounds == (3, None)
-    result = CliRunner().invoke(cli, ["run", "--config", str(file), "--backup-workers", "1"])
+    result = CliRunner().invoke(main, ["run", "--config", str(file), "--backup-workers", "1"])
     assert "mode.backup_workers: got 1: mode bounded does not use it" in result.stderr
 
 

@@ -5,8 +5,9 @@ import pytest
 from ps_cluster import config as configuration
 from ps_cluster.comparison.plan import planned_runs, read_comparison
 from ps_cluster.comparison.rates import looks_scaled, was_found
-from ps_cluster.config import CONFIG_FOLDER, build_config
+from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
+from ps_cluster.installation import CONFIG_FOLDER
 
 FOUND = """
 model: {activation: relu}

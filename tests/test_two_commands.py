@@ -11,7 +11,7 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from cli import cli
+from ps_cluster.commands.main import main
 from ps_cluster.config import build_config
 from ps_cluster.files.locks import sole_use
 from ps_cluster.run_dir import RunDir
@@ -35,7 +35,7 @@ HOLDER = "import sys, time; from ps_cluster.files.locks import *\nwith sole_use(
 
 def refused(command, folder):
     """The one line with which a command ends with exit code 2."""
-    result = CliRunner().invoke(cli, [*COMMANDS[command], str(folder)], env={"TF_CONFIG": CHIEF})
+    result = CliRunner().invoke(main, [*COMMANDS[command], str(folder)], env={"TF_CONFIG": CHIEF})
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     assert result.stderr.startswith("Error: ") and result.stderr.count("\n") == 1
     return result.stderr
@@ -101,7 +101,7 @@ def test_what_another_user_put_into_a_folder_that_all_may_write_to_is_not_truste
     with as_user(SOMEBODY_ELSE):
         os.environ["PS_CLUSTER_CACHE"], before = str(common / "cache"), os.environ["PS_CLUSTER_CACHE"]
         try:
-            result = CliRunner().invoke(cli, [*COMMANDS[trusted], str(folder)])
+            result = CliRunner().invoke(main, [*COMMANDS[trusted], str(folder)])
         finally:
             os.environ["PS_CLUSTER_CACHE"] = before
     assert result.exit_code == 2 and f"yaml' belongs to another user (uid {SOMEBODY}): copy" in result.stderr

@@ -18,8 +18,8 @@ from ps_cluster.errors import UserError
 # More than fit into the time between faults; each costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000
 MOST_STEPS = 10_000_000
-# On the first, easier generated set, with 500 at the end of 800, equal runs of 64 images a step differed by 4 points; with 1,500
-# by 0.1 (3 seeds). On today's, 1,500 leave 0.7 and 1.8 points (two pairs).
+# On the first, easier generated set, with 500 at the end of 800, equal runs of 64 images a step differed by 4 points; with
+# 1,500 by 0.1 (3 seeds). On today's, 1,500 leave 0.7 and 1.8 points (two pairs).
 COOL_DOWN_FRACTION, SHORTEST_COOL_DOWN = 0.25, 1500
 COOL_DOWN_END_FACTOR = 0.05
 

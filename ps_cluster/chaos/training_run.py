@@ -1,4 +1,4 @@
-"""`python cli.py run …` as a process of its own, and what can be seen of it from outside."""
+"""`ps-cluster run …` as a process of its own, and what can be seen of it from outside."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ps_cluster.cluster.topology import ClusterTopology, Task
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
+from ps_cluster.installation import finding_this_package
 from ps_cluster.rows.cluster import ClusterFile
 from ps_cluster.rows.progress import ProgressRow
 from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 
-CLI = Path(__file__).resolve().parents[2] / "cli.py"
 STOP_S = 20.0  # from the second SIGINT to SIGKILL
 GONE_S = 10.0  # from the end of a launcher to that of its last process
 
@@ -60,14 +60,15 @@ class TrainingRun:
         self.resumes = 0
         self.restarts: Counter[str] = Counter()
         self._output = output
-        self._environment = os.environ | (environment or {})
+        self._environment = finding_this_package(os.environ | (environment or {}))
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._start(*(("--resume", self.root) if options is None else ("--run-dir", self.root, *options)))
 
     def _start(self, *options: str | Path) -> None:
         with open_append(self._output) as file:
             self._popen = subprocess.Popen(
-                [sys.executable, str(CLI), "run", *map(str, options)],
+                # -P: not a package of this name that may be in the current folder
+                [sys.executable, "-P", "-m", "ps_cluster", "run", *map(str, options)],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

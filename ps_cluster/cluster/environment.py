@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping
-from pathlib import Path
 
 from ps_cluster.cluster.control_group import Allowance, allowance
 from ps_cluster.cluster.lifeline import LAUNCHER_PID, start_ticks
+from ps_cluster.installation import finding_this_package
 from ps_cluster.run_dir import LIFE
-
-PROJECT = Path(__file__).resolve().parents[2]
 
 _DEFAULTS = {"TF_CPP_MIN_LOG_LEVEL": "2"}  # errors only, unless the user wants to see more
 _FIXED = {
@@ -23,10 +20,9 @@ _FIXED = {
 
 
 def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
-    """`given` with what a process of a run needs: it finds this project, and ends with its launcher."""
-    python_path = os.pathsep.join(filter(None, [str(PROJECT), given.get("PYTHONPATH")]))
-    own = {"PYTHONPATH": python_path, LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
-    return for_tensorflow(given) | own
+    """`given` with what a process of a run needs: it finds this package, and ends with its launcher."""
+    own = {LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
+    return for_tensorflow(finding_this_package(given)) | own
 
 
 def life_of(launcher_pid: int) -> str:

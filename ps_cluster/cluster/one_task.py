@@ -23,6 +23,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
+from ps_cluster.installation import PROGRAM
 from ps_cluster.reporting.progress import PlainView
 from ps_cluster.reporting.terminal import Output
 from ps_cluster.run_dir import RunDir
@@ -124,7 +125,7 @@ def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
     ended = checkpoints.ended(run_dir.checkpoints) if task == topology.leader else None
     if ended is None:
         return f"{task} has ended"
-    score = f"score it with: python cli.py evaluate --checkpoint-dir {shlex.quote(str(run_dir.root))}"
+    score = f"score it with: {PROGRAM} evaluate --checkpoint-dir {shlex.quote(str(run_dir.root))}"
     goes_on = "" if ended.outcome == "completed" else "; the commands of all tasks with --resume go on"
     return f"{task} has ended: training is {ended.outcome} at step {ended.last_step:,}{goes_on}; {score}"
 

@@ -21,6 +21,7 @@ from ps_cluster.cluster.topology import Task
 from ps_cluster.config import RunConfig
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
+from ps_cluster.installation import PROGRAM
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.rows.progress import ProgressRow
 from ps_cluster.rows.scores import EvaluationRow
@@ -313,7 +314,7 @@ class Watch:
         return None
 
     def _unscored(self, why: str) -> Ending:
-        do = f"score it with: python cli.py evaluate --once --checkpoint-dir {self._run_dir.checkpoints}"
+        do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {self._run_dir.checkpoints}"
         return Ending(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
 
 

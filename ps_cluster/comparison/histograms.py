@@ -95,7 +95,7 @@ def _histogram(axes: Axes, group: Group, look: dict[str, Look]) -> None:
             edges = np.arange(highest + 2) - 0.5
             axes.stairs(share, edges, color=look[name].color, linestyle=look[name].line, linewidth=1.4, label=name)
     axes.set(xlabel="staleness [versions]", ylabel="updates [%]")
-    axes.xaxis.get_major_locator().set_params(integer=True)
+    axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]  # a MaxNLocator's
     title = f"{group.arm}, {group.batch_per_worker} images, {straggler_words(group.straggler)}"
     axes.set_title(title, loc="left", fontsize=8)
 

@@ -12,6 +12,7 @@ from ps_cluster.comparison.groups import Group, flat_settings
 from ps_cluster.comparison.records import Record
 from ps_cluster.config import build_config
 from ps_cluster.config.recipes import BELONG_TOGETHER
+from ps_cluster.installation import PROGRAM
 
 _PLACES = ("data.data_dir",)  # of this machine: another has the data elsewhere
 
@@ -30,7 +31,7 @@ def group_settings(group: Group, common: Mapping[str, str]) -> str:
 
 def command(record: Record) -> str:
     """A command that trains the same run again."""
-    return f"python cli.py run {_options(_changed(record))}".rstrip()
+    return f"{PROGRAM} run {_options(_changed(record))}".rstrip()
 
 
 def machines(groups: Sequence[Group]) -> list[dict[str, str]]:

@@ -9,10 +9,8 @@ from ps_cluster.config.schema import (
     RunConfig,
     fitted,
 )
-from ps_cluster.config.shipped import CONFIG_FOLDER
 
 __all__ = [
-    "CONFIG_FOLDER",
     "LONGEST_SECONDS",
     "MOST_PARAMETER_SERVERS",
     "MOST_WORKERS",

@@ -19,13 +19,13 @@ from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.config import recipes
 from ps_cluster.config.schema import RunConfig, fitted
 from ps_cluster.config.sections import CHOSEN, users, without_strangers
-from ps_cluster.config.shipped import CONFIG_FOLDER
 from ps_cluster.config.trees import Layer, flat, merged, nested
 from ps_cluster.config.uses import check_used, listed
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
+from ps_cluster.installation import CONFIG_FOLDER
 
 _ALL_SETTINGS = "configs/default.yaml"
 

@@ -66,13 +66,13 @@ def found_for(table: Sequence[Found], settings: Layer, user: Layer) -> Layer:
       user: what the user has set of them. Whoever chooses a rate, a momentum or a rule gets nothing of the table.
     """
     own = user.get("optimizer")
-    training, cluster, chosen = (settings.get(name) for name in ("training", "cluster", "mode"))
+    training, cluster, chosen = (settings.get(name) or {} for name in ("training", "cluster", "mode"))
     if not all(isinstance(section, Mapping) for section in (training, cluster, chosen, own or {})):
         return {}  # refused where everything is validated
     if any(name in (own or {}) for name in BELONG_TOGETHER):
         return {}
     mode = chosen.get("name")
-    if mode not in MODES_OF_TRAINING:
+    if not isinstance(mode, str) or mode not in MODES_OF_TRAINING:
         return {}
     workers = cluster.get("workers") if WORKER in MODES_OF_TRAINING[mode].tasks else 1
     place = (mode, workers, training.get("batch_size_per_worker"))

@@ -24,6 +24,7 @@ from ps_cluster.config.uses import check_switches
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.installation import PROGRAM
 
 # On one machine. More would only wait for its processors, and for its memory.
 MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
@@ -118,7 +119,9 @@ class RunConfig(Section):
         """Raise UserError where there are more tasks than one machine has any use for."""
         for name, most in (("workers", MOST_WORKERS), ("parameter_servers", MOST_PARAMETER_SERVERS)):
             if (wanted := getattr(self.cluster, name)) > most:
-                raise UserError(f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: cli.py task")
+                raise UserError(
+                    f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: {PROGRAM} task"
+                )
 
     @property
     def mode_kind(self) -> Mode:
@@ -216,9 +219,9 @@ class RunConfig(Section):
             raise UserError(first_error(error, "configuration", "configs/default.yaml")) from error
 
 
-def fitted(tree: Layer) -> RunConfig:
+def fitted(tree: Layer | None) -> RunConfig:
     """Return the configuration of complete settings. Raises pydantic's ValidationError, or UserError of a kind's code."""
-    kinds = chosen_kinds(tree)
+    kinds = chosen_kinds(tree or {})
     return _class_with(tuple((section, kind.Settings) for section, kind in kinds.items())).model_validate(tree)
 
 

@@ -31,7 +31,7 @@ def nested(dotted: Mapping[str, Any]) -> Layer:
     return tree
 
 
-def merged(under: Layer, over: Layer) -> Layer:
+def merged(under: Layer, over: Mapping[str, Any]) -> Layer:
     """Return `over` on top of `under`, section by section; lists are replaced whole."""
     result = dict(under)
     for key, value in over.items():

@@ -124,7 +124,7 @@ def _tar_members(stream: _Bounded, wanted: tuple[str, ...]) -> Iterator[tuple[st
     for count in range(_MEMBERS_MAX):
         try:
             member = tarfile.TarInfo.frombuf(stream.read(tarfile.BLOCKSIZE), "utf-8", "surrogateescape")
-        except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError) as error:
+        except (tarfile.EOFHeaderError, tarfile.EmptyHeaderError) as error:  # type: ignore[attr-defined]  # not in its stubs
             if not count:
                 raise ValueError("empty file") from error
             break

@@ -72,7 +72,7 @@ def check_way(folder: Path, what: str, *, user: int | None = None) -> None:
 
 
 def is_foreign(path: Path, *, user: int | None = None) -> bool:
-    """Return whether `path` belongs to a user whose files are not to be trusted, or is a link of one. For root that is nobody."""
+    """Return whether `path` belongs to a user whose files are not to be trusted, or is a link of one; for root: never."""
     user = os.geteuid() if user is None else user
     return user != 0 and not {os.stat(path).st_uid, os.lstat(path).st_uid} <= trusted(user)
 

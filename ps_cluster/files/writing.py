@@ -37,7 +37,7 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def create_beside(path: Path, encoding: str | None = None) -> Iterator[IO]:
+def create_beside(path: Path, encoding: str | None = None) -> Iterator[IO[Any]]:
     """Yield a new file that becomes `path` where the block ends well, and goes away where it does not.
 
     Args:

@@ -32,7 +32,8 @@ _DOUBTFUL = re.compile(
 )
 _AROUND = (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)
 
-Events = Iterator[yaml.Event]
+Event = Any  # a yaml.Event: which attributes it has, its class says
+Events = Iterator[Event]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def _document(events: Events) -> Any:
     return value
 
 
-def _value(event: yaml.Event, events: Events, levels: int) -> Any:
+def _value(event: Event, events: Events, levels: int) -> Any:
     """Build what begins with `event`. Nothing is built of an alias, so a file never becomes larger than it is."""
     if isinstance(event, yaml.AliasEvent) or event.anchor:
         raise _at(event, "anchors and aliases (&, *) are not read: write the value itself")
@@ -171,7 +172,7 @@ def _plain(text: str) -> Any:
     return text
 
 
-def _at(event: yaml.Event, problem: str) -> Malformed:
+def _at(event: Event, problem: str) -> Malformed:
     return Malformed(f"can't be taken: line {event.start_mark.line + 1}: {problem}")
 
 

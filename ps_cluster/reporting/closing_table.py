@@ -12,6 +12,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.catalogue.task_types import CHIEF
+from ps_cluster.installation import PROGRAM
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
@@ -208,9 +209,9 @@ def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
     """Name the commands that finish what this one has left."""
     root = shlex.quote(str(run_dir.root))
     if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
-        yield f" score it       python cli.py evaluate --checkpoint-dir {root}"
+        yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}"
     if summary["outcome"] != "completed" and any(map(checkpoints.steps, run_dir.states)):
-        yield f" go on          python cli.py run --resume {root}"
+        yield f" go on          {PROGRAM} run --resume {root}"
 
 
 def _last_checkpoint(run_dir: RunDir) -> int:

@@ -9,12 +9,12 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.catalogue.modes import MODES, Waits
-from ps_cluster.config import CONFIG_FOLDER
 from ps_cluster.config.stragglers import Stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
+from ps_cluster.installation import CONFIG_FOLDER
 
 COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 

@@ -21,6 +21,7 @@ from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
 from ps_cluster.config.uses import uses
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
+from ps_cluster.installation import PROGRAM
 from ps_cluster.simulation import calibration, report
 from ps_cluster.simulation.check import check
 from ps_cluster.simulation.costs import Cluster, Costs, Network, costs_of, known_costs, write_costs
@@ -31,7 +32,7 @@ ANY_NETWORK = "tutorial_cnn"
 
 @dataclass(frozen=True)
 class Settings:
-    """What `cli.py simulate` takes; the options of the same names."""
+    """What `ps-cluster simulate` takes; the options of the same names."""
 
     workers: tuple[int, ...] = (10, 100, 1000, 10_000)
     parameter_servers: tuple[int, ...] = (1, 4, 16, 64, 256)
@@ -110,8 +111,8 @@ def _measure(config: RunConfig | None, goes_on: str) -> tuple[str, str]:
         training, model = config.training, config.model
         work = f"--model {model.name} --precision {model.precision} --batch-size {training.batch_size_per_worker}"
     return (
-        f"python cli.py run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs",
-        f"python cli.py simulate --from runs/costs {goes_on}",
+        f"{PROGRAM} run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs",
+        f"{PROGRAM} simulate --from runs/costs {goes_on}",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
+from ps_cluster.catalogue.modes.bounded import BOUNDED
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
 from ps_cluster.training.coordinated import WaitingSlice
 from ps_cluster.training.slice import APPLIED, DROPPED, NO_END, WAIT, Push, Start, Turn
@@ -38,7 +39,7 @@ class BoundedSlice(WaitingSlice):
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
-        staleness, lag = config.mode.bounds
+        staleness, lag = BOUNDED.settings(config).bounds
         self._max_staleness = NO_END if staleness is None else staleness
         self._max_clock_lag = NO_END if lag is None else lag
         self._lease_s = max(LEASE_S, config.longest_update_seconds)

@@ -23,6 +23,7 @@ from collections.abc import Sequence
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.catalogue.modes.elastic import ELASTIC
 from ps_cluster.config import RunConfig
 from ps_cluster.training.slice import APPLIED, Push, Slice, Start
 from ps_cluster.training.step import StepResult, TrainStep
@@ -32,7 +33,7 @@ from ps_cluster.training.waiting import after
 
 def moving_rate(config: RunConfig) -> float:
     """Return the share of the way to each other that an exchange moves a worker and the centre."""
-    return config.mode.beta / config.cluster.workers
+    return ELASTIC.settings(config).beta / config.cluster.workers
 
 
 class ElasticSlice(Slice):
@@ -92,7 +93,7 @@ class LocalSteps:
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
         self._keep = keep
-        self._local_steps = config.mode.local_steps
+        self._local_steps = ELASTIC.settings(config).local_steps
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
         """Take the steps of one period.

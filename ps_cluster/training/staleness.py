@@ -5,6 +5,8 @@ Notation: w are the weights now, w_bak those that the worker was given at its la
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from ps_cluster.catalogue.staleness import StalenessSettings
@@ -31,7 +33,7 @@ class Correction:
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         """`weights`: float32 [n], those that the update rule changes. `workers`: worker ids are 0 .. workers - 1."""
-        self._settings = settings
+        self._settings: Any = settings
         self._weights = weights
         self.slots: dict[str, tf.Variable] = {}
 

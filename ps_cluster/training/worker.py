@@ -140,7 +140,7 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
 
     def pull(identity: Identity, end: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
         """All of it on the parameter server, so that a push is answered with the next round's parameters."""
-        times = first.admit_to_round(identity.worker, end, needed)
+        times = first.admit_to_round(identity.worker, end, needed)  # type: ignore[attr-defined]  # a slice of rounds
         pulled = store.pull(identity.worker, [times])
         # As the loop's variable it is where it is at first: on the ps it would be sent to the worker and back.
         return [tf.identity(times), pulled.weights, pulled.statistics, pulled.versions]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import cli
+from ps_cluster.commands.main import main
 from tests.bad_files.run_files import (
     TOTAL,
 )
@@ -89,7 +89,7 @@ def gone(name):
 
 def invoke(command: str, place: Path):
     words = command.replace("RUN", str(place / "run")).replace("DATA", str(place / "run/cifar")).split()
-    return CliRunner().invoke(cli, words)
+    return CliRunner().invoke(main, words)
 
 
 def parametrized(cases):

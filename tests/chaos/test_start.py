@@ -1,9 +1,9 @@
 import pytest
 from click.testing import CliRunner
 
-from cli import cli
 from ps_cluster.chaos.settings import Settings, constant_rate, with_cool_down
 from ps_cluster.chaos.start import run_chaos
+from ps_cluster.commands.main import main
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 
@@ -60,11 +60,11 @@ def test_a_mode_without_parameter_servers_is_given_none():
     ],
 )
 def test_a_cluster_or_kind_that_there_is_not_is_refused_before_anything_starts(options, words, tmp_path):
-    result = CliRunner().invoke(cli, ["chaos", "--run-dir", str(tmp_path / "chaos"), *options])
+    result = CliRunner().invoke(main, ["chaos", "--run-dir", str(tmp_path / "chaos"), *options])
     assert result.exit_code == 2 and words in result.output and len(result.output.strip().splitlines()) == 1
     assert not (tmp_path / "chaos").exists()
 
 
 def test_a_number_of_faults_and_a_time_together_are_refused():
-    result = CliRunner().invoke(cli, ["chaos", "--faults", "3", "--minutes", "1"])
+    result = CliRunner().invoke(main, ["chaos", "--faults", "3", "--minutes", "1"])
     assert result.exit_code == 2 and "--faults and --minutes" in result.output

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from cli import cli
 from ps_cluster.cluster import isolation
 from ps_cluster.cluster.isolation import network_for
+from ps_cluster.commands.main import main
 from ps_cluster.errors import UserError
 from tests.helpers import listening_cluster
 from tests.helpers.namespaces import as_ordinary_user, refused, skip_unless_allowed
@@ -78,5 +78,5 @@ def test_a_run_that_requires_it_where_the_system_refuses_leaves_nothing_behind(t
 
 
 def test_a_choice_that_there_is_not_is_told_with_those_that_there_are():
-    result = CliRunner().invoke(cli, ["run", "--isolation", "please"])
+    result = CliRunner().invoke(main, ["run", "--isolation", "please"])
     assert result.exit_code == 2 and "'auto', 'require', 'off'" in result.stderr and result.stderr.count("\n") == 1

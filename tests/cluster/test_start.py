@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from cli import cli
 from ps_cluster.cluster import one_task as by_hand
 from ps_cluster.cluster import start
 from ps_cluster.cluster.topology import from_tf_config
+from ps_cluster.commands.main import main
 from ps_cluster.config import build_config, load_config, recipes
 from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
 from ps_cluster.errors import UserError
@@ -85,7 +85,7 @@ def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch)
     tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 4}})
     settings = ("--set", "cluster.straggler=4:2x", "--set", "mode.backup_workers=4")
     options = ("--run-dir", "run", "--mode", "sync-ps", "--model", "tutorial_cnn", "--batch-size", "128", *settings)
-    result = CliRunner().invoke(cli, ["task", *options], env={"TF_CONFIG": tf_config})
+    result = CliRunner().invoke(main, ["task", *options], env={"TF_CONFIG": tf_config})
     assert result.exit_code == 0, result.stderr
     assert configs[0].gradients_per_update == 1 and configs[0].optimizer.learning_rate == 0.07
 
@@ -292,7 +292,7 @@ def half_done(tmp_path, monkeypatch):
     monkeypatch.setattr(start, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
 
     def call(*options):
-        return CliRunner().invoke(cli, ["run", "--resume", str(run_dir.root), *options]).output
+        return CliRunner().invoke(main, ["run", "--resume", str(run_dir.root), *options]).output
 
     call.run_dir, call.went_on = run_dir, []
     return call

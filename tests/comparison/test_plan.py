@@ -8,8 +8,8 @@ import yaml
 from ps_cluster.comparison import runner
 from ps_cluster.comparison.differences import FIELDS, in_settings
 from ps_cluster.comparison.plan import planned_runs, read_comparison, training_order
-from ps_cluster.config import CONFIG_FOLDER
 from ps_cluster.errors import UserError
+from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 

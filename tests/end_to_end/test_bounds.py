@@ -22,7 +22,8 @@ def test_a_bound_of_zero_with_three_workers_is_the_sequential_mathematics(tmp_pa
     order = [int(row["step"]) for row in sorted(ledger_rows(run_dir), key=lambda row: int(row["version"]))]
     own = last_arrays(run_dir)["weights"]
     same, other = (one_after_the_other(run_dir, steps, monkeypatch) for steps in (order, order[::-1]))
-    # Rounding grows from update to update (of 9 it once came to 0.02, of 6 to 5e-6), so it is held against what another order of the same steps comes to.
+    # Rounding grows from update to update (of 9 it once came to 0.02, of 6 to 5e-6), so it is held against what another order
+    # of the same steps comes to.
     assert np.abs(own - same).max() < 0.02 * np.abs(own - other).max()
 
 

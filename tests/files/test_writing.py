@@ -140,6 +140,7 @@ def test_a_writer_whose_file_was_cleared_away_before_it_was_locked_makes_another
 
 
 OWN_WAYS = {
+    "bench/throughput.py": "in a folder of a random name that it has just made",
     "files/writing.py": "the opener",
     "cluster/namespace.py": "/proc alone, and nothing of ours is imported there",
     "training/checkpoints.py": "a member of a zip that the opener made",

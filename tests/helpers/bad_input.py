@@ -163,14 +163,14 @@ def serve() -> None:
 def _run(folder: str, arguments: list[str], environment: dict[str, str]) -> Told:
     from click.testing import CliRunner
 
-    from cli import cli
+    from ps_cluster.commands.main import main
 
     if arguments[:1] == ["evaluate"]:
         import ps_cluster.evaluation.evaluator  # noqa: F401  # TensorFlow is not what is to be bounded
 
     os.chdir(folder)
     with peak_of() as peak:
-        result = CliRunner().invoke(cli, arguments, env={"TF_CONFIG": None, "KERAS_HOME": folder} | environment)
+        result = CliRunner().invoke(main, arguments, env={"TF_CONFIG": None, "KERAS_HOME": folder} | environment)
     clean = isinstance(result.exception, SystemExit | None)
     return Told(
         exit_code=result.exit_code,

@@ -5,7 +5,7 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from cli import cli
+from ps_cluster.commands.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
 from ps_cluster.simulation.costs import costs_of, known_costs, read_costs
@@ -13,7 +13,7 @@ from tests.simulation.fake_run import write_run
 
 
 def simulate(*arguments):
-    return CliRunner().invoke(cli, ["simulate", *map(str, arguments)])
+    return CliRunner().invoke(main, ["simulate", *map(str, arguments)])
 
 
 def test_the_committed_costs_are_valid():

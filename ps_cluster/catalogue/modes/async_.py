@@ -31,7 +31,7 @@ class Async(Mode):
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        wanted = config.mode.simulate_workers
+        wanted = self.settings(config).simulate_workers
         if wanted is not None and wanted < config.cluster.workers:
             raise ValueError(
                 f"mode.simulate_workers: got {wanted}: it needs at least cluster.workers, {config.cluster.workers}"
@@ -41,13 +41,17 @@ class Async(Mode):
         return self.emulated_workers(config) - config.training_workers
 
     def emulated_workers(self, config: RunConfig) -> int:
-        return config.mode.simulate_workers or config.training_workers
+        return self.settings(config).simulate_workers or config.training_workers
 
     def expected_staleness(self, config: RunConfig) -> int | None:
         return self.emulated_workers(config) - 1
 
     def label(self, config: RunConfig) -> str:
-        return self.name if config.mode.simulate_workers is None else f"{self.name} k={config.mode.simulate_workers}"
+        return (
+            self.name
+            if self.settings(config).simulate_workers is None
+            else f"{self.name} k={self.settings(config).simulate_workers}"
+        )
 
 
 ASYNC = Async()

@@ -44,10 +44,10 @@ class Bounded(Mode):
     slice = "ps_cluster.training.bounded:BoundedSlice"
 
     def most_staleness(self, config: RunConfig) -> int | None:
-        return config.mode.bounds[0]
+        return self.settings(config).bounds[0]
 
     def label(self, config: RunConfig) -> str:
-        bounds = zip(("s", "lag"), config.mode.bounds, strict=True)
+        bounds = zip(("s", "lag"), self.settings(config).bounds, strict=True)
         return " ".join([self.name, *(f"{name}={bound}" for name, bound in bounds if bound is not None)])
 
 

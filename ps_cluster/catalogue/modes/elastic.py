@@ -36,10 +36,10 @@ class Elastic(Mode):
     step = "ps_cluster.training.elastic:LocalSteps"
 
     def batches_per_step(self, config: RunConfig) -> int:
-        return config.mode.local_steps
+        return self.settings(config).local_steps
 
     def label(self, config: RunConfig) -> str:
-        return f"{self.name} k={config.mode.local_steps}"
+        return f"{self.name} k={self.settings(config).local_steps}"
 
 
 ELASTIC = Elastic()

@@ -92,6 +92,10 @@ class Mode:
         """Whether an update is the mean of all workers' gradients, each of a step id of its own."""
         return self.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
 
+    def settings(self, config: RunConfig) -> Any:
+        """Return the section `mode`: an object of `Settings`."""
+        return config.mode
+
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, which names the setting and its value, for settings that do not fit together."""
         servers = config.cluster.parameter_servers

@@ -37,15 +37,19 @@ class SyncPs(Mode):
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
-        backups = config.mode.backup_workers
+        backups = self.settings(config).backup_workers
         if backups and backups >= config.cluster.workers:
             raise ValueError(f"mode.backup_workers: got {backups}: it needs more workers than that")
 
     def late_workers(self, config: RunConfig) -> int:
-        return config.mode.backup_workers
+        return self.settings(config).backup_workers
 
     def label(self, config: RunConfig) -> str:
-        return f"{self.name} b={config.mode.backup_workers}" if config.mode.backup_workers else self.name
+        return (
+            f"{self.name} b={self.settings(config).backup_workers}"
+            if self.settings(config).backup_workers
+            else self.name
+        )
 
 
 SYNC_PS = SyncPs()

@@ -10,13 +10,12 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.cluster.control_group import allowance
-from ps_cluster.config import CONFIG_FOLDER, RunConfig
+from ps_cluster.config import RunConfig
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.uses import switched_off
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import read_yaml
-
-PROJECT = Path(__file__).resolve().parents[1]
+from ps_cluster.installation import CONFIG_FOLDER, IMPORT_FOLDER
 
 
 @dataclass(frozen=True)
@@ -32,7 +31,7 @@ class Arm:
     can_be_slow: bool = False  # whether its workers obey cluster.straggler
     torch: bool = False  # whether it needs a Python with PyTorch
     python: str = sys.executable
-    project: Path = PROJECT  # whose code it is, e.g. another commit's
+    project: Path = IMPORT_FOLDER  # whose code it is, e.g. another commit's
 
     def config(self, case: RunConfig) -> RunConfig:
         """`case` as this arm trains it: the same images, however many of them an update takes."""
@@ -47,7 +46,7 @@ class Arm:
           UserError: its project has no such setting, and it is not the default here.
         """
         given = config.model_dump(mode="json")
-        if self.project == PROJECT:
+        if self.project == IMPORT_FOLDER:
             return given
         here, found = (read_yaml(folder / "default.yaml") for folder in (CONFIG_FOLDER, self.project / "configs"))
         for section, values in given.items():
@@ -59,14 +58,14 @@ class Arm:
         return found
 
 
-SINGLE = Arm("single", "benchmarks.single")
-CLUSTER = Arm("cluster", "benchmarks.cluster", can_be_slow=True)
-SYNC = Arm("sync", "benchmarks.cluster", values={"mode.name": "sync"}, can_be_slow=True)
-PER_VARIABLE = Arm("per_variable", "benchmarks.cluster", arguments=("benchmarks.per_variable",))
-DDP = Arm("ddp", "benchmarks.ddp", values={"mode.name": "sync"}, torch=True)
+SINGLE = Arm("single", "ps_cluster.bench.single")
+CLUSTER = Arm("cluster", "ps_cluster.bench.cluster", can_be_slow=True)
+SYNC = Arm("sync", "ps_cluster.bench.cluster", values={"mode.name": "sync"}, can_be_slow=True)
+PER_VARIABLE = Arm("per_variable", "ps_cluster.bench.cluster", arguments=("ps_cluster.bench.per_variable",))
+DDP = Arm("ddp", "ps_cluster.bench.ddp", values={"mode.name": "sync"}, torch=True)
 TORCH_SINGLE = Arm(
     "torch_single",
-    "benchmarks.ddp",
+    "ps_cluster.bench.ddp",
     values={"mode.name": "single", "cluster.intra_op_threads": allowance().threads},
     torch=True,
 )

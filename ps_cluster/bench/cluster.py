@@ -1,6 +1,6 @@
 """Images a second of a whole local cluster, its tasks this project's or those of another module.
 
-    python -m benchmarks.cluster RUN_DIR [MODULE ARGUMENTS]
+    python -m ps_cluster.bench.cluster RUN_DIR [MODULE ARGUMENTS]
 
 Prints {"examples_per_second": …} as its last line.
 """
@@ -12,7 +12,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from benchmarks.throughput import ARM_TIMEOUT_S
+from ps_cluster.bench.throughput import ARM_TIMEOUT_S
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.local_cluster import TASK_ARGV
 from ps_cluster.cluster.policy import Limits

@@ -15,7 +15,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.arm import keras_model, keras_optimizer
+from ps_cluster.bench.arm import keras_model, keras_optimizer
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -34,6 +34,7 @@ def train(
     run_dir: RunDir,
     dataset: PackedDataset,
     cluster: dict[str, list[str]],
+    index: int = 0,
     *,
     resume: bool,
     drain: threading.Event,

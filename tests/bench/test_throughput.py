@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from benchmarks import arms, throughput
+from ps_cluster.bench import arms, throughput
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
@@ -87,13 +87,13 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
         "import pathlib, sys, time\npathlib.Path(sys.argv[2]).touch()\ntime.sleep(60)\n"
     )
     code = (
-        "import sys; from pathlib import Path; from benchmarks import throughput; from benchmarks.arms import Arm\n"
+        "import sys; from pathlib import Path; from ps_cluster.bench import throughput; from ps_cluster.bench.arms import Arm\n"
         "from ps_cluster.config import build_config; from ps_cluster.data.packed import PackedDataset\n"
         "arm = Arm('sleeper', 'sleeper', arguments=(sys.argv[1],))\n"
         "throughput.run_arm(arm, build_config(), PackedDataset('none', 'synthetic', Path('.'), 1, 1, ()))\n"
     )
     told = tmp_path / "there"
-    path = os.pathsep.join([str(tmp_path), str(arms.PROJECT)])
+    path = os.pathsep.join([str(tmp_path), str(arms.IMPORT_FOLDER)])
     bench = subprocess.Popen(
         [sys.executable, "-c", code, told], env=os.environ | {"PYTHONPATH": path, "TMPDIR": str(tmp_path)}
     )
@@ -116,12 +116,12 @@ def test_what_only_some_arms_would_follow_is_refused(key):
 def scripted_arm(tmp_path, monkeypatch):
     """scripted_arm(code) → run_arm's answer of an arm whose module is `code`."""
 
-    def run(code):
+    def run(code, **of_arm):
         (tmp_path / "scripted.py").write_text(code)
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(arms.PROJECT)]))
+        monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(arms.IMPORT_FOLDER)]))
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         packed = PackedDataset("none", "synthetic", tmp_path, 1, 1, ())
-        return throughput.run_arm(arms.Arm("scripted", "scripted"), CASE, packed)
+        return throughput.run_arm(arms.Arm("scripted", "scripted", **of_arm), CASE, packed)
 
     return run
 
@@ -133,6 +133,12 @@ def test_an_arm_that_fails_is_told_in_one_line_and_leaves_its_files_to_read(scri
         scripted_arm("raise ValueError('as told')")
     folder = Path(str(told.value).rpartition(": ")[2])
     assert "Traceback" in (folder / "stderr").read_text() and (folder / "run/config.yaml").is_file()
+
+
+def test_a_python_of_its_own_finds_this_package_and_nothing_that_lies_beside_it(scripted_arm):
+    """Installed, numpy lies beside it."""
+    found = scripted_arm("import json, os, ps_cluster.bench; print(json.dumps(os.listdir()))", torch=True)
+    assert found == ["ps_cluster"]
 
 
 def test_an_arm_that_does_not_end_is_ended(scripted_arm, tmp_path, monkeypatch):

@@ -16,7 +16,7 @@ torch = pytest.importorskip(
     "torch", reason="no PyTorch here: it takes an environment of benchmarks/requirements-ddp.txt"
 )
 
-from benchmarks import torch_input, torch_networks  # noqa: E402
+from ps_cluster.bench import torch_input, torch_networks  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]
 IMAGES = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
@@ -73,16 +73,14 @@ def test_the_processes_share_every_epoch(dataset):
 
 
 def test_it_ends_with_its_rate_and_leaves_no_process(run_dir):
-    code, out, _ = in_a_session_of_its_own("-m", "benchmarks.ddp", str(run_dir.root))
+    code, out, _ = in_a_session_of_its_own("-m", "ps_cluster.bench.ddp", str(run_dir.root))
     assert code == 0
     assert "122,570 trainable parameters" in out
     assert json.loads(out.splitlines()[-1])["examples_per_second"] > 0
 
 
 def test_one_that_takes_too_long_is_ended_with_all_its_processes(run_dir):
-    code = (
-        f"from pathlib import Path; from benchmarks import ddp; ddp.TIMEOUT_S = 0.1; ddp.main(Path('{run_dir.root}'))"
-    )
+    code = f"from pathlib import Path; from ps_cluster.bench import ddp; ddp.TIMEOUT_S = 0.1; ddp.main(Path('{run_dir.root}'))"
     ended, _, error = in_a_session_of_its_own("-c", code)
     assert ended == 1 and "TimeoutError" in error
 

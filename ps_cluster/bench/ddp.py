@@ -1,6 +1,6 @@
 """Images a second of PyTorch's DistributedDataParallel (gloo) on this machine, or of one process in mode single.
 
-    python -m benchmarks.ddp RUN_DIR
+    python -m ps_cluster.bench.ddp RUN_DIR
 
 Same images, network, precision and batch size a worker as the other arms. The environment has nothing but
 requirements-ddp.txt, so the configuration has to be JSON. Prints {"examples_per_second": …} as its last line.
@@ -21,8 +21,8 @@ import torch
 import torch.distributed as dist
 from torch import multiprocessing, nn
 
-from benchmarks import torch_networks
-from benchmarks.torch_input import Batch, batches
+from ps_cluster.bench import torch_networks
+from ps_cluster.bench.torch_input import Batch, batches
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.run_dir import RunDir
 

@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from benchmarks.arms import CLUSTER, Arm
+from ps_cluster.bench.arms import CLUSTER, Arm
 from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.cluster.start import complete_config
 from ps_cluster.config import RunConfig, build_config
@@ -194,7 +194,7 @@ def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
     with stdout.open("wb") as out, stderr.open("wb") as error:
         process = subprocess.Popen(
             command,
-            cwd=arm.project,
+            cwd=_import_folder(arm, folder),
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,
@@ -211,6 +211,19 @@ def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
         last = (stderr.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
         raise RunFailed(f"arm {arm.name} failed with exit code {code}: {last}; its files: {folder}")
     return stdout.read_text()
+
+
+def _import_folder(arm: Arm, folder: Path) -> Path:
+    """Return where the Python of `arm` looks for modules first.
+
+    A Python of its own must not find what is installed beside this package for another one.
+    """
+    if not arm.torch:
+        return arm.project
+    alone = folder / "import"
+    alone.mkdir()
+    (alone / "ps_cluster").symlink_to(arm.project / "ps_cluster")
+    return alone
 
 
 @contextmanager

@@ -1,6 +1,6 @@
 """Images a second of one process that has the whole machine: a Keras model, a Keras optimizer and one tf.function.
 
-    python -m benchmarks.single RUN_DIR
+    python -m ps_cluster.bench.single RUN_DIR
 
 The yardstick: same network, precision, batch function and batch size as the cluster, and several steps a call so that
 Python costs nothing. Prints {"examples_per_second": …} as its last line.
@@ -17,7 +17,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from benchmarks.arm import STEPS_PER_CALL, keras_model, keras_optimizer, open_arm
+from ps_cluster.bench.arm import STEPS_PER_CALL, keras_model, keras_optimizer, open_arm
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.training.step import TrainStep
 

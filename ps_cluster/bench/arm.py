@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import Any
 
 import keras
 
@@ -32,6 +33,6 @@ def keras_model(config: RunConfig, dataset: PackedDataset) -> keras.Model:
 
 
 def keras_optimizer(config: RunConfig) -> keras.Optimizer:
-    """Keras's own of the rule that all arms have (`benchmarks.throughput.RULE`)."""
-    rule = config.optimizer
+    """Keras's own of the rule that all arms have (`ps_cluster.bench.throughput.RULE`)."""
+    rule: Any = config.optimizer
     return keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)

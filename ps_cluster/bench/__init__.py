@@ -1,0 +1,1 @@
+"""Images a second of this cluster beside other ways to train the same: the command `bench`."""

@@ -1,0 +1,53 @@
+"""`ps-cluster bench`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps_cluster.bench import arms
+from ps_cluster.command_line import FOLDER, LIST, OUTPUT_FILE, Whole, config_options, layered_config, overrides
+from ps_cluster.reporting.terminal import make_console, print_line
+
+
+@click.command()
+@click.option(
+    "--arms", "names", type=LIST, default=",".join(arm.name for arm in arms.DEFAULT), help="Also ddp, torch_single."
+)
+@click.option("--models", type=LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
+@click.option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions.")
+@click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; medians are shown.")
+@click.option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x, and what they keep.")
+@click.option("--ddp-python", type=FOLDER, help="For the arms ddp and torch_single: a Python that has PyTorch.")
+@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
+@click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file.")
+@config_options("--dataset", "--data-dir")
+def bench(
+    names: list[str],
+    models: list[str],
+    precisions: list[str],
+    rounds: int,
+    straggler: str | None,
+    ddp_python: Path | None,
+    assignments: tuple[str, ...],
+    output: Path | None,
+    **options: Any,
+) -> None:
+    """Measure images/s of this cluster beside one process, all-reduce, per-variable parameter servers, and PyTorch."""
+    from ps_cluster.bench import throughput
+    from ps_cluster.cluster import environment
+    from ps_cluster.cluster.start import resolve_data
+
+    os.environ.update(environment.for_tensorflow(os.environ))
+    wanted = layered_config(None, assignments, options)
+    chosen = arms.choose(names, ddp_python)
+    if straggler:
+        chosen = arms.with_straggler(chosen, straggler, wanted.cluster.workers)
+    dataset = resolve_data(wanted.data.dataset, wanted.data.data_dir, notify=print_line)
+    cases = throughput.cases(models, precisions, dataset, overrides(assignments, options))
+    throughput.print_table(
+        chosen, throughput.measure(chosen, cases, dataset, rounds, output, notify=print_line), make_console()
+    )

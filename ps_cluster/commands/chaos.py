@@ -1,0 +1,57 @@
+"""`ps-cluster chaos`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.catalogue.task_types import WORKER
+from ps_cluster.chaos.settings import Settings
+from ps_cluster.command_line import OUTPUT_FOLDER, CommaList, Number, Whole, is_given
+from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
+from ps_cluster.errors import UserError
+from ps_cluster.reporting.terminal import print_line
+
+
+@click.command()
+@click.option("--faults", type=Whole(1, 10_000), default=Settings.faults, help="How many in one run.")
+@click.option("--minutes", type=Number(0, 100_000, min_open=True), help="Soak: as many faults as fit into this time.")
+@click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
+@click.option(
+    "--kinds",
+    type=CommaList(click.Choice(Settings.kinds)),
+    default=Settings.kinds,
+    metavar="KIND,...",
+    show_default=False,
+    help=f"Of fault; default: all that the system allows. There are: {', '.join(Settings.kinds)}.",
+)
+@click.option(
+    "--mode",
+    type=click.Choice([mode.name for mode in MODES if WORKER in mode.tasks]),
+    default="async",
+    help="Of the training.",
+)
+@click.option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network.")
+@click.option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
+@click.option(
+    "--ps",
+    "parameter_servers",
+    type=Whole(1, MOST_PARAMETER_SERVERS),
+    default=1,
+    help="Parameter server processes.",
+)
+@click.option(
+    "--run-dir", "root", type=OUTPUT_FOLDER, help="Where the runs and chaos.json go; default: a new folder in runs/."
+)
+@click.pass_context
+def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:
+    """Inject faults into a run, from tasks killed to a full disk, and compare it with an undisturbed one."""
+    if settings["minutes"] and is_given(context, "faults"):
+        raise UserError("--faults and --minutes both say how long: give one of them")
+    from ps_cluster.chaos.start import run_chaos
+
+    return run_chaos(Settings(**settings), root, notify=print_line)

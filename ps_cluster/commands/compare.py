@@ -1,0 +1,76 @@
+"""`ps-cluster compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps_cluster.command_line import FOLDER, LIST, OUTPUT_FOLDER, Number, Whole, config_layers, config_options, overrides
+from ps_cluster.errors import UserError
+from ps_cluster.reporting.terminal import make_console, print_error, print_line
+
+
+@click.command()
+@click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
+@click.option("--modes", type=LIST, help="Comma between them; default: all but elastic.")
+@click.option("--seeds", type=Whole(1, 100), help="How many: 0, 1, 2, …; default 3.")
+@click.option("--straggler", "stragglers", type=LIST, help="Comma between settings, e.g. none,2:5x; default none.")
+@click.option("--batches", type=LIST, help="same_per_update, same_per_worker; default both.")
+@click.option("--target-accuracy", type=Number(0, 1, min_open=True), help="For the time and images to it.")
+@click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
+@click.option(
+    "--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it."
+)
+@click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
+@config_options(
+    "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
+)  # fmt: skip
+@config_layers
+def compare(
+    runs: tuple[Path, ...],
+    modes: list[str] | None,
+    seeds: int | None,
+    stragglers: list[str] | None,
+    batches: list[str] | None,
+    target_accuracy: float | None,
+    baseline: str | None,
+    output: Path,
+    force: bool,
+    file: Path | None,
+    assignments: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Train several modes on the same work, or take the finished runs RUN_DIR, and write the report."""
+    from ps_cluster.comparison import plan, runner
+    from ps_cluster.files import locks
+
+    values = overrides(assignments, options)
+    changes = {
+        "arms": [{"mode": mode} for mode in modes] if modes else None,
+        "seeds": seeds,
+        "stragglers": stragglers,
+        "batches": batches,
+        "target_accuracy": target_accuracy,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    if runs and (values or file or given.keys() - {"target_accuracy"}):
+        raise UserError("with finished runs only --output, --target-accuracy, --baseline and --force can be given")
+    roots, code = list(runs), 0
+    own: frozenset[str] = frozenset()
+    with locks.sole_use(output, "--output:", notify=print_line):
+        if not runs:
+            comparison = plan.read_comparison(file, given, values)
+            target_accuracy, own = comparison.target_accuracy, comparison.own
+            roots, code = runner.train_all(comparison, output)
+        if code:
+            print_error(f"stopped before all runs were trained; the same command goes on: {output}")
+            return code
+        from ps_cluster.comparison import report  # matplotlib takes half a second to import
+
+        written = report.write_report(
+            roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force, own=own
+        )
+        report.print_report(written, make_console())
+    return 0

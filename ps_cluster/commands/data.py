@@ -1,0 +1,23 @@
+"""`ps-cluster data`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ps_cluster.command_line import config_options, layered_config
+from ps_cluster.reporting.terminal import print_line
+
+
+@click.command()
+@config_options("--dataset", "--data-dir")
+def data(**options: Any) -> None:
+    """Fetch and pack a data set, and say where it is."""
+    from ps_cluster.cluster.start import resolve_data
+
+    wanted = layered_config(None, (), options).data
+    dataset = resolve_data(wanted.dataset, wanted.data_dir, notify=print_line)
+    images = f"{dataset.train_examples} + {dataset.test_examples} images"
+    origin = f", packed from {dataset.source}" if dataset.source else ""
+    print_line(f"{dataset.name} ({dataset.kind}), {images}: {dataset.directory}{origin}")

@@ -1,0 +1,62 @@
+"""`ps-cluster run`."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps_cluster.command_line import FOLDER, config_layers, config_options, layered_config, overrides, refuse_others
+
+
+@click.command()
+@config_options()
+@config_layers
+@click.option("--run-dir", type=FOLDER, help="Where all files of the run go; default: a new folder under runs/.")
+@click.option("--resume", type=FOLDER, metavar="RUN_DIR", help="Go on with an earlier run; --epochs, --steps: longer.")
+@click.option("--profile", is_flag=True, help="Write a trace of every step, and print where the time went.")
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    file: Path | None,
+    assignments: tuple[str, ...],
+    run_dir: Path | None,
+    resume: Path | None,
+    profile: bool,
+    **options: Any,
+) -> int:
+    """Train on a cluster of processes on this machine."""
+    from ps_cluster.cluster import start
+    from ps_cluster.cluster.usage import age_seconds
+    from ps_cluster.reporting.progress import make_view
+
+    began = time.monotonic() - age_seconds(os.getpid())
+    if resume:
+        allowed = ("resume", "profile", "training__epochs", "training__steps")
+        refuse_others(context, *allowed, because="--resume goes on with")
+        more = overrides((), options)
+        root, code = resume, start.resume_run(resume, more, view=make_view(), began=began)
+    else:
+        config = layered_config(file, assignments, options)
+        root = run_dir or start.new_root(config)
+        code = start.start_run(config, root, view=make_view(), began=began)
+    if profile and code == 0:
+        _print_profile(root)
+    return code
+
+
+def _print_profile(root: Path) -> None:
+    from ps_cluster.cluster import start
+    from ps_cluster.files import locks
+    from ps_cluster.reporting import trace
+    from ps_cluster.reporting.terminal import make_console
+    from ps_cluster.run_dir import RunDir
+
+    run_dir = RunDir(root.resolve())
+    with locks.sole_use(root, start.WHAT, notify=lambda line: None):  # it was said when the run began
+        trace.write_trace(run_dir)
+    trace.print_shares(run_dir, make_console())

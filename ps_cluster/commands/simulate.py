@@ -1,0 +1,50 @@
+"""`ps-cluster simulate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.command_line import FOLDER, OUTPUT_FILE, CommaList, Number, Whole, refuse_others
+from ps_cluster.reporting.terminal import make_console
+from ps_cluster.simulation.costs import known_costs
+
+
+@click.command()
+@click.option(
+    "--workers",
+    type=CommaList(Whole(1, 10_000)),
+    default="10,100,1000,10000",
+    help="Numbers, comma between them.",
+)
+@click.option("--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same.")
+@click.option(
+    "--mode",
+    type=click.Choice([mode.name for mode in MODES if mode.is_simulated]),
+    default="async",
+    help="sync: ring all-reduce.",
+)
+@click.option("--backup-workers", type=Whole(0, 9_999), default=0, help="Mode sync-ps: so many may come late.")
+@click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")
+@click.option("--network", type=click.Choice(known_costs()), help="Its costs; default: those of the run's network.")
+@click.option("--from", "calibrate_from", type=FOLDER, metavar="RUN_DIR", help="Costs of a run with --workers 1.")
+@click.option("--check", "check_run", type=FOLDER, metavar="RUN_DIR", help="Predict this finished run, and compare.")
+@click.option("--link-gbps", type=Number(1e-6, 1e6), default=10.0, help="Of each machine, each way.")
+@click.option("--latency-us", type=Number(0, 1e9), default=50.0, help="One way, in microseconds.")
+@click.option("--one-machine", is_flag=True, help="All processes share its cores, and there is no network.")
+@click.option("--cores", type=Whole(1, 1024), help="Of the one machine; default: those of this one.")
+@click.option("--steps-per-dispatch", type=Whole(1, 1000), help="Other than the costs were measured with.")
+@click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
+@click.option("--json", "json_file", type=OUTPUT_FILE, metavar="FILE", help="Also write every figure to this file.")
+@click.option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs as YAML.")
+@click.pass_context
+def simulate(context: click.Context, /, **settings: Any) -> None:
+    """Predict throughput and staleness of clusters that are not there, to plan one."""
+    from ps_cluster.simulation import start
+
+    if settings["check_run"]:
+        kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
+        refuse_others(context, *kept, because="--check predicts")
+    start.run_simulation(start.Settings(**settings), make_console())

@@ -1,0 +1,20 @@
+"""Where this package is: in a checkout of the project, or installed by pip."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+_PACKAGE = Path(__file__).resolve().parent
+_INSTALLED_CONFIGS = _PACKAGE / "configs"  # the build puts them there; a checkout has them at its top
+_INSTALLED = _INSTALLED_CONFIGS.is_dir()
+
+IMPORT_FOLDER = _PACKAGE.parent  # the checkout, or site-packages
+CONFIG_FOLDER = _INSTALLED_CONFIGS if _INSTALLED else IMPORT_FOLDER / "configs"
+PROGRAM = "ps-cluster" if _INSTALLED else "python cli.py"  # what its user types
+
+
+def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
+    """Return the environment variables `given`, with which another Python process finds this package from any folder."""
+    return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_FOLDER), given.get("PYTHONPATH")]))}

@@ -1,0 +1,86 @@
+"""The package as pip installs it: built, put into an empty environment, and used from another folder."""
+
+import json
+import os
+import subprocess
+import sys
+import sysconfig
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from ps_cluster import __version__
+from tests.helpers.processes import assert_none_left
+
+PROJECT = Path(__file__).resolve().parents[1]
+ELSEWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("wheel")
+    build = ("-m", "pip", "wheel", "--quiet", "--no-deps", "--no-build-isolation", "--no-index")
+    subprocess.run([sys.executable, *build, "--wheel-dir", folder, PROJECT], env=ELSEWHERE, check=True, timeout=200)
+    return next(folder.glob("ps_cluster-*.whl"))
+
+
+@pytest.fixture(scope="module")
+def bin_folder(wheel, tmp_path_factory):
+    """Of an environment that has the wheel, and finds everything but this project where these tests find it."""
+    environment = tmp_path_factory.mktemp("environment")
+    subprocess.run([sys.executable, "-m", "venv", "--without-pip", environment], env=ELSEWHERE, check=True, timeout=100)
+    python = environment / "bin" / "python"
+    install = ("-m", "pip", "--python", python, "install", "--quiet", "--no-deps", "--no-index")
+    subprocess.run([sys.executable, *install, wheel], env=ELSEWHERE, check=True, timeout=100)
+    (packages,) = environment.glob("lib/python*/site-packages")
+    (packages / "of_the_tests.pth").write_text(sysconfig.get_path("purelib"))
+    return python.parent
+
+
+def test_every_file_of_the_package_and_every_configuration_is_in_the_wheel(wheel):
+    held = set(zipfile.ZipFile(wheel).namelist())
+    ours = {
+        path.relative_to(PROJECT) for path in (PROJECT / "ps_cluster").rglob("*") if "__pycache__" not in path.parts
+    }
+    wanted = {str(path) for path in ours if (PROJECT / path).is_file()}
+    wanted |= {f"ps_cluster/{path.relative_to(PROJECT)}" for path in (PROJECT / "configs").rglob("*.yaml")}
+    assert wanted - held == set()
+    outside = {name for name in held - wanted if not name.startswith(f"ps_cluster-{__version__}.dist-info/")}
+    assert outside == set()
+
+
+def test_the_command_tells_its_version_and_its_mistakes_from_any_folder(bin_folder, tmp_path):
+    told = _run(bin_folder, tmp_path, "--version")
+    assert told.stdout == f"ps-cluster, version {__version__}\n"
+    told = _run(bin_folder, tmp_path, "simulate", "--network", "alexnet", expected=2)
+    assert "tutorial_cnn" in told.stderr and told.stderr.count("\n") == 1, "it does not know the networks in configs/"
+
+
+@pytest.mark.cluster
+def test_a_training_runs_where_there_is_nothing_of_this_project(bin_folder, tmp_path):
+    options = (
+        "--dataset",
+        "synthetic",
+        "--model",
+        "tutorial_cnn",
+        "--workers",
+        "2",
+        "--steps",
+        "6",
+        "--batch-size",
+        "32",
+    )
+    told = _run(bin_folder, tmp_path, "run", *options, "--no-evaluator", "--run-dir", "run")
+    assert_none_left(tmp_path)
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 6
+    assert summary["machine"]["commit"] is None, "it was the code of this checkout that ran"
+    assert "ps-cluster evaluate --checkpoint-dir" in told.stdout
+
+
+def _run(bin_folder, folder, *arguments, expected=0):
+    command = [bin_folder / "ps-cluster", *arguments]
+    ended = subprocess.run(command, cwd=folder, env=ELSEWHERE, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == expected, ended.stdout + ended.stderr
+    return ended

@@ -1,0 +1,48 @@
+"""In whatever order steps arrive, and however often, each counts once."""
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ps_cluster.training.ledger import Joiner
+from ps_cluster.training.step_set import StepSet
+from tests.helpers.ledgers import rows_of
+
+ARRIVALS = st.lists(st.lists(st.integers(0, 40), max_size=12), max_size=12)  # in each look, these steps
+
+
+@given(ARRIVALS)
+def test_a_set_of_steps_tells_each_repetition_and_holds_each_step_once(looks):
+    ours, plain = StepSet(), set()
+    for look in looks:
+        assert ours.add(np.array(look, np.int64)) == len(look) - len(set(look) - plain)
+        plain |= set(look)
+        assert ours.count == len(plain) and ours.holds(np.arange(45)).tolist() == [step in plain for step in range(45)]
+    assert ours.missing_below(45).tolist() == sorted(set(range(45)) - plain)
+
+
+@st.composite
+def slices_of_a_run(draw):
+    """(steps, for each of 2 to 4 slices its rows of each look): all steps on every slice, each in an order of its own."""
+    steps, looks = draw(st.integers(1, 20)), draw(st.integers(1, 6))
+    slices = []
+    for number in range(draw(st.integers(2, 4))):
+        order = draw(st.permutations(range(steps)))
+        if number == 0:  # one slice may have rows twice
+            order = order + draw(st.lists(st.integers(0, steps - 1), max_size=5))
+        ends = sorted(draw(st.lists(st.integers(0, len(order)), min_size=looks - 1, max_size=looks - 1)))
+        slices.append([order[begin:end] for begin, end in zip([0, *ends], [*ends, len(order)])])
+    return steps, slices
+
+
+@given(slices_of_a_run())
+def test_a_step_is_applied_once_when_all_slices_have_it(run):
+    steps, slices = run
+    joiner, applied = Joiner(len(slices)), []
+    arrived = [set() for _ in slices]
+    for look in zip(*slices):
+        applied += joiner.add([rows_of(own, applied_time=1.0) for own in look])["step"].astype(int).tolist()
+        for seen, own in zip(arrived, look):
+            seen |= set(own)
+        assert sorted(applied) == sorted(set.intersection(*arrived))
+    assert sorted(applied) == list(range(steps))
