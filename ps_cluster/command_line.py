@@ -10,6 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 import click
 from pydantic.fields import FieldInfo
 
+from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.settings import PathFromText
@@ -114,9 +115,12 @@ class NameOf(click.ParamType):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         try:
-            return self._kinds.check_name(value)
+            name = doors.absolute(self._kinds.check_name(value), Path.cwd())
         except ValueError as error:
             self.fail(f"{value!r:.80}: {error}.", parameter, context)
+        if reference := doors.parse(name):
+            doors.trust(reference.file)  # the user has named it
+        return name
 
 
 class OutputPath(click.Path):
@@ -174,6 +178,18 @@ class OneLineCommand(_OneLine, click.Command):
     """A command without others beside it, likewise."""
 
 
+def trusted_code(command: Callable) -> Callable:
+    """Add --code: files that a run directory names, and that may be run."""
+
+    def trust(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
+        for file in files:
+            doors.trust(file.expanduser())
+
+    text = "A Python file that a run directory names: run it. Repeatable."
+    option = click.option("--code", type=FOLDER, multiple=True, expose_value=False, callback=trust, help=text)
+    return option(command)
+
+
 def config_options(*names: str) -> Callable:
     """Adds these options, all of CONFIG_OPTIONS when none is named; the command gets what `overrides` takes.
 
@@ -229,7 +245,7 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
 def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
     """Raise UserError for options that say what stands in a run's directory already."""
     for parameter in context.command.params:
-        if parameter.name not in allowed and is_given(context, parameter.name):
+        if parameter.name not in (*allowed, "code") and is_given(context, parameter.name):
             raise UserError(f"{because} the run as it was: leave {parameter.opts[0]} out")
 
 

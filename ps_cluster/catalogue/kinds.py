@@ -23,7 +23,7 @@ class Kinds(Generic[T]):
     """
 
     def __init__(
-        self, noun: str, base: type[T], home: str, group: str, wrap: Callable[[Any], Any] = lambda found: found
+        self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] = lambda found: found
     ):
         """
         Args:

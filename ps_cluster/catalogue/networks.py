@@ -28,6 +28,7 @@ class Network:
         many numbers it gives for an example.
       initialise: "module:function" of `initialise(model, examples)`, called behind `build` with uint8 [N, …] training
         examples, or None where the weights are loaded next; None: Keras's initial weights stay.
+      worker_mb: memory of a worker's process with a batch of 128, measured (cluster/memory.py); None where it is not known.
       recipe: a layer of settings that it needs otherwise than configs/default.yaml has them.
     """
 
@@ -35,6 +36,7 @@ class Network:
     Settings: type[NetworkSettings] = NetworkSettings
     build: Any = None
     initialise: Any = None
+    worker_mb: float | None = None
     recipe: Mapping[str, Any] = {}
 
 
@@ -46,18 +48,21 @@ class TutorialCnn(Network):
     name = "tutorial_cnn"
     Settings = ActivationSettings
     build = "ps_cluster.models.networks:tutorial_cnn"
+    worker_mb = 150
 
 
 class CifarTfCnn(Network):
     name = "cifar_tf_cnn"
     Settings = ActivationSettings
     build = "ps_cluster.models.networks:cifar_tf_cnn"
+    worker_mb = 260
 
 
 class ResnetSmall(Network):
     name = "resnet_small"
     Settings = ActivationSettings
     build = "ps_cluster.models.networks:resnet_small"
+    worker_mb = 280
 
 
 class AirbenchSettings(NetworkSettings):
@@ -69,6 +74,7 @@ class Airbench(Network):
     Settings = AirbenchSettings
     build = "ps_cluster.models.networks:airbench"
     initialise = "ps_cluster.models.networks:initialise_airbench"
+    worker_mb = 400
 
 
 TUTORIAL_CNN = TutorialCnn()

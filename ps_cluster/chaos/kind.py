@@ -93,7 +93,7 @@ class Injection:
 
 
 class FaultKind(ABC):
-    """One kind of fault; `kinds.KINDS` names each once.
+    """One kind of fault. Subclass it; `kinds.FAULTS` finds it.
 
     Attributes:
       name: by which it is chosen and told.

@@ -10,7 +10,6 @@ from rich.console import Console
 from rich.padding import Padding
 from rich.table import Table
 
-from ps_cluster.chaos.kinds import KINDS
 from ps_cluster.chaos.runner import Injected
 from ps_cluster.chaos.verdict import tolerance
 from ps_cluster.cluster import machine
@@ -69,9 +68,9 @@ def make_report(
 
 
 def by_kind(injected: Sequence[Injected]) -> list[dict[str, Any]]:
-    """A row for each kind that was injected, in the order of KINDS, then one for all."""
+    """A row for each kind that was injected, in the order of their first injection, then one for all."""
     rows = []
-    for name in (*(kind.name for kind in KINDS), None):
+    for name in (*dict.fromkeys(fault.kind for fault in injected), None):
         faults = [fault for fault in injected if name in (None, fault.kind)]
         times = [fault.recovery_s for fault in faults if fault.recovery_s is not None]
         if faults:

@@ -10,7 +10,7 @@ from typing import Any
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.chaos.faults import Fault, plan
 from ps_cluster.chaos.kind import FaultKind
-from ps_cluster.chaos.kinds import BY_NAME
+from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
@@ -31,7 +31,7 @@ class Settings:
     seed: int = 0
     faults: int = 20
     minutes: float | None = None
-    kinds: tuple[str, ...] = tuple(BY_NAME)
+    kinds: tuple[str, ...] = tuple(FAULTS.names)
     mode: str = "async"
     model: str = "tutorial_cnn"
     workers: int = 3
@@ -75,7 +75,7 @@ class Settings:
     def wanted(self) -> dict[FaultKind, str | None]:
         """Kinds that were asked for, and why the mode can't have one; None where it can."""
         there = {task.type for task in self.topology.tasks}
-        missing = {BY_NAME[name]: set(BY_NAME[name].victims) - there for name in self.kinds}
+        missing = {FAULTS[name]: set(FAULTS[name].victims) - there for name in self.kinds}
         return {
             kind: f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
             for kind, types in missing.items()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.cluster.control_group import Allowance
 from ps_cluster.config import RunConfig
 
@@ -11,15 +12,17 @@ _MB = 10**6
 # the same time.
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
 SERVING_MB = 160  # the chief, a parameter server, the evaluator
-WORKER_MB = {"tutorial_cnn": 150, "cifar_tf_cnn": 260, "resnet_small": 280, "airbench": 400}
 EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
 HOLDS_ALL_MB = 70  # more in a worker that holds all parameters itself
 
 
-def needed_bytes(config: RunConfig) -> int:
-    """Return about how much memory all processes of a run take together at their highest."""
+def needed_bytes(config: RunConfig) -> int | None:
+    """Return about how much memory all processes of a run take together at their highest; None for an unknown network."""
+    measured_mb = NETWORKS[config.model.name].worker_mb
+    if measured_mb is None:
+        return None
     images = config.training.batch_size_per_worker / MEASURED_BATCH
-    worker = EMPTY_WORKER_MB + (WORKER_MB[config.model.name] - EMPTY_WORKER_MB) * images
+    worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
     serving = int(config.cluster.evaluator)
     if config.on_parameter_servers:
         serving += 1 + config.slices
@@ -39,7 +42,7 @@ def warning(config: RunConfig, allowed: Allowance, available_bytes: int) -> str 
     if limit is not None and limit < room:
         room, why = limit, "its control group allows"
     needed = needed_bytes(config)
-    if needed <= room:
+    if needed is None or needed <= room:
         return None
     return (
         f"memory: the run takes about {needed / 1e9:.1f} GB and {why} {room / 1e9:.1f} GB: the system may end processes "

@@ -10,8 +10,9 @@ import click
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.task_types import WORKER
+from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.settings import Settings
-from ps_cluster.command_line import OUTPUT_FOLDER, CommaList, Number, Whole, is_given
+from ps_cluster.command_line import OUTPUT_FOLDER, CommaList, NameOf, Number, Whole, is_given
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
 from ps_cluster.reporting.terminal import print_line
@@ -23,11 +24,11 @@ from ps_cluster.reporting.terminal import print_line
 @click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
 @click.option(
     "--kinds",
-    type=CommaList(click.Choice(Settings.kinds)),
+    type=CommaList(NameOf(FAULTS)),
     default=Settings.kinds,
     metavar="KIND,...",
     show_default=False,
-    help=f"Of fault; default: all that the system allows. There are: {', '.join(Settings.kinds)}.",
+    help=f"Of fault; default: all that the system allows. There are {', '.join(FAULTS.names)}; and yours as FILE.py:NAME.",
 )
 @click.option(
     "--mode",

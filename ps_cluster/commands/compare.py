@@ -7,12 +7,23 @@ from typing import Any
 
 import click
 
-from ps_cluster.command_line import FOLDER, LIST, OUTPUT_FOLDER, Number, Whole, config_layers, config_options, overrides
+from ps_cluster.command_line import (
+    FOLDER,
+    LIST,
+    OUTPUT_FOLDER,
+    Number,
+    Whole,
+    config_layers,
+    config_options,
+    overrides,
+    trusted_code,
+)
 from ps_cluster.errors import UserError
 from ps_cluster.reporting.terminal import make_console, print_error, print_line
 
 
 @click.command()
+@trusted_code
 @click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
 @click.option("--modes", type=LIST, help="Comma between them; default: all but elastic.")
 @click.option("--seeds", type=Whole(1, 100), help="How many: 0, 1, 2, …; default 3.")

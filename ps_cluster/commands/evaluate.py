@@ -7,13 +7,14 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.command_line import FOLDER, Number
+from ps_cluster.command_line import FOLDER, Number, trusted_code
 from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.errors import UserError
 from ps_cluster.reporting.terminal import print_line
 
 
 @click.command()
+@trusted_code
 @click.option("--checkpoint-dir", type=FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
 @click.option("--once", is_flag=True, help="Score the newest checkpoint and return.")
 @click.option(

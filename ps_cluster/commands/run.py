@@ -9,10 +9,19 @@ from typing import Any
 
 import click
 
-from ps_cluster.command_line import FOLDER, config_layers, config_options, layered_config, overrides, refuse_others
+from ps_cluster.command_line import (
+    FOLDER,
+    config_layers,
+    config_options,
+    layered_config,
+    overrides,
+    refuse_others,
+    trusted_code,
+)
 
 
 @click.command()
+@trusted_code
 @config_options()
 @config_layers
 @click.option("--run-dir", type=FOLDER, help="Where all files of the run go; default: a new folder under runs/.")

@@ -7,12 +7,13 @@ from typing import Any
 import click
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.command_line import FOLDER, OUTPUT_FILE, CommaList, Number, Whole, refuse_others
+from ps_cluster.command_line import FOLDER, OUTPUT_FILE, CommaList, Number, Whole, refuse_others, trusted_code
 from ps_cluster.reporting.terminal import make_console
 from ps_cluster.simulation.costs import known_costs
 
 
 @click.command()
+@trusted_code
 @click.option(
     "--workers",
     type=CommaList(Whole(1, 10_000)),

@@ -5,12 +5,14 @@ import random
 import signal
 import time
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
+from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.task_types import ON_DEATH
 from ps_cluster.chaos.faults import make_fault
-from ps_cluster.chaos.kinds import BY_NAME
+from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.runner import Bounds
 from ps_cluster.chaos.settings import Settings
 from ps_cluster.chaos.start import run_chaos
@@ -20,7 +22,9 @@ from tests.helpers.real_cluster import finish, start, wait_for_training
 pytestmark = pytest.mark.cluster
 
 
-FAULTS = (
+TOY = str(Path(__file__).parents[1] / "doors" / "toy_fault.py:Toy")  # one that the package knows nothing of
+INJECTED = (
+    TOY,
     "kill worker",
     "clock set back",
     "kill ps",
@@ -30,8 +34,9 @@ FAULTS = (
 
 
 def test_faults_leave_an_exact_ledger_and_the_same_accuracy(tmp_path):
+    doors.trust(doors.parse(TOY).file)
     source, tasks = random.Random(0), Settings(workers=2).topology.tasks
-    faults = [replace(make_fault(BY_NAME[name], source, tasks, ON_DEATH), pause_s=0.5) for name in FAULTS]
+    faults = [replace(make_fault(FAULTS[name], source, tasks, ON_DEATH), pause_s=0.5) for name in INJECTED]
     settings = Settings(faults=len(faults), workers=2, more_options=("--precision", "float32", "--batch-size", "64"))
     lines = []
     code = run_chaos(
@@ -40,8 +45,8 @@ def test_faults_leave_an_exact_ledger_and_the_same_accuracy(tmp_path):
     assert_none_left(tmp_path)
     report = json.loads((tmp_path / "chaos" / "chaos.json").read_text())
     assert code == 0 and report["passed"], (report, lines)
-    assert [fault["kind"] for fault in report["faults"]] == [name for name in FAULTS if name not in report["skipped"]]
-    assert set(FAULTS) - report["skipped"].keys() >= {"kill worker", "kill ps"}
+    assert [fault["kind"] for fault in report["faults"]] == [name for name in INJECTED if name not in report["skipped"]]
+    assert set(INJECTED) - report["skipped"].keys() >= {"kill worker", "kill ps"}
     assert all(0 <= fault["recovery_s"] < 60 for fault in report["faults"])
     assert report["updates"]["scheduled"] == report["updates"]["applied"] > 0
     assert report["updates"]["duplicated"] == report["updates"]["lost"] == 0

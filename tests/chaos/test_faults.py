@@ -5,7 +5,7 @@ import pytest
 
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.chaos.faults import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, enough_for_all, plan, sort_out
-from ps_cluster.chaos.kinds import BY_NAME, KINDS
+from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.kinds.deaths import Signalled
 from ps_cluster.chaos.settings import Settings
 
@@ -50,13 +50,13 @@ class Picky(Signalled):
 
 def test_what_the_mode_or_the_system_does_not_allow_is_sorted_out_with_the_reason():
     picky, other = Picky("picky", (), signal.SIGKILL), Signalled("other", (), signal.SIGKILL)
-    kinds = {BY_NAME["kill ps"]: "mode sync has no ps", picky: None, other: None}
+    kinds = {FAULTS["kill ps"]: "mode sync has no ps", picky: None, other: None}
     assert sort_out(kinds, run=None) == ([other], {"kill ps": "mode sync has no ps", "picky": "not here"})
 
 
 def test_kinds_that_all_take_the_cluster_along_follow_each_other():
     tasks = Settings().topology.tasks
-    kinds = [BY_NAME["kill ps"], BY_NAME["hang up"]]
+    kinds = [FAULTS["kill ps"], FAULTS["hang up"]]
     faults = list(islice(plan(0, kinds, tasks, MODES["async"].on_death), 4))
     assert {fault.kind for fault in faults[:2]} == {fault.kind for fault in faults[2:]} == set(kinds)
 
@@ -72,7 +72,7 @@ def test_pauses_are_short():
 
 
 def test_only_what_hits_the_chief_or_a_parameter_server_or_ends_the_run_takes_the_cluster_along():
-    alone = {kind.name for kind in KINDS if not kind.whole_cluster(MODES["async"].on_death)}
+    alone = {kind.name for kind in FAULTS if not kind.whole_cluster(MODES["async"].on_death)}
     deaths = {"kill worker", "freeze worker", "kill evaluator", "out of memory", "fork server stopped"}
     assert alone == deaths | {"throttle", "link cut", "link slow", "out of inodes", "clock set back"}
 
@@ -82,4 +82,4 @@ def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chie
     assert refused["kill ps"] == "mode sync has no ps"
     assert refused["kill ps+chief"] == "mode sync has no chief and no ps"
     assert all("ps" in name or "chief" in name for name in refused)
-    assert BY_NAME["kill worker"].whole_cluster(MODES["sync"].on_death)
+    assert FAULTS["kill worker"].whole_cluster(MODES["sync"].on_death)

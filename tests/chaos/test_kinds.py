@@ -12,7 +12,7 @@ import pytest
 from ps_cluster.chaos import limited_group
 from ps_cluster.chaos.inside import MOUNTS, NETWORK, inside, take_mounts_of_its_own
 from ps_cluster.chaos.kind import NotAllowed
-from ps_cluster.chaos.kinds import BY_NAME
+from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.kinds.limits import FIVE_PERCENT, NO_MEMORY
 from ps_cluster.chaos.limited_group import limited
 from ps_cluster.cluster.isolation import NAMESPACE_ARGV, network_for
@@ -149,7 +149,7 @@ def test_a_small_disk_is_full_for_the_process_alone_and_gone_with_it(tmp_path, p
 
 
 def test_a_clock_that_is_set_back_changes_the_time_and_no_wait(tmp_path):
-    kind = BY_NAME["clock set back"]
+    kind = FAULTS["clock set back"]
     variables = kind.environment(tmp_path)
     if not variables:
         pytest.skip("no C compiler")
@@ -193,7 +193,7 @@ def test_a_clock_that_is_set_back_changes_the_time_and_no_wait(tmp_path):
 
 
 def test_a_system_without_a_compiler_has_no_other_clock(tmp_path, monkeypatch):
-    kind = BY_NAME["clock set back"]
+    kind = FAULTS["clock set back"]
     monkeypatch.setenv("PATH", str(tmp_path))
     assert kind.environment(tmp_path) == {}
     assert "C compiler" in kind.why_not(type("Run", (), {"tools": tmp_path}))
@@ -202,7 +202,7 @@ def test_a_system_without_a_compiler_has_no_other_clock(tmp_path, monkeypatch):
 def test_a_run_that_ignores_the_end_of_its_terminal_is_not_hung_up():
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
-        assert "nohup" in BY_NAME["hang up"].why_not(None)
+        assert "nohup" in FAULTS["hang up"].why_not(None)
     finally:
         signal.signal(signal.SIGHUP, before)
-    assert BY_NAME["hang up"].why_not(None) is None
+    assert FAULTS["hang up"].why_not(None) is None

@@ -8,7 +8,7 @@ import pytest
 from ps_cluster.catalogue.task_types import ON_DEATH
 from ps_cluster.chaos.faults import make_fault
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, NotAllowed
-from ps_cluster.chaos.kinds import BY_NAME
+from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.runner import Bounds, Interrupted, Runner
 from ps_cluster.chaos.signs import NewFile, TrainingGoesOn, WorkerGoesOn
 from ps_cluster.cluster.topology import Task
@@ -17,7 +17,7 @@ CHIEF, PS, WORKER, EVALUATOR = (Task(kind, 0) for kind in ("chief", "ps", "worke
 
 
 def fault(name):
-    return make_fault(BY_NAME[name], random.Random(0), [CHIEF, PS, WORKER, EVALUATOR], ON_DEATH)
+    return make_fault(FAULTS[name], random.Random(0), [CHIEF, PS, WORKER, EVALUATOR], ON_DEATH)
 
 
 class FakeRun:

@@ -47,11 +47,8 @@ class Async(Mode):
         return self.emulated_workers(config) - 1
 
     def label(self, config: RunConfig) -> str:
-        return (
-            self.name
-            if self.settings(config).simulate_workers is None
-            else f"{self.name} k={self.settings(config).simulate_workers}"
-        )
+        simulated = self.settings(config).simulate_workers
+        return self.name if simulated is None else f"{self.name} k={simulated}"
 
 
 ASYNC = Async()

@@ -60,3 +60,6 @@ def _library(folder: Path) -> Path:
 
 def _shift_file(folder: Path) -> Path:
     return folder / "clock-shift"
+
+
+CLOCK_SET_BACK = ClockSetBack()

@@ -89,3 +89,7 @@ def _since(log: Path, offset: int) -> str:
     with log.open("rb") as file:
         file.seek(offset)
         return file.read().decode("utf-8", "replace")
+
+
+FULL_AT_LAST_CHECKPOINT = FullAtLastCheckpoint()
+OUT_OF_INODES = OutOfInodes()

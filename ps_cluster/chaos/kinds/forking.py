@@ -33,3 +33,6 @@ class ForkServerStopped(Death):
 
 def _stop_file(folder: Path) -> Path:
     return folder / "stop-after-fork"
+
+
+FORK_SERVER_STOPPED = ForkServerStopped()

@@ -26,3 +26,6 @@ class HangUp(FaultKind):
         scene.wait_for_end(0)
         scene.run.resume()
         return Injection(began, [TrainingBack(began)])
+
+
+HANG_UP = HangUp()

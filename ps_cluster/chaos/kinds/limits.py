@@ -72,3 +72,7 @@ class Throttled(FaultKind):
                 raise ChaosFailed(f"{task} was to get 5 % of a processor, and the kernel never held it back")
         ended = scene.now()
         return Injection(ended, [WorkerGoesOn(task, ended) if task.type == WORKER else TrainingGoesOn(ended)])
+
+
+OUT_OF_MEMORY = OutOfMemory()
+THROTTLED = Throttled()

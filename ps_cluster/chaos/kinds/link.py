@@ -85,3 +85,7 @@ def _traffic_control() -> tuple[str, ...]:
 def _anyone(run: Run) -> int:
     """The pid of some task: all are in the same network."""
     return next(iter(run.running().values()))
+
+
+LINK_CUT = LinkCut()
+LINK_SLOW = LinkSlow()

@@ -1,0 +1,151 @@
+"""What others bring in one file each, which the package knows nothing of, runs on a real cluster.
+
+A fault of one's own is injected in tests/chaos/test_chaos_cluster.py, into the run that is disturbed there anyway.
+"""
+
+import csv
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ps_cluster.catalogue import doors
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.config import build_config, load_config
+from ps_cluster.errors import UserError
+from ps_cluster.training import checkpoints
+from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import finish, start, start_run, summary_of
+
+TOYS = Path(__file__).parent
+STEPS = 40
+FEW = ("--steps", STEPS, "--no-evaluator")
+
+
+def run(run_dir, *options):
+    """Train with a toy; return the summary and the arrays of the last checkpoint."""
+    finish(start_run(run_dir, *FEW, *options))
+    assert_none_left(run_dir)
+    summary, folder = summary_of(run_dir), run_dir / "checkpoints"
+    assert summary["updates"]["applied"] == STEPS and summary["proof"]["holds"]
+    return summary, checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays
+
+
+@pytest.mark.cluster
+def test_a_network_of_ones_own_is_a_function_in_a_file(tmp_path):
+    summary, arrays = run(tmp_path / "run", "--model", f"{TOYS}/toy_network.py:build")
+    assert arrays["weights"].size == 3072 * 10 + 10 == sum(ps["parameters"] for ps in summary["parameter_servers"])
+
+
+@pytest.mark.cluster
+def test_a_mode_of_ones_own_has_its_own_settings_and_slice_and_is_resumed_when_its_file_is_named(tmp_path):
+    toy, run_dir = tmp_path / "mine.py", tmp_path / "run"
+    shutil.copy(TOYS / "toy_mode.py", toy)
+    summary, arrays = run(run_dir, "--mode", f"{toy}:Toy", "--set", "mode.every=4")
+    assert summary["mode"] == f"{toy}:Toy" and arrays["toy_whole"].tolist() == [STEPS / 4]
+    again = start("run", "--resume", run_dir, "--steps", STEPS + 20)
+    _, errors = again.communicate(timeout=60)
+    assert again.returncode == 2 and "--code" in errors and errors.count("\n") == 1
+    finish(start("run", "--resume", run_dir, "--steps", STEPS + 20, "--code", toy))
+    assert_none_left(run_dir)
+    assert summary_of(run_dir)["updates"]["applied"] == STEPS + 20
+
+
+@pytest.mark.cluster
+def test_a_staleness_method_of_ones_own_corrects_every_gradient(tmp_path):
+    options = ("--staleness-method", f"{TOYS}/toy_method.py:Toy", "--set", "staleness.step=2.0")
+    _, arrays = run(tmp_path / "run", *options)
+    assert arrays["slot_toy"].tolist() == [2.0 * STEPS]
+
+
+@pytest.mark.cluster
+def test_an_optimizer_rule_of_ones_own_changes_the_weights(tmp_path):
+    rule = ("--set", f"optimizer.rule={TOYS}/toy_rule.py:Toy", "--set", "optimizer.value=0.5")
+    _, arrays = run(tmp_path / "run", *rule)
+    assert np.all(arrays["weights"] == 0.5)
+
+
+@pytest.mark.cluster
+def test_a_schedule_of_ones_own_gives_every_learning_rate(tmp_path):
+    schedule = ("--set", f"schedule.kind={TOYS}/toy_schedule.py:Toy", "--set", "schedule.warmup_fraction=0.0")
+    run(tmp_path / "run", *schedule, "--set", "optimizer.learning_rate=0.8")
+    rows = list(csv.DictReader((tmp_path / "run" / "metrics" / "updates.csv").open()))
+    assert {round(float(row["learning_rate"]), 6) for row in rows} == {0.1}
+
+
+@pytest.fixture
+def untrusted(monkeypatch):
+    monkeypatch.delenv(doors.TRUSTED, raising=False)
+
+
+def refusal(call, *arguments):
+    with pytest.raises(UserError) as error:
+        call(*arguments)
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+BAD = [
+    ("no_such_file.py:Toy", "there is no file"),
+    ("broken.py:Toy", "can't be run: SyntaxError"),
+    ("raising.py:Toy", "can't be run: ZeroDivisionError"),
+    ("empty.py:Toy", "the file defines no 'Toy'"),
+    ("other.py:Toy", "is no mode: it has to be a ps_cluster.catalogue.modes.mode.Mode"),
+]
+
+
+@pytest.mark.parametrize(("name", "told"), BAD)
+def test_what_is_no_mode_is_told_in_one_line(tmp_path, untrusted, name, told):
+    (tmp_path / "broken.py").write_text("def Toy(:")
+    (tmp_path / "raising.py").write_text("1 / 0")
+    (tmp_path / "empty.py").write_text("")
+    (tmp_path / "other.py").write_text("Toy = 7")
+    assert told in refusal(build_config, None, {"mode.name": f"{tmp_path}/{name}"})
+
+
+def test_a_file_that_only_a_run_directory_names_is_not_run(tmp_path, untrusted):
+    code = tmp_path / "mine.py"
+    code.write_text("from pathlib import Path\nPath(__file__).with_name('was-run').touch()\n")
+    text = build_config().to_yaml().replace("name: async\n  simulate_workers: null", f"name: {code}:Toy")
+    (tmp_path / "config.yaml").write_text(text)
+    assert "--code" in refusal(load_config, tmp_path / "config.yaml")
+    assert not (tmp_path / "was-run").exists()
+
+
+def test_a_relative_path_is_taken_from_the_file_that_names_it(tmp_path, untrusted):
+    shutil.copy(TOYS / "toy_schedule.py", tmp_path / "mine.py")
+    (tmp_path / "mine.yaml").write_text("schedule: {kind: 'mine.py:Toy', factor: 0.5}")
+    config = build_config(tmp_path / "mine.yaml")
+    assert config.schedule.kind == f"{tmp_path}/mine.py:Toy" and config.schedule.factor == 0.5
+    assert os.environ[doors.TRUSTED].split(os.pathsep) == [f"{tmp_path}/mine.py"]
+
+
+class Point:
+    """An entry point as importlib.metadata has it."""
+
+    value = "somewhere:thing"
+
+    def __init__(self, name, thing):
+        self.name, self._thing = name, thing
+
+    def load(self):
+        if isinstance(self._thing, Exception):
+            raise self._thing
+        return self._thing
+
+
+def test_an_installed_package_adds_to_the_names_by_an_entry_point(monkeypatch):
+    points = {
+        "ps_cluster.networks": [Point("plugged", lambda outputs, settings: None), Point("bad", ImportError("no"))]
+    }
+
+    def entry_points(*, group, name=None):
+        return [point for point in points.get(group, []) if name in (None, point.name)]
+
+    monkeypatch.setattr(doors.metadata, "entry_points", entry_points)
+    assert {"airbench", "plugged", "bad"} <= set(NETWORKS.names) and "plugged" not in MODES.names
+    assert build_config(None, {"model.name": "plugged"}).model.name == "plugged"
+    assert "can't be loaded: ImportError: no" in refusal(build_config, None, {"model.name": "bad"})

@@ -1,0 +1,25 @@
+"""A staleness method that the package knows nothing of: it counts the gradients, in a slot of the checkpoint."""
+
+import tensorflow as tf
+
+from ps_cluster.catalogue.staleness import StalenessMethod, StalenessSettings
+from ps_cluster.training.staleness import Correction
+
+
+class Settings(StalenessSettings):
+    step: float = 1.0
+
+
+class Counting(Correction):
+    def __init__(self, settings, weights, workers):
+        super().__init__(settings, weights, workers)
+        self.slots = {"toy": tf.Variable([0.0])}
+
+    def correct(self, gradient, worker, staleness):
+        with tf.control_dependencies([self.slots["toy"].assign_add([self._settings.step], read_value=False)]):
+            return tf.identity(gradient), None
+
+
+class Toy(StalenessMethod):
+    Settings = Settings
+    correction = Counting

@@ -1,0 +1,40 @@
+"""A mode that the package knows nothing of, with a setting of its own: its slice takes only each k-th gradient whole."""
+
+import tensorflow as tf
+from pydantic import Field
+
+from ps_cluster.catalogue.modes import Mode, ModeSettings
+from ps_cluster.training.slice import Slice
+from ps_cluster.training.waiting import after
+
+
+class Settings(ModeSettings):
+    every: int = Field(default=2, ge=1)
+
+
+class CountingSlice(Slice):
+    """Counts the gradients that it takes whole, and halves all others."""
+
+    def __init__(self, device, start, config, total_steps):
+        super().__init__(device, start, config, total_steps)
+        self._every = config.mode.every
+        with tf.device(device):
+            self._whole = tf.Variable([0], dtype=tf.int64)
+
+    @property
+    def _state(self):
+        return super()._state | {"toy_whole": self._whole}
+
+    def update(self, gradient, learning_rate, fresh, share=None):
+        whole = tf.equal(self._version.read_value() % self._every, 0)
+        with tf.control_dependencies([self._whole.assign_add([tf.cast(whole, tf.int64)], read_value=False)]):
+            scaled = after([], tf.where(whole, gradient, gradient / 2))
+        return super().update(scaled, learning_rate, fresh, share)
+
+
+class Toy(Mode):
+    Settings = Settings
+    slice = CountingSlice
+
+    def label(self, config):
+        return f"toy every={config.mode.every}"

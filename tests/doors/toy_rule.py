@@ -1,0 +1,18 @@
+"""An optimizer rule that the package knows nothing of: it sets every weight to one value."""
+
+from ps_cluster.catalogue.rules import OptimizerRule, RuleSettings
+from ps_cluster.training.update_rules import UpdateRule
+
+
+class Settings(RuleSettings):
+    value: float = 0.25
+
+
+class Levelling(UpdateRule):
+    def _change(self, gradient, learning_rate, updates_before, share):
+        return self._weights.assign(0 * gradient + self._settings.value, read_value=False)
+
+
+class Toy(OptimizerRule):
+    Settings = Settings
+    update = Levelling
