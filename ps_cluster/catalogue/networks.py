@@ -92,4 +92,6 @@ def _from_function(found: Any) -> Any:
     return network
 
 
-NETWORKS = Kinds("network", Network, "ps_cluster.catalogue.networks", "ps_cluster.networks", wrap=_from_function)
+NETWORKS: Kinds[Network] = Kinds(
+    "network", Network, "ps_cluster.catalogue.networks", "ps_cluster.networks", wrap=_from_function
+)

@@ -87,4 +87,6 @@ MOMENTUM = WithMomentum()
 NESTEROV = Nesterov()
 ADAM = Adam()
 
-RULES = Kinds("optimizer rule", OptimizerRule, "ps_cluster.catalogue.rules", "ps_cluster.optimizer_rules")
+RULES: Kinds[OptimizerRule] = Kinds(
+    "optimizer rule", OptimizerRule, "ps_cluster.catalogue.rules", "ps_cluster.optimizer_rules"
+)

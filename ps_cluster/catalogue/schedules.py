@@ -53,4 +53,4 @@ CONSTANT = Constant()
 TRIANGLE = Triangle()
 COSINE = Cosine()
 
-SCHEDULES = Kinds("schedule", Schedule, "ps_cluster.catalogue.schedules", "ps_cluster.schedules")
+SCHEDULES: Kinds[Schedule] = Kinds("schedule", Schedule, "ps_cluster.catalogue.schedules", "ps_cluster.schedules")

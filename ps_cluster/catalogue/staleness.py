@@ -131,4 +131,6 @@ DC_ADAPTIVE = DcAdaptive()
 GAP_AWARE = GapAware()
 MOMENTUM = CorrectedMomentum()
 
-METHODS = Kinds("staleness method", StalenessMethod, "ps_cluster.catalogue.staleness", "ps_cluster.staleness_methods")
+METHODS: Kinds[StalenessMethod] = Kinds(
+    "staleness method", StalenessMethod, "ps_cluster.catalogue.staleness", "ps_cluster.staleness_methods"
+)

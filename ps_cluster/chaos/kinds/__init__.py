@@ -5,4 +5,4 @@ from __future__ import annotations
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.chaos.kind import FaultKind
 
-FAULTS = Kinds("kind of fault", FaultKind, "ps_cluster.chaos.kinds", "ps_cluster.faults")
+FAULTS: Kinds[FaultKind] = Kinds("kind of fault", FaultKind, "ps_cluster.chaos.kinds", "ps_cluster.faults")
