@@ -28,7 +28,7 @@ TYPES = [
     ("training: {epochs: .inf}", ["training.epochs", "inf", "finite"]),
     ("training: {epochs: .nan}", ["training.epochs", "nan", "finite"]),
     ("training: {seed: -1}", ["training.seed", "-1"]),
-    ("training: {mode: [async]}", ["mode.name", "['async']"]),
+    ("mode: {name: [async]}", ["mode.name", "['async']"]),
     ("data: {data_dir: 3}", ["data.data_dir", "got 3"]),
     ("data: {data_dir: [a]}", ["data.data_dir", "['a']"]),
     ('data: {data_dir: "a\\0b"}', ["data.data_dir", "zero character"]),

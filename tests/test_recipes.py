@@ -2,10 +2,9 @@
 
 import pytest
 
-from ps_cluster import config as configuration
 from ps_cluster.comparison.plan import planned_runs, read_comparison
 from ps_cluster.comparison.rates import looks_scaled, was_found
-from ps_cluster.config import build_config
+from ps_cluster.config import build_config, layers
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
 
@@ -23,7 +22,7 @@ def recipe(tmp_path, monkeypatch):
     """recipe(text): the recipe of tutorial_cnn."""
     (tmp_path / "models").mkdir()
     (tmp_path / "default.yaml").write_text((CONFIG_FOLDER / "default.yaml").read_text())
-    monkeypatch.setattr(configuration, "CONFIG_FOLDER", tmp_path)
+    monkeypatch.setattr(layers, "CONFIG_FOLDER", tmp_path)
     return (tmp_path / "models" / "tutorial_cnn.yaml").write_text
 
 

@@ -10,12 +10,23 @@ from pathlib import Path
 from typing import Any
 
 from ps_cluster.cluster.control_group import allowance
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.stragglers import parse_stragglers
+from ps_cluster.config.trees import flat, nested
 from ps_cluster.config.uses import switched_off
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import read_yaml
-from ps_cluster.installation import CONFIG_FOLDER, IMPORT_FOLDER
+from ps_cluster.installation import IMPORT_FOLDER
+
+DEFAULTS = Path("configs") / "default.yaml"
+# What settings are called in checkouts from before their sections followed what is chosen in them.
+_EARLIER = {
+    "mode.name": "training.mode", "mode.max_staleness": "training.max_staleness",
+    "mode.max_clock_lag": "training.max_clock_lag", "mode.backup_workers": "training.backup_workers",
+    "mode.simulate_workers": "training.simulate_workers", "mode.local_steps": "elastic.local_steps",
+    "mode.beta": "elastic.beta", "staleness.method": "training.staleness_method",
+    "staleness.strength": "delay_compensation.strength", "staleness.decay": "delay_compensation.decay",
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -48,14 +59,14 @@ class Arm:
         given = config.model_dump(mode="json")
         if self.project == IMPORT_FOLDER:
             return given
-        here, found = (read_yaml(folder / "default.yaml") for folder in (CONFIG_FOLDER, self.project / "configs"))
-        for section, values in given.items():
-            for key, value in values.items():
-                if key in found.get(section, {}):
-                    found[section][key] = found[section][key] if value is None else value
-                elif value != here[section][key]:
-                    raise UserError(f"{section}.{key}: got {value!r}: '{self.project}' has no such setting")
-        return found
+        defaults, found = flat(build_config().model_dump(mode="json")), flat(read_yaml(self.project / DEFAULTS))
+        for key, value in flat(given).items():
+            known = key if key in found else _EARLIER.get(key, key)
+            if known in found:
+                found[known] = found[known] if value is None else value
+            elif value != defaults.get(key):
+                raise UserError(f"{key}: got {value!r}: '{self.project}' has no such setting")
+        return nested(found)
 
 
 SINGLE = Arm("single", "ps_cluster.bench.single")

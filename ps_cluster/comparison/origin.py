@@ -44,9 +44,10 @@ def machines(groups: Sequence[Group]) -> list[dict[str, str]]:
 
 
 def _changed(record: Record) -> dict[str, str]:
+    # Settings of another mode, rule, … than the default's have no default here, and are named.
     defaults = flat_settings(build_config(None, {"model.name": record.config.model.name}))
     settings = flat_settings(record.config)
-    named = {key for key, value in settings.items() if value != defaults[key]} | {"model.name"}
+    named = {key for key, value in settings.items() if key not in defaults or value != defaults[key]} | {"model.name"}
     together = {f"optimizer.{name}" for name in BELONG_TOGETHER}
     if named & together:  # one of them given keeps the others from being taken from the recipe's table
         named |= together

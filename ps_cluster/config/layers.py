@@ -124,16 +124,18 @@ def _recipe(network: Any) -> tuple[Layer, tuple[recipes.Found, ...]]:
 def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
     """Return what is said of a setting that belongs to another mode, network, … than the one that is chosen."""
     first = error.errors(include_url=False)[0]
-    section, *rest = map(str, first["loc"])
-    if first["type"] != "extra_forbidden" or section not in CHOSEN or len(rest) != 1:
+    if first["type"] != "extra_forbidden" or len(first["loc"]) != 2:
+        return None
+    section, name = map(str, first["loc"])
+    if section not in CHOSEN:
         return None
     key, kinds = CHOSEN[section]
-    having = users(section, rest[0])
+    having = users(section, name)
     if not having:
         return None
     value, chosen = reprlib.repr(first["input"]), tree[section][key]
     return (
-        f"{origin}: {section}.{rest[0]}: got {value}: {kinds.noun} {chosen} does not use it (it is of "
+        f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it is of "
         f"{listed(having)}): leave it out"
     )
 

@@ -134,7 +134,7 @@ CONFIGS = [
     for command in (RESUME, EVALUATE, COMPARE, CALIBRATE)
     for what, content, says in (
         ("is no YAML", "cluster: [1, 2\n", "not YAML"),
-        ("has a wrong type", "cluster: {workers: many}\n", "cluster.workers"),
+        ("has a wrong type", "mode: 3\n", "mode"),
     )
 ]
 MARKS = [

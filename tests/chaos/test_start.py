@@ -56,7 +56,7 @@ def test_a_mode_without_parameter_servers_is_given_none():
         (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works with 1"),
         (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
         (["--kinds", "kill worker,kill cat"], "'kill cat' is not one of"),
-        (["--mode", "bounded"], "'bounded' is not one of"),
+        (["--mode", "single"], "'single' is not one of"),
     ],
 )
 def test_a_cluster_or_kind_that_there_is_not_is_refused_before_anything_starts(options, words, tmp_path):

@@ -94,7 +94,7 @@ def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch)
 BY_HAND = """
 import os, sys
 from pathlib import Path
-from cli import cli
+from ps_cluster.commands.main import main
 from ps_cluster.cluster import one_task
 from ps_cluster.data.packed import PackedDataset
 def run_task(*_, stopped, **__):
@@ -103,7 +103,7 @@ def run_task(*_, stopped, **__):
     {body}
 one_task.run_task = run_task
 one_task.resolve_data = lambda *_, notify: PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
-cli(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
+main(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
 """
 
 

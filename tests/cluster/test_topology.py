@@ -39,7 +39,9 @@ def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
 def test_a_worker_that_is_given_up_leaves_the_others_their_index_and_tensorflow_no_gap():
     ports = itertools.count(4000)
     given_up = frozenset({1})
-    topology = ClusterTopology.local("async", 4, 1, evaluator=True, given_up=given_up, pick_port=lambda: next(ports))
+    topology = ClusterTopology.local(
+        MODES["async"].tasks, 4, 1, evaluator=True, given_up=given_up, pick_port=lambda: next(ports)
+    )
     workers = [task for task in topology.tasks if task.type == "worker"]
     assert [worker.index for worker in workers] == [0, 2, 3]
     assert [topology.address(worker) for worker in workers] == topology.cluster["worker"]

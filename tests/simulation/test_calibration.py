@@ -86,7 +86,7 @@ def test_a_check_refuses_a_run_of_other_steps(tmp_path, base):
     other = fake_run.write_run(tmp_path / "other", training__batch_size_per_worker=64)
     with pytest.raises(UserError, match="images a step: got 64, but the costs are of 128"):
         check(found, calibration.read_run(other), cores=2)
-    staler = fake_run.write_run(tmp_path / "staler", training__simulate_workers=9)
+    staler = fake_run.write_run(tmp_path / "staler", mode__simulate_workers=9)
     with pytest.raises(UserError, match="simulate_workers: got 9"):
         check(found, calibration.read_run(staler), cores=2)
     smaller = fake_run.write_run(tmp_path / "smaller", cluster__wire="bfloat16")
