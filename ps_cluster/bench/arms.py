@@ -11,6 +11,7 @@ from typing import Any
 
 from ps_cluster.cluster.control_group import allowance
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.sections import CHOSEN
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.trees import flat, nested
 from ps_cluster.config.uses import switched_off
@@ -59,7 +60,9 @@ class Arm:
         given = config.model_dump(mode="json")
         if self.project == IMPORT_FOLDER:
             return given
-        defaults, found = flat(build_config().model_dump(mode="json")), flat(read_yaml(self.project / DEFAULTS))
+        chosen = {f"{section}.{key}": given[section][key] for section, (key, _) in CHOSEN.items()}
+        defaults = flat(build_config().with_values(chosen).model_dump(mode="json"))
+        found = flat(read_yaml(self.project / DEFAULTS))
         for key, value in flat(given).items():
             known = key if key in found else _EARLIER.get(key, key)
             if known in found:

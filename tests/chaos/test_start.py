@@ -55,7 +55,7 @@ def test_a_mode_without_parameter_servers_is_given_none():
     [
         (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works with 1"),
         (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
-        (["--kinds", "kill worker,kill cat"], "'kill cat' is not one of"),
+        (["--kinds", "kill worker,kill cat"], "'kill cat': did you mean 'kill ps'?"),
         (["--mode", "single"], "'single' is not one of"),
     ],
 )

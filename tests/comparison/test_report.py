@@ -519,7 +519,7 @@ def test_learning_rates_that_were_only_scaled_are_said_on_top_and_shown_in_the_t
     (said,) = warn_of_scaled(groups)
     assert "async 384/384 (0.003)" in said and "128/128" not in said and "optimizer is adam" in said
     assert list(warn_of_scaled(groups[:1])) == []
-    assert [cells(row)["rate"] for row in group_rows(groups, None)] == ["0.001 / 0.9", "0.003 / 0.9"]
+    assert [cells(row)["rate"] for row in group_rows(groups, None)] == ["0.001 / 0.5", "0.003 / 0.9"]
 
 
 @pytest.mark.parametrize(
