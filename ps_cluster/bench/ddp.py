@@ -36,7 +36,7 @@ TIMEOUT_S = 500.0  # less than the bench gives an arm, so that it is this progra
 def main(root: Path) -> None:
     run_dir = RunDir.open(root)
     config = json.loads(run_dir.config.read_text())
-    processes = 1 if config["training"]["mode"] == "single" else config["cluster"]["workers"]
+    processes = 1 if config["mode"]["name"] == "single" else config["cluster"]["workers"]
     os.environ.update(KEEP_MEMORY)
     deadline = time.monotonic() + TIMEOUT_S
     context = multiprocessing.spawn(train, (processes, run_dir, config), nprocs=processes, join=False)

@@ -26,7 +26,8 @@ CONFIG = {
     "data": {"augmentation": {"crop_padding_pixels": 2, "flip": "alternating"}},
     "model": {"name": "tutorial_cnn", "precision": "bfloat16", "activation": "relu"},
     "optimizer": {"learning_rate": 0.001, "momentum": 0.9},
-    "training": {"mode": "sync", "seed": 0, "batch_size_per_worker": 4, "steps": 3, "label_smoothing": 0.1},
+    "mode": {"name": "sync"},
+    "training": {"seed": 0, "batch_size_per_worker": 4, "steps": 3, "label_smoothing": 0.1},
 }
 
 
