@@ -28,8 +28,12 @@ def _options_of_modes() -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for mode in MODES:
         for name in own_settings("mode", mode):
-            said = mode.Settings.model_fields[name].description
-            found[f"--{name.replace('_', '-')}"] = (f"mode.{name}", f"Mode {mode.name}: {said}")
+            option, said = (
+                f"--{name.replace('_', '-')}",
+                f"Mode {mode.name}: {mode.Settings.model_fields[name].description}",
+            )
+            _, before = found.get(option, ("", ""))  # of another mode with a setting of this name
+            found[option] = (f"mode.{name}", f"{before} {said}".strip())
     return found
 
 
@@ -115,12 +119,9 @@ class NameOf(click.ParamType):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         try:
-            name = doors.absolute(self._kinds.check_name(value), Path.cwd())
+            return doors.named_by_user(self._kinds.check_name(value), Path.cwd())
         except ValueError as error:
             self.fail(f"{value!r:.80}: {error}.", parameter, context)
-        if reference := doors.parse(name):
-            doors.trust(reference.file)  # the user has named it
-        return name
 
 
 class OutputPath(click.Path):

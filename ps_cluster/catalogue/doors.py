@@ -54,6 +54,17 @@ def trust(file: Path) -> None:
     os.environ[TRUSTED] = os.pathsep.join(files)
 
 
+def named_by_user(text: str, folder: Path) -> str:
+    """Return a reference that the user has written, with its whole path as seen from `folder`; its file may be run now.
+
+    Any other text is returned as it is.
+    """
+    text = absolute(text, folder)
+    if reference := parse(text):
+        trust(reference.file)
+    return text
+
+
 def is_trusted(file: Path) -> bool:
     """Return whether the user has named `file`."""
     return str(file.absolute()) in _trusted()

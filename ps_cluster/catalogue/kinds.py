@@ -57,7 +57,7 @@ class Kinds(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The package's own, in the order of their definition, and those of installed packages."""
+        """The package's own, file by file in the order of their definition, and those of installed packages."""
         others = [name for name in doors.entry_point_names(self._group) if name not in self.own]
         return (*self.own, *others)
 

@@ -14,9 +14,11 @@ from typing import Annotated, Any, Literal
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
+from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.comparison.rates import was_found
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.sections import CHOSEN
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.trees import flat
 from ps_cluster.config.uses import check_used, without_unused
@@ -100,7 +102,26 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
         comparison = Comparison.model_validate(content | changes)
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "compare")) from error
+    comparison = _in_own_words(comparison, file.absolute().parent if file else Path.cwd())
     return comparison.model_copy(update={"settings": comparison.settings | overrides})
+
+
+def _in_own_words(comparison: Comparison, folder: Path) -> Comparison:
+    """Return the comparison with the whole paths of the code that it names, as seen from `folder`, which may be run now."""
+
+    def named(settings: dict[str, Any]) -> dict[str, Any]:
+        choices = {f"{section}.{key}" for section, (key, _) in CHOSEN.items()}
+        values = flat(settings)
+        return {
+            key: doors.named_by_user(value, folder) if key in choices and isinstance(value, str) else value
+            for key, value in values.items()
+        }
+
+    arms = tuple(
+        arm.model_copy(update={"mode": doors.named_by_user(arm.mode, folder), "set": named(arm.set)})
+        for arm in comparison.arms
+    )
+    return comparison.model_copy(update={"arms": arms, "settings": named(comparison.settings)})
 
 
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:

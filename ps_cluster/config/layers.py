@@ -89,9 +89,8 @@ def _trusted(layer: Layer, folder: Path) -> Layer:
     for section, (key, _) in CHOSEN.items():
         values = layer.get(section)
         name = values.get(key) if isinstance(values, dict) else None
-        if isinstance(name, str) and (reference := doors.parse(doors.absolute(name, folder))):
-            doors.trust(reference.file)
-            layer = merged(layer, {section: {key: str(reference)}})
+        if isinstance(name, str):
+            layer = merged(layer, {section: {key: doors.named_by_user(name, folder)}})
     return layer
 
 
@@ -130,10 +129,11 @@ def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
     if section not in CHOSEN:
         return None
     key, kinds = CHOSEN[section]
-    having = users(section, name)
+    having, chosen = users(section, name), tree[section][key]
     if not having:
-        return None
-    value, chosen = reprlib.repr(first["input"]), tree[section][key]
+        known = listed(list(kinds[chosen].Settings.model_fields))
+        return f"{origin}: unknown key '{section}.{name}'; {kinds.noun} {chosen} has {known}"
+    value = reprlib.repr(first["input"])
     return (
         f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it is of "
         f"{listed(having)}): leave it out"

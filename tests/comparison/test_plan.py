@@ -8,6 +8,7 @@ import yaml
 from ps_cluster.comparison import runner
 from ps_cluster.comparison.differences import FIELDS, in_settings
 from ps_cluster.comparison.plan import planned_runs, read_comparison, training_order
+from ps_cluster.config import recipes
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.run_dir import RunDir
@@ -15,6 +16,12 @@ from ps_cluster.training import checkpoints
 
 PER_UPDATE = {"batches": ["same_per_update"]}
 SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.steps": 10}
+
+
+@pytest.fixture(autouse=True)
+def no_rates_found(monkeypatch):
+    """As for a network whose recipe has no rates of single modes."""
+    monkeypatch.setattr(recipes, "read_modes", lambda *_: ())
 
 
 def plan(**changes):

@@ -14,6 +14,7 @@ import pytest
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.comparison.plan import planned_runs, read_comparison
 from ps_cluster.config import build_config, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.training import checkpoints
@@ -121,6 +122,24 @@ def test_a_relative_path_is_taken_from_the_file_that_names_it(tmp_path, untruste
     config = build_config(tmp_path / "mine.yaml")
     assert config.schedule.kind == f"{tmp_path}/mine.py:Toy" and config.schedule.factor == 0.5
     assert os.environ[doors.TRUSTED].split(os.pathsep) == [f"{tmp_path}/mine.py"]
+
+
+def test_a_comparison_takes_modes_of_ones_own_beside_shared_settings(tmp_path, untrusted):
+    shutil.copy(TOYS / "toy_mode.py", tmp_path / "mine.py")
+    file = tmp_path / "compare.yaml"
+    file.write_text(
+        "arms: [{mode: async}, {mode: 'mine.py:Toy', set: {mode.every: 3}}]\nsettings: {cluster.workers: 2}"
+    )
+    runs = planned_runs(
+        read_comparison(file, {"seeds": 1}, {"model.name": "tutorial_cnn", "data.dataset": "synthetic"})
+    )
+    assert {run.config.mode.name for run in runs} == {"async", f"{tmp_path}/mine.py:Toy"}
+    assert {run.config.cluster.workers for run in runs} == {2}
+
+
+def test_an_unknown_setting_of_a_kind_is_told_with_those_that_it_has(untrusted):
+    told = refusal(build_config, None, {"mode.evry": 3})
+    assert "unknown key 'mode.evry'; mode async has name and simulate_workers" in told
 
 
 class Point:

@@ -37,7 +37,7 @@ def one_after_the_other(run_dir, step_ids, monkeypatch):
     from ps_cluster.training.session import LOCAL_DEVICE, build
     from ps_cluster.training.worker import steps_function
 
-    alone = {"mode.name": "single", "mode.max_staleness": None}
+    alone = {"mode.name": "single"}
     config = load_config(run_dir / "config.yaml").with_values(alone)
     dataset = load_packed(Path(json.loads((run_dir / "dataset.json").read_text())["directory"]))
     store, compute = build(config, dataset, [LOCAL_DEVICE], LOCAL_DEVICE)

@@ -22,7 +22,12 @@ ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05
 
 def unhurried(workers=3, seconds=0.05):
     """Options of a training that lasts and costs little of the processor: every worker waits that long in each step."""
-    return "--batch-size", 8, "--straggler", ";".join(f"{worker}:+{seconds}s" for worker in range(workers))
+    return (
+        "--batch-size",
+        8,
+        "--set",
+        "cluster.straggler=" + ";".join(f"{worker}:+{seconds}s" for worker in range(workers)),
+    )
 
 
 def start(*arguments, env=None):
