@@ -1,10 +1,10 @@
-"""Measure what the ledger of a long run costs: memory of each process, size and time of a snapshot, time to write the tables.
+"""Measure what a long run's ledger costs: memory per process, size and time of a snapshot, time to write the tables.
 
     python -m benchmarks.long_ledger --data-dir DATA
     python -m benchmarks.long_ledger --steps 10000,1000000,30000000 --ps 1,4 --close-up-to 30000000
 
-Steps compute nothing, and those before the first one of the measurement are generated: see `benchmarks.long_run`. The journal
-of 30 million steps takes 4.2 GB a parameter server on the disk, its tables twice as much.
+Steps compute nothing. Those before the first measured one are generated: see `benchmarks.long_run`. The journal of 30
+million steps takes 4.2 GB per parameter server on the disk, its tables twice as much.
 """
 
 from __future__ import annotations
