@@ -86,7 +86,7 @@ class Scene:
 
 @dataclass(frozen=True)
 class Injection:
-    """When a fault was injected, or its duration was over (monotonic s), and the signs of recovery from it."""
+    """An injected fault: its time, or the end of its duration (monotonic s), and the signs of recovery."""
 
     time: float
     signs: Sequence[Sign]

@@ -26,7 +26,7 @@ COOL_DOWN_END_FACTOR = 0.05
 
 @dataclass(frozen=True)
 class Settings:
-    """What to disturb, and for how long: for `faults` faults, or for `minutes` where given."""
+    """Settings of a chaos run, which injects `faults` faults or, where given, faults for `minutes`."""
 
     seed: int = 0
     faults: int = 20
@@ -39,7 +39,7 @@ class Settings:
     more_options: tuple[str, ...] = ()  # of `run`
 
     def most_steps(self) -> int:
-        """Steps of the disturbed run if it were not drained after the last fault."""
+        """Return the steps of the disturbed run if it were not drained after the last fault."""
         wanted = STEPS_PER_FAULT * self.faults if self.minutes is None else STEPS_PER_MINUTE * (self.minutes + 1)
         return min(MOST_STEPS, int(wanted))
 

@@ -72,7 +72,7 @@ class ProcessBack:
 
 
 class TrainingGoesOn:
-    """Of two rows of progress after this time (monotonic s), the second has more updates."""
+    """A row of progress has more updates than the one before, both after this time (monotonic s)."""
 
     def __init__(self, since: float):
         self.missing = "no update"
@@ -94,7 +94,7 @@ class TrainingGoesOn:
 
 
 class WorkerGoesOn(TrainingGoesOn):
-    """Of two rows of progress after this time, the second has more updates of this worker, whatever its process."""
+    """A row of progress has more updates of this worker than the one before, of whichever process."""
 
     def __init__(self, worker: Task, since: float):
         super().__init__(since)

@@ -39,7 +39,7 @@ class Arm(BaseModel):
 
 
 class Comparison(BaseModel):
-    """What is compared. `settings` holds the sections of a run's configuration that all runs share.
+    """A comparison. `settings` holds the sections of a run's configuration that all runs share.
 
     `batches`: "same_per_update" gives every update the same number of images, workers x batch size, in every mode;
     "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has no rate

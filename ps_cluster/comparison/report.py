@@ -29,7 +29,7 @@ SYNTHETIC = "Generated images: no number here says anything about CIFAR-10."
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and what to print of it."""
+    """A written report, and its content to print."""
 
     page: Path
     warnings: tuple[str, ...]

@@ -79,7 +79,7 @@ class _PlainUnpickler(pickle.Unpickler):
         self._bytes_left = len(content)
 
     def _encode(self, text: str, encoding: str) -> bytes:
-        """Return bytes that Python 3 wrote for Python 2. A text that is named again is not encoded again."""
+        """Return bytes that Python 3 wrote for Python 2. Refuse more in all than the pickle has: texts can repeat."""
         if encoding != "latin1":
             raise ValueError(f"bytes in encoding {encoding!r}")
         self._bytes_left -= len(text)

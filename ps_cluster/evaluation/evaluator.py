@@ -123,7 +123,7 @@ class _Evaluator:
             time.sleep(min(POLL_S, patience_s))
 
     def _is_elsewhere(self) -> bool:
-        """Look again at what the directory is, known only once it exists; return whether that changed."""
+        """Look at the directory again: its kind shows only once it exists. Return whether the place changed."""
         place = Place.of(self._directory)
         if place == self._place:
             return False
@@ -154,7 +154,7 @@ class _Evaluator:
         return [step for step in present if self._identity(step) not in self._passed_over]
 
     def _identity(self, step: int) -> tuple[int, int]:
-        """Return what tells a damaged file from a sound one of the same step, written when training was rolled back."""
+        """Return step and time of change: a sound file may replace a damaged one of its step after a rollback."""
         try:
             return step, checkpoints.path_of(self._place.checkpoints, step).stat().st_mtime_ns
         except OSError:  # missing, or a dangling link

@@ -18,7 +18,7 @@ from ps_cluster.training.checkpoints import Checkpoint
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run keeps its checkpoints and its scores."""
+    """The place of a run's checkpoints and scores."""
 
     run_dir: RunDir
     checkpoints: Path

@@ -1,7 +1,7 @@
 """Write files safely where others may write too: never through a link, never half a file.
 
-A file that others read whole is written beside its place and renamed. Its temporary name is random. The writer locks it
-as long as it lives: only the missing lock, not the name, tells a killed writer's file.
+A file that others read whole is written beside its place and renamed. Its temporary name is random. The writer keeps it
+locked, so an unlocked one was left by a killed writer. The name alone proves nothing.
 """
 
 from __future__ import annotations

@@ -156,7 +156,7 @@ def _in_vain(summary: Json) -> str:
 
 
 def _proof(proof: Json) -> Text:
-    """Return that the four counts of each slice agree, or the first disagreement."""
+    """Return the proof as text: the four counts of each slice agree, or the first disagreement."""
     if not proof["holds"]:
         return Text(f"FAILS: {proof['problems'][0]}", "bold red")
     rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])

@@ -25,7 +25,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one task did: one row, or several where it did things in parallel.
+    """The spans of one task, in one row, or in several where it did things in parallel.
 
     Spans of a row follow each other or are nested, the outer one first.
     """

@@ -25,7 +25,7 @@ COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds g
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """The summary and the ledger of a finished run."""
+    """Configuration, summary and ledger of a finished run."""
 
     root: Path
     config: RunConfig
@@ -147,7 +147,7 @@ def _wall_seconds(run: FinishedRun) -> dict[str, float]:
 
 
 def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return seconds [3, steps] of pull, compute, push; of gaps within a dispatch; of gaps between two. One worker."""
+    """Return one worker's seconds [3, steps] of pull, compute, push; of gaps within a dispatch; of gaps between two."""
     rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
     times = phases.phase_times(rows)
     _, pull, compute, _, push, apply = np.diff(times, axis=0)

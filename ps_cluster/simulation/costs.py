@@ -100,7 +100,7 @@ class Network:
     latency_seconds: float
 
     def seconds(self, size_bytes: float) -> float:
-        """Return how long a link is busy with so many bytes."""
+        """Return how many seconds a link is busy with `size_bytes`."""
         return size_bytes / self.link_bytes_per_second
 
 

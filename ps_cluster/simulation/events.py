@@ -53,7 +53,7 @@ class Core:
         return len(self._jobs)
 
     def add(self, seconds: float, then: Action) -> None:
-        """Add a job; call `then()` when it has had this many CPU seconds."""
+        """Add a job; call `then()` when it has had `seconds` of CPU."""
         self._go_on()
         heapq.heappush(self._jobs, (self._share + seconds, next(self._order), then))
         self._plan_next()
@@ -147,7 +147,7 @@ class Process:
         self._busy = False
 
     def do(self, seconds: float, then: Action) -> None:
-        """Call `then()` when all earlier jobs and so many CPU seconds are done."""
+        """Add a job of `seconds` CPU seconds; call `then()` when it and all earlier jobs are done."""
         self._waiting.append((seconds, then))
         if not self._busy:
             self._start_next()

@@ -29,7 +29,7 @@ def print_predictions(predictions: Sequence[Prediction], console: Console) -> No
 
 
 def print_foreign(costs: Costs, processor: str, measure: Sequence[str], console: Console) -> None:
-    """If `costs` were measured on another processor than `processor`, say so and print the commands that measure it."""
+    """Print a warning and the commands that measure `processor`, if `costs` are of another one."""
     if costs.processor == processor:
         return
     told = f"OTHER PROCESSOR: the costs are of {costs.processor}, and this is {processor}: the figures may be far off."

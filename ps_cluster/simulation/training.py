@@ -75,7 +75,7 @@ class Training(ABC):
         self._waiting: list[int] = []  # workers that wait for the next round
 
     def run(self, steps: int | None = None) -> Trained:
-        """Simulate so many steps; without `steps` as many as a steady mean needs."""
+        """Simulate `steps` steps, by default as many as a steady mean needs."""
         wanted = steps or max(FEWEST_STEPS, STEPS_PER_WORKER * self.cluster.workers)
         for worker, late in enumerate(self.random.random(self.cluster.workers)):
             self.events.at(late * self.costs.compute_seconds, self.dispatch, worker)
@@ -118,7 +118,7 @@ class Training(ABC):
         self._pulled[worker, server] = self._versions[server]
 
     def compute_and_wait(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
-        """End a computation of so many seconds: call `then(worker)`, later if the worker is slow on purpose."""
+        """End a computation of `seconds`: call `then(worker)`, later if the worker is slow on purpose."""
         self._computing += seconds
         self.events.after(self._slow.seconds(worker, seconds), then, worker)
 

@@ -1,4 +1,4 @@
-"""Set the clock back for the run alone: all of the machine shares the real clock."""
+"""Set the clock back for the run alone: the real clock is that of the whole machine."""
 
 from __future__ import annotations
 
