@@ -25,7 +25,7 @@ class Manifest(Row):
     """dataset.json of a packed folder.
 
     `bytes`: file name → size. `source`: archive or folder that it was packed from; "" if it was generated.
-    packed from, "" where it was generated."""
+    """
 
     format: int
     name: Name

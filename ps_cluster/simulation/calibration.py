@@ -73,6 +73,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
     """Return the costs of a step, measured in a run of mode async.
 
     One run can't tell the costs per parameter, per dispatch and of start-up: they are taken from `base`.
+
     Raises:
       UserError: the run is of another mode, started more than once, or is too short.
     """
