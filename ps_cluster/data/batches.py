@@ -23,7 +23,7 @@ def example_ids(step: tf.Tensor, *, batch_size: int, examples: int, seed: int) -
     Args:
       step: int64 [], from 0.
       batch_size: images of one step (B).
-      seed: 0 <= seed < 2**63; another seed gives other orders.
+      examples: images of the training set.
       seed: 0 <= seed < 2**63; another seed gives other orders.
 
     Returns:

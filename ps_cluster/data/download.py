@@ -57,13 +57,13 @@ def download(
         progress: called after every block.
         timeout_s: longest silence of the server during the transfer.
         connect_timeout_s: longest wait for the answer to a request, name resolution included.
-        attempts: how many in a row may bring nothing before it gives up.
         attempts: number of attempts in a row without new bytes before giving up.
         deadline_s: longest duration of all transfers together.
+        sleep: waits between attempts (1, 2, 4, then 8 seconds).
 
     Raises:
-        DownloadError: no answer, refused, cut off too often, too slow, or not the expected file.
         DownloadError: no answer, refused, interrupted too often, too slow, or not the expected file.
+        OSError: `destination` cannot be written.
     """
     destination = Path(destination)
     destination.parent.mkdir(parents=True, exist_ok=True)
