@@ -80,7 +80,7 @@ def options(command: Callable) -> Callable:
         ),
         click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is."),
         click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto"),
-        click.option("--seconds", type=Number(1, 300), default=12.0, help="Of each measurement."),
+        click.option("--seconds", type=Number(1, 300), default=12.0, help="Duration of each measurement."),
         click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each case."),
     ):
         command = option(command)

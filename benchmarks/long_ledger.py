@@ -33,14 +33,14 @@ COLUMNS = (
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--steps", default="10000,1000000,30000000", help="Taken before the measurement, with commas.")
+@click.option("--steps", default="10000,1000000,30000000", help="Steps taken before the measurement, with commas.")
 @click.option("--ps", default="1,4", help="Parameter servers, with commas.")
-@click.option("--close-up-to", default=1_000_000, help="Write the tables of runs of up to so many steps x ps.")
+@click.option("--close-up-to", default=1_000_000, help="Write the tables of runs with at most this many steps x ps.")
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,
     steps: str, ps: str, close_up_to: int,
 ) -> None:  # fmt: skip
-    """Measure what a ledger of so many steps costs."""
+    """Measure what a ledger of this many steps costs."""
     packed = open_data(dataset, data_dir)
 
     def figures(taken: int, servers: int) -> Figures:

@@ -59,19 +59,21 @@ class Point:
 @click.command(cls=OneLineCommand)
 @click.option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn")
 @click.option("--modes", type=CommaList(click.Choice(_TUNED)), default="async,sync,single")
-@click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Images of a worker's step.")
-@click.option("--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Of the network's rate.")
+@click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Batch sizes per worker.")
+@click.option(
+    "--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Multiply its rate by these."
+)
 @click.option("--momenta", type=CommaList(Number(0, 0.999)), default="0,0.5,0.9")
 @click.option("--epochs", type=Number(0, min_open=True), default=4.0)
 @click.option("--seeds", type=click.IntRange(1, 20), default=1)
-@click.option("--held-out", type=click.IntRange(1), default=HELD_OUT, help="Training images that choose.")
+@click.option("--held-out", type=click.IntRange(1), default=HELD_OUT, help="Training images held out for choosing.")
 @click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is.")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of runs and table."
 )
 def main(output: Path, **grid: Any) -> None:
-    """Train a grid of learning rates and momenta for each mode, and write what came out."""
+    """Train a grid of learning rates and momenta for each mode, and write the results."""
     os.environ.update(environment.for_tensorflow(os.environ))
     with locks.sole_use(output, "--output:", notify=print_line):
         roots, code = train_all(comparison(**grid), output)

@@ -57,7 +57,7 @@ OF_PROCESSES = (MEMORY, CPU)
 @click.option(
     "--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network, without --parameters."
 )
-@click.option("--parameters", type=CommaList(Number(1e-6, 500)), help="Millions of weights, and no network.")
+@click.option("--parameters", type=CommaList(Number(1e-6, 500)), help="Millions of weights, in place of a network.")
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,
     workers: tuple[int, ...] | None, ps: tuple[int, ...] | None, model: str, parameters: tuple[float, ...] | None,

@@ -61,7 +61,7 @@ def main(
     ways: tuple[str, ...],
     before: Path | None,
 ) -> None:
-    """Measure what waiting costs; a step is the gradient of one worker, so a round is as many as there are workers."""
+    """Measure what waiting costs. A step is the gradient of one worker, so a round has as many steps as workers."""
     packed = open_data(dataset, data_dir)
     cases = []
     for model in models:

@@ -30,7 +30,7 @@ SCORED_AT_ONCE = 500
 
 @click.command(cls=OneLineCommand)
 @click.option("--seeds", type=CommaList(click.IntRange(0, 2**31 - 1)), default="0,1,2")
-@click.option("--factors", type=CommaList(Number(-1e6, 1e6)), default="1,-10", help="Of one gradient in a hundred.")
+@click.option("--factors", type=CommaList(Number(-1e6, 1e6)), default="1,-10", help="For one gradient in 100.")
 @click.option("--model", type=click.Choice(NETWORKS.names), default="airbench")
 @click.option("--epochs", type=Number(0, min_open=True), help="Default: those of the network's recipe.")
 @click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="synthetic")
