@@ -61,7 +61,7 @@ class Point:
 @click.option("--modes", type=CommaList(click.Choice(_TUNED)), default="async,sync,single")
 @click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Batch sizes per worker.")
 @click.option(
-    "--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Multiply its rate by these."
+    "--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Factors on the network's rate."
 )
 @click.option("--momenta", type=CommaList(Number(0, 0.999)), default="0,0.5,0.9")
 @click.option("--epochs", type=Number(0, min_open=True), default=4.0)
