@@ -1,1 +1,1 @@
-"""Speed, measured side by side; never asserted in a test."""
+"""Measure speed side by side. No test asserts a speed."""

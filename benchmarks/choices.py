@@ -1,8 +1,8 @@
-"""What the settings of the cluster are worth: each beside the default, alternating in one call.
+"""Measure what settings of the cluster are worth: each beside the default, alternating in one call.
 
     python -m benchmarks.choices --rounds 3 --data-dir DATA
 
-Images a second, and the processor time of a step, which tells more on a machine that others use too.
+It reports images per second and CPU time per step, which says more on a machine that others use too.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def main(
 
 
 def beside_default(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`rows` with each round's rate over that of the network's first row in the same round."""
+    """Return `rows` with each round's rate relative to the network's first row in that round."""
     found = []
     for _, of_network in groupby(rows, key=lambda row: row["network"]):
         default, *others = of_network

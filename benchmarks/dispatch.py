@@ -1,9 +1,9 @@
-"""How many steps a second can be handed out, pulled, pushed and written into the ledger when they compute nothing.
+"""Measure how many steps a second can be dispatched, pulled, pushed and written to the ledger if they compute nothing.
 
     python -m benchmarks.dispatch --rounds 3 --data-dir DATA
 
-Beside them closures of a plain ClusterCoordinator on the same cluster, each of which adds 1 to a variable on the parameter
-server and does nothing else.
+For comparison it measures closures of a plain ClusterCoordinator on the same cluster. Each adds 1 to a variable on the
+parameter server and does nothing else.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Tasks whose steps compute nothing, so that dispatch, pull and push are all there is; for the launcher.
+"""Run tasks whose steps compute nothing, so that only dispatch, pull and push remain; for the launcher.
 
     python -m benchmarks.empty_steps WEIGHTS OPTIONS-OF-A-TASK
 
-The gradient of |w|²/2 is w: what was pulled is pushed as it is. Everything else is the project's own.
+The gradient of |w|²/2 is w: the pulled vector is pushed as it is. Everything else is the project's own.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ps_cluster.training.worker import Compute
 def build(
     length: int, config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
 ) -> tuple[ParameterStore, Compute]:
-    """What `session.build` is to networks, for `length` weights that are 0 and stay it."""
+    """Return what `session.build` returns for networks, for `length` weights that stay 0."""
     nothing = np.zeros(0, np.float32)
     start = Start(np.zeros(length, np.float32), np.ones(length, np.float32), statistics=nothing, keep=nothing)
     total_steps = config.total_steps(dataset.train_examples)
@@ -36,7 +36,7 @@ def build(
 
 
 def compute(step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
-    """A step of `ps_cluster.training.worker.Compute`."""
+    """Take a step of `ps_cluster.training.worker.Compute`."""
     nothing = tf.constant(0.0)
     return StepResult(weights, statistics, loss=nothing, correct=nothing, learning_rate=nothing)
 

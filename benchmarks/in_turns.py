@@ -1,4 +1,4 @@
-"""Cases measured in turns, and a table of them: what the benchmarks that vary one thing have in common."""
+"""Measure cases in turns and print them as a table, for the benchmarks that vary one thing."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.terminal import print_line
 
 Figures = Mapping[str, Any]  # of one round
-NOTHING = "–"  # where a case has no such figure
+NOTHING = "–"  # shown where a case lacks a figure
 
 
 @dataclass(frozen=True)
 class Case:
-    about: Mapping[str, Any]  # what tells it from the others
+    about: Mapping[str, Any]  # what distinguishes it from the others
     measure: Callable[[], Figures]
 
     def __str__(self) -> str:
@@ -36,19 +36,19 @@ class Case:
 
 @dataclass(frozen=True)
 class Column:
-    """Of a table: figures of all rounds as a text."""
+    """A column of a table: figures of all rounds as text."""
 
     heading: str
     text: Callable[[Sequence[Figures]], str]
 
 
 def over_rounds(heading: str, name: str, spec: str, factor: float = 1.0) -> Column:
-    """Median, lowest and highest of a figure."""
+    """Return a column with median, lowest and highest of a figure."""
     return Column(heading, lambda rounds: shown(spread([factor * found[name] for found in rounds]), spec))
 
 
 def medians(heading: str, names: Sequence[str], spec: str, factor: float = 1.0) -> Column:
-    """Medians of several figures with strokes between them. A name may be that of a section, a dot, and a key in it."""
+    """Return a column with the medians of several figures, joined by slashes. A name may be `section.key`."""
 
     def text(rounds: Sequence[Figures]) -> str:
         values = ([_figure(found, name) for found in rounds] for name in names)
@@ -71,7 +71,7 @@ CPU = medians(
 
 
 def options(command: Callable) -> Callable:
-    """Adds --rounds, --seconds, --dataset, --data-dir and --output."""
+    """Add --rounds, --seconds, --dataset, --data-dir and --output."""
     for option in (
         click.option(
             "--output",
@@ -80,7 +80,7 @@ def options(command: Callable) -> Callable:
         ),
         click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is."),
         click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto"),
-        click.option("--seconds", type=Number(1, 300), default=12.0, help="Of each measurement."),
+        click.option("--seconds", type=Number(1, 300), default=12.0, help="Duration of each measurement."),
         click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each case."),
     ):
         command = option(command)
@@ -88,13 +88,13 @@ def options(command: Callable) -> Callable:
 
 
 def open_data(dataset: str, data_dir: Path | None) -> PackedDataset:
-    """The data set that the runs map; this process and all that it starts are ready for TensorFlow."""
+    """Return the data set that the runs map. Prepares this process and its children for TensorFlow."""
     os.environ.update(environment.for_tensorflow(os.environ))
     return resolve_data(dataset, data_dir, notify=print_line)
 
 
 def measure(cases: Sequence[Case], rounds: int, output: Path | None) -> list[dict[str, Any]]:
-    """A row for each case, with the figures of every round. Rounds go A B C, A B C, … so that a drift is fair to all."""
+    """Return a row per case with the figures of each round. Rounds go A B C, A B C, …: a drift is fair to all."""
     rows = [{**case.about, "rounds": []} for case in cases]
     for number in range(rounds):
         for case, row in zip(cases, rows):
@@ -106,7 +106,7 @@ def measure(cases: Sequence[Case], rounds: int, output: Path | None) -> list[dic
 
 
 def print_table(title: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[Column], console: Console) -> None:
-    """A line for each row: what it is about, then `columns`."""
+    """Print a line per row: what distinguishes its case, then `columns`."""
     table = Table(title=title, title_justify="left", box=None, padding=(0, 1, 0, 0))
     names = [name for name in rows[0] if name != "rounds"]
     for name in (*names, *(column.heading for column in columns)):

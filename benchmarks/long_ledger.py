@@ -1,10 +1,10 @@
-"""Measure what the ledger of a long run costs: memory of each process, size and time of a snapshot, time to write the tables.
+"""Measure what a long run's ledger costs: memory per process, size and time of a snapshot, time to write the tables.
 
     python -m benchmarks.long_ledger --data-dir DATA
     python -m benchmarks.long_ledger --steps 10000,1000000,30000000 --ps 1,4 --close-up-to 30000000
 
-Steps compute nothing, and those before the first one of the measurement are generated: see `benchmarks.long_run`. The journal
-of 30 million steps takes 4.2 GB a parameter server on the disk, its tables twice as much.
+Steps compute nothing. Those before the first measured one are generated: see `benchmarks.long_run`. The journal of 30
+million steps takes 4.2 GB per parameter server on the disk, its tables twice as much.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ COLUMNS = (
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--steps", default="10000,1000000,30000000", help="Taken before the measurement, with commas.")
+@click.option("--steps", default="10000,1000000,30000000", help="Steps taken before the measurement, with commas.")
 @click.option("--ps", default="1,4", help="Parameter servers, with commas.")
-@click.option("--close-up-to", default=1_000_000, help="Write the tables of runs of up to so many steps x ps.")
+@click.option("--close-up-to", default=1_000_000, help="Write the tables of runs with at most this many steps x ps.")
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,
     steps: str, ps: str, close_up_to: int,
 ) -> None:  # fmt: skip
-    """Measure what a ledger of so many steps costs."""
+    """Measure what a ledger of this many steps costs."""
     packed = open_data(dataset, data_dir)
 
     def figures(taken: int, servers: int) -> Figures:

@@ -1,10 +1,10 @@
-"""A run that has taken so many steps already goes on for a while: what its ledger costs then. For `benchmarks.long_ledger`.
+"""Resume a run that has taken many steps, and measure what its ledger costs then. For `benchmarks.long_ledger`.
 
     python -m benchmarks.long_run RUN_DIR STEPS SECONDS close|stop
 
-The steps compute nothing. A short run is made to look as long as is asked: its journals get generated rows, its last
-checkpoint the counts that belong to them. What is measured is real, on a cluster that resumes it: with `close` to the end,
-where the tables are written; with `stop` without them. Prints its figures as JSON in the last line.
+The steps compute nothing. A short run is made to look longer: its journals get generated rows, and its last checkpoint
+the matching counts. The measurements are real, on a cluster that resumes it: with `close` to the end, where the tables
+are written; with `stop` without them. Prints its figures as JSON in the last line.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ SHORT_S = 2.0
 
 
 class ResumedView(TimedView):
-    """A timed view that knows how large a snapshot is, and when training was asked to end; may ask twice, to stop at once."""
+    """A timed view that knows the size of a snapshot and the time of the stop. It can ask twice, to stop at once."""
 
     def __init__(self, seconds: float, run_dir: RunDir, *, twice: bool):
         super().__init__(seconds)
@@ -62,7 +62,7 @@ class ResumedView(TimedView):
 
 
 def lengthen(run_dir: RunDir, steps: int) -> None:
-    """Makes the finished run in `run_dir` look as if it had taken `steps` steps."""
+    """Make the finished run in `run_dir` look as if it had taken `steps` steps."""
     last = checkpoints.load_newest_good([run_dir.checkpoints], print)
     seen, counts = last.arrays["seen"].copy(), last.arrays["counts"].copy()
     ids = np.arange(max(0, steps - seen.shape[1]), steps)
@@ -87,7 +87,7 @@ def lengthen(run_dir: RunDir, steps: int) -> None:
 
 
 def _generated(pattern: np.ndarray, steps: int) -> Iterator[np.ndarray]:
-    """Rows of the steps from 0, `pattern` again and again."""
+    """Yield rows of `steps` steps from 0, repeating `pattern`."""
     for first in range(0, steps, CHUNK_ROWS):
         numbers = np.arange(first, min(first + CHUNK_ROWS, steps))
         rows = pattern[numbers % len(pattern)]

@@ -1,10 +1,10 @@
-"""The chief of the least that TensorFlow itself can do on the same cluster, as a task of the launcher.
+"""Run the least that TensorFlow itself can do on the same cluster: a chief as a task of the launcher.
 
     python -m benchmarks.plain_coordinator KIND WEIGHTS SECONDS OPTIONS-OF-A-TASK
 
-KIND `closures`: each adds 1 to a variable on the parameter server. `reads`: each closure reads the variable of WEIGHTS
-float32 on the parameter server a few times, and does nothing with what comes. The closures or reads a second are in
-the result's place for images a second.
+KIND `closures`: each closure adds 1 to a variable on the parameter server. `reads`: each closure reads a variable of
+WEIGHTS float32 on the parameter server a few times and ignores the values. The result has closures or reads per second
+in place of images per second.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ps_cluster.run_dir import RunDir
 from ps_cluster.training import async_trainer, checkpoints
 from ps_cluster.training.run_progress import RunProgress
 
-# So many that a worker which has none left, while the others do their last, does not count.
+# So many that it does not matter if one worker has none left while the others do their last.
 CLOSURES_AT_ONCE = {"closures": 500, "reads": 30}
 READ_BYTES, MOST_READS = 1e8, 10  # of one closure
 
@@ -37,7 +37,7 @@ def train(
     config: RunConfig, run_dir: RunDir, dataset: PackedDataset, cluster: dict[str, list[str]],
     *, resume: bool, drain: threading.Event,
 ) -> None:  # fmt: skip
-    """What `async_trainer.train` is to trainings; the ledger stays empty."""
+    """Measure closures or reads for `seconds`, in place of `async_trainer.train`. The ledger stays empty."""
     coordinator = async_trainer.connect(cluster)
     progress = RunProgress(config, dataset.train_examples)
     append_row(run_dir.progress, progress.row("training"))
@@ -51,7 +51,7 @@ def train(
             coordinator.schedule(closure)
         coordinator.join()
 
-    # Before it counts every worker builds the graph.
+    # Before the measurement every worker builds the graph.
     rate = per_second(run, seconds) * CLOSURES_AT_ONCE[kind] * times
     found = {"parameter_servers": [Server(index=0, parameters=weights)], "completed": True, "examples_per_second": rate}
     write_json(run_dir.training_result, progress.result().model_copy(update=found).model_dump())
@@ -72,7 +72,7 @@ def reads(variable: tf.Variable, times: int) -> Callable:
         def body(done: tf.Tensor, total: tf.Tensor) -> list[tf.Tensor]:
             with tf.control_dependencies([total]):  # one after the other
                 value = variable.read_value()
-            return [done + 1, total + value[0]]  # the sum makes the whole vector come to the worker
+            return [done + 1, total + value[0]]  # the sum needs the whole vector at the worker
 
         return tf.while_loop(lambda done, _: done < times, body, [0, 0.0], parallel_iterations=1)[1]
 

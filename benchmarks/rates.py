@@ -1,9 +1,9 @@
-"""Find a learning rate and a momentum for each mode of a network, on training images that are held out.
+"""Find a learning rate and a momentum for each mode of a network, on held-out training images.
 
     python -m benchmarks.rates --model tutorial_cnn --modes async,sync,single --epochs 4 --data-dir DATA --output runs/rates
 
-Trains the whole grid, goes on where it was interrupted, and writes rates.md (every point), rates.json and modes.yaml, whose
-lines belong into the recipe of the network. The test images have no say in it.
+Trains the whole grid, resumes where it was interrupted, and writes rates.md (every point), rates.json and modes.yaml,
+whose lines belong into the network's recipe. The test images are not used.
 """
 
 from __future__ import annotations
@@ -37,41 +37,43 @@ from ps_cluster.run_dir import RunDir
 HELD_OUT = 5000
 _TUNED = [
     mode.name for mode in MODES if mode.own_rule is None
-]  # that one needs another rule than the network's, which no table can set
-_MOST_ARMS = 100  # that a comparison takes
+]  # modes with a rule of their own are left out: a table can't set it
+_MOST_ARMS = 100  # limit of a comparison
 
 
 @dataclass(frozen=True)
 class Point:
-    """One place of the grid. `scores`: accuracy on the images held out, in 0..1, a seed each; None where the run diverged."""
+    """One point of the grid. `scores`: accuracy on held-out images, 0..1, one per seed; None where the run diverged."""
 
-    place: tuple[str, int, int]  # mode, workers, batch a worker
+    place: tuple[str, int, int]  # mode, workers, batch per worker
     learning_rate: float
     momentum: float
     scores: tuple[float | None, ...]
 
     @property
     def score(self) -> float | None:
-        """The mean over seeds; None where one diverged."""
+        """Mean over seeds; None if one diverged."""
         return None if None in self.scores else mean(self.scores)
 
 
 @click.command(cls=OneLineCommand)
 @click.option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn")
 @click.option("--modes", type=CommaList(click.Choice(_TUNED)), default="async,sync,single")
-@click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Images of a worker's step.")
-@click.option("--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Of the network's rate.")
+@click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Batch sizes per worker.")
+@click.option(
+    "--factors", type=CommaList(Number(0, min_open=True)), default="0.5,1,2,4", help="Factors on the network's rate."
+)
 @click.option("--momenta", type=CommaList(Number(0, 0.999)), default="0,0.5,0.9")
 @click.option("--epochs", type=Number(0, min_open=True), default=4.0)
 @click.option("--seeds", type=click.IntRange(1, 20), default=1)
-@click.option("--held-out", type=click.IntRange(1), default=HELD_OUT, help="Training images that choose.")
+@click.option("--held-out", type=click.IntRange(1), default=HELD_OUT, help="Training images held out for choosing.")
 @click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is.")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of runs and table."
 )
 def main(output: Path, **grid: Any) -> None:
-    """Train a grid of learning rates and momenta for each mode, and write what came out."""
+    """Train a grid of learning rates and momenta for each mode, and write the results."""
     os.environ.update(environment.for_tensorflow(os.environ))
     with locks.sole_use(output, "--output:", notify=print_line):
         roots, code = train_all(comparison(**grid), output)
@@ -89,7 +91,7 @@ def comparison(
     *, model: str, modes: Sequence[str], batches: Sequence[int], factors: Sequence[float], momenta: Sequence[float],
     epochs: float, seeds: int, held_out: int, dataset: str, data_dir: Path | None,
 ) -> Comparison:  # fmt: skip
-    """Return the grid as runs of equal work: an arm for each mode, batch, rate and momentum, on one network."""
+    """Return the grid as runs of equal work: an arm per mode, batch, rate and momentum, on one network."""
     own = build_config(None, {"model.name": model, "optimizer.rule": _rule_of(model)}).optimizer.learning_rate
     arms = [
         {
@@ -111,25 +113,25 @@ def comparison(
         raise UserError(f"--modes, --batches, --factors, --momenta: got {len(arms)} combinations: at most {_MOST_ARMS}")
     return Comparison(
         arms=arms, seeds=seeds, batches=("same_per_worker",), learning_rate="same", settings=settings,
-        score_every_epochs=epochs,  # the last score alone chooses: scoring more often takes longer than training
+        score_every_epochs=epochs,  # only the last score is used: scoring more often takes longer than training
     )  # fmt: skip
 
 
 def read_points(roots: Sequence[Path]) -> list[Point]:
-    """Return the grid from its finished runs, in their order."""
+    """Return the points of the grid from its finished runs, in their order."""
     scores: dict[tuple, list[float | None]] = {}
     for root in roots:
         run_dir = RunDir.open(root)
         config = load_config(run_dir.config)
         found = read_json(run_dir.summary, Summary).evaluation
-        score = None if found.test_loss is None else found.validation_accuracy  # no loss: not a finite one
+        score = None if found.test_loss is None else found.validation_accuracy  # a loss of None is not finite
         key = (_place(config), config.optimizer.learning_rate, getattr(config.optimizer, "momentum", 0.0))
         scores.setdefault(key, []).append(score)
     return [Point(*key, scores=tuple(values)) for key, values in scores.items()]
 
 
 def best(points: Sequence[Point]) -> Iterator[Point]:
-    """Yield the best point of each mode, workers and batch; none where all diverged."""
+    """Yield the best point of each mode, workers and batch; none if all diverged."""
     for place in dict.fromkeys(point.place for point in points):
         sound = [point for point in points if point.place == place and point.score is not None]
         if sound:
@@ -162,7 +164,7 @@ def recipe_lines(points: Sequence[Point]) -> str:
 
 
 def at_the_edge(points: Sequence[Point]) -> Iterator[str]:
-    """Yield a sentence for each mode whose best rate is the lowest or the highest that was tried."""
+    """Yield a sentence for each mode whose best rate is the lowest or highest in the grid."""
     for point in best(points):
         rates = [other.learning_rate for other in points if other.place == point.place]
         if len(set(rates)) > 1 and point.learning_rate in (min(rates), max(rates)):

@@ -1,9 +1,9 @@
-"""What a fault costs: recovery times, throughput while a worker is away, and what snapshots cost.
+"""Measure what faults cost: recovery times, throughput while a worker is away, and the cost of snapshots.
 
     python -m benchmarks.recovery --rounds 3 --data-dir DATA
 
 Every round starts the default training, kills worker 1, waits until its new process has an update applied, kills the
-parameter server, waits until training goes on, and drains; and measures a run with and a run without snapshots.
+parameter server, waits until training continues, and drains. It also measures a run with and one without snapshots.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from ps_cluster.training.tables import read_csv
 
 NETWORK, PRECISION = "airbench", "bfloat16"
 WAIT_S = 120.0
-STEADY_S = 15.0  # training before the first fault, and what "before" is measured over
+STEADY_S = 15.0  # seconds of training before the first fault, over which "before" is measured
 
 
 @click.command(cls=OneLineCommand)
@@ -51,7 +51,7 @@ def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
     for number in range(rounds):
         without = case(NETWORK, PRECISION, packed)
         pair = (without, without.with_values({"checkpoints.snapshot_every_seconds": 2.0}))
-        order = (0, 1) if number % 2 == 0 else (1, 0)  # a drift of the machine's speed is fair to both
+        order = (0, 1) if number % 2 == 0 else (1, 0)  # alternate: a drift of the machine is fair to both
         rates = {which: measure_once(CLUSTER, pair[which], packed) for which in order}
         ratio = {"throughput with snapshots every 2 s / without": rates[1] / rates[0]}
         measured = ratio | _faults(packed.name, data_dir)
@@ -128,7 +128,7 @@ def _last(run_dir: RunDir) -> ProgressRow:
 
 
 def _wait(run_dir: RunDir, until: Callable[[ProgressRow], bool]) -> None:
-    """Until it is true of the run's last row of progress."""
+    """Wait until the condition holds for the run's last row of progress."""
     deadline = time.monotonic() + WAIT_S
     while not until(_last(run_dir)):
         if time.monotonic() > deadline:

@@ -1,4 +1,4 @@
-"""Runs of a cluster that are over when their time is, for benchmarks that vary one thing."""
+"""Run a cluster for a given time, for benchmarks that vary one thing."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.installation import IMPORT_FOLDER
 
-MOST_STEPS_PER_S = 5_000  # a run must not be done before its time is over
+MOST_STEPS_PER_S = 5_000  # so high that no run is done before its time is over
 CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 
 
 def timed(
     config: RunConfig, packed: PackedDataset, seconds: float, *body: str, project: Path = IMPORT_FOLDER
 ) -> dict[str, Any]:
-    """Return what `benchmarks.timed_run` of a project tells of `seconds` of training; `body` as there.
+    """Return the result of a project's `benchmarks.timed_run` over `seconds` of training; `body` as there.
 
-    Raises RunFailed where it fails.
+    Raises RunFailed if it fails.
     """
     steps = round(MOST_STEPS_PER_S * (seconds + 10))
     arm = Arm("timed_run", "benchmarks.timed_run", (str(seconds), *body), project=project)
@@ -30,18 +30,18 @@ def timed(
 
 
 def empty_steps(config: RunConfig, packed: PackedDataset, seconds: float, weights: int) -> dict[str, Any]:
-    """The same of steps that compute nothing, with `weights` weights that are pulled and pushed."""
+    """Return the same for steps that compute nothing, with `weights` weights that are pulled and pushed."""
     return timed(config.with_values(CHEAPEST_RULE), packed, seconds, "benchmarks.empty_steps", str(weights))
 
 
 def plain_per_second(kind: str, config: RunConfig, packed: PackedDataset, seconds: float, weights: int) -> float:
-    """Closures or reads a second of `benchmarks.plain_coordinator`. RunFailed where it fails."""
+    """Return closures or reads per second of `benchmarks.plain_coordinator`. Raises RunFailed if it fails."""
     body = ("benchmarks.plain_coordinator", kind, str(weights), str(seconds))
     return run_arm(Arm(kind, "ps_cluster.bench.cluster", body), config, packed)["examples_per_second"]
 
 
 def per_second(act: Callable[[], None], seconds: float) -> float:
-    """How often a second `act` can be done; once more before, which does not count."""
+    """Return how often per second `act` can be done. One call before the measurement does not count."""
     act()
     started, count = time.perf_counter(), 0
     while time.perf_counter() - started < seconds:

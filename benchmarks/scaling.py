@@ -1,10 +1,10 @@
-"""What more workers, parameter servers and parameters do to a cluster on this machine.
+"""Measure a cluster on this machine with more workers, parameter servers and parameters.
 
     python -m benchmarks.scaling --rounds 3 --data-dir DATA
     python -m benchmarks.scaling --rounds 3 --data-dir DATA --parameters 0.1,2,20,100
 
-The first trains a network. The second takes steps that compute nothing, with so many millions of weights and the rule sgd:
-what takes time is to move and to apply them. Evaluator and checkpoints are off, but for the last checkpoint.
+The first command trains a network. The second takes steps that compute nothing, with so many millions of weights and
+the rule sgd: their time is moving and applying them. Evaluator and checkpoints are off, except the last checkpoint.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ OF_PROCESSES = (MEMORY, CPU)
 @click.option(
     "--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network, without --parameters."
 )
-@click.option("--parameters", type=CommaList(Number(1e-6, 500)), help="Millions of weights, and no network.")
+@click.option("--parameters", type=CommaList(Number(1e-6, 500)), help="Millions of weights, in place of a network.")
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,
     workers: tuple[int, ...] | None, ps: tuple[int, ...] | None, model: str, parameters: tuple[float, ...] | None,
@@ -81,7 +81,7 @@ def main(
 def one_case(
     base: RunConfig, packed: PackedDataset, seconds: float, workers: int, servers: int, millions: float | None
 ) -> Case:
-    """A cluster of this size that trains the network of `base`, or moves so many millions of weights."""
+    """Return a cluster of this size that trains the network of `base`, or moves so many millions of weights."""
     config = base.with_values({"cluster.workers": workers, "cluster.parameter_servers": servers})
     about = {"workers": workers, "ps": servers}
     if millions is None:

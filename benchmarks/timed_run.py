@@ -1,9 +1,9 @@
-"""What a local cluster shows in so many seconds of steady training, after which the run is drained.
+"""Measure a local cluster over some seconds of steady training, then drain the run.
 
     python -m benchmarks.timed_run RUN_DIR SECONDS [MODULE ARGUMENTS]
 
-The seconds begin when every worker has an update applied, so that nothing of the start-up is in the figures. Prints them
-as JSON in its last line.
+The seconds begin when every worker has an update applied, so the figures exclude the start-up. Prints them as JSON in
+its last line.
 """
 
 from __future__ import annotations
@@ -32,17 +32,17 @@ from ps_cluster.training.tables import read_csv
 
 @dataclass(frozen=True)
 class Look:
-    """What the processes had taken when."""
+    """Time and resource use of the processes at one moment."""
 
     time: float  # unix s
-    cpu_seconds: Mapping[str, float]  # of all processes of a type of task
+    cpu_seconds: Mapping[str, float]  # of all tasks of a type
 
 
 class TimedView(PlainView):
-    """Asks the launcher, as Ctrl-C does, to end the training `seconds` after every worker's first update.
+    """Asks the launcher, as Ctrl-C does, to end training `seconds` after every worker's first update.
 
     Attributes:
-      looks: one for each row of the training from that update on.
+      looks: one per row of progress from that update on.
     """
 
     def __init__(self, seconds: float):
@@ -74,11 +74,11 @@ class TimedView(PlainView):
 
 
 def figures(config: RunConfig, rows: np.ndarray, begin: Look, end: Look, summary: Mapping[str, Any]) -> dict[str, Any]:
-    """What happened between two looks, in seconds and bytes.
+    """Return what happened between two looks, in seconds and bytes.
 
     Args:
       rows: the ledger, of `ledger.ROW`.
-      summary: of the run; its staleness and its highest memory are those of the whole run, the last checkpoint included.
+      summary: of the run. Its staleness and peak memory are those of the whole run, including the last checkpoint.
     Raises:
       RuntimeError: no update was applied between the looks.
     """
@@ -91,7 +91,7 @@ def figures(config: RunConfig, rows: np.ndarray, begin: Look, end: Look, summary
     return {
         "steps_per_second": per_second,
         "examples_per_second": per_second * config.examples_per_step,
-        # Pulled and pushed, of all workers together.
+        # Pulled and pushed, by all workers together.
         "bytes_per_second": per_second * 2 * parameters * (2 if config.wire == "bfloat16" else 4),
         "pull_seconds": float(np.median(rows["pulled_time"] - rows["admitted_time"])),
         "push_seconds": float(np.median(rows["applied_time"] - rows["pushed_time"])),

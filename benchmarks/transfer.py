@@ -1,9 +1,9 @@
-"""How fast parameters move: pull and push of steps that compute nothing, beside what this machine can do at all.
+"""Measure how fast parameters move: pull and push of steps that compute nothing, beside the machine's own limits.
 
     python -m benchmarks.transfer --rounds 3 --data-dir DATA --parameters 20,100
 
-Beside them, with blocks of as many float32: copies from one numpy array into another, one TCP connection over loopback, and
-workers that read a variable on the parameter server over TensorFlow's gRPC and do nothing else.
+For comparison it measures, with blocks of as many float32: copies from one numpy array to another, one TCP connection
+over loopback, and workers that only read a variable on the parameter server over TensorFlow's gRPC.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def main(
 
 
 def rates(base: RunConfig, packed: PackedDataset, seconds: float, millions: float) -> dict[str, float]:
-    """Bytes a second of each way to move so many weights, one after the other."""
+    """Return bytes per second of each way to move so many weights, measured one after the other."""
     weights = round(1e6 * millions)
     size = FLOAT_BYTES * weights
     reads = size * plain_per_second("reads", base, packed, seconds, weights)
@@ -68,13 +68,13 @@ def rates(base: RunConfig, packed: PackedDataset, seconds: float, millions: floa
 
 
 def copied_bytes_per_second(size: int, seconds: float) -> float:
-    """Of one thread that copies a block of `size` bytes onto another, again and again."""
+    """Return bytes per second of one thread that copies a block of `size` bytes again and again."""
     source, target = np.ones(size, np.uint8), np.ones(size, np.uint8)
     return size * per_second(lambda: np.copyto(target, source), seconds)
 
 
 def tcp_bytes_per_second(size: int, seconds: float) -> float:
-    """Of a process that sends blocks of `size` bytes to this one over loopback."""
+    """Return bytes per second of a process that sends blocks of `size` bytes to this one over loopback."""
     block = memoryview(bytearray(size))
     with socket.create_server(("127.0.0.1", 0)) as server:
         server.settimeout(SENDER_SENDS_WITHIN_S)
@@ -94,7 +94,7 @@ def _send(address: tuple[str, int], size: int) -> None:
         try:
             while True:
                 connection.sendall(block)
-        except ConnectionError:  # nobody wants more
+        except ConnectionError:  # the receiver has closed the connection
             return
 
 

@@ -1,10 +1,10 @@
-"""Measure what it costs to wait for others: images/s and processor time of the modes in which workers do, beside all-reduce.
+"""Measure what waiting costs: images/s and CPU time of the modes in which workers wait, beside all-reduce.
 
     python -m benchmarks.waiting --rounds 3 --models tutorial_cnn,cifar_tf_cnn --data-dir DATA
     python -m benchmarks.waiting --rounds 3 --data-dir DATA --before OTHER_CHECKOUT
     python -m benchmarks.waiting --rounds 3 --data-dir DATA --ways "async,async pinned,sync,sync pinned"
 
-With --before the same runs are measured in turns with the code of another checkout, where it has their settings.
+With --before the same runs also use the code of another checkout, in turns, where it has their settings.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ps_cluster.reporting.terminal import make_console
 
 SLOW = {"cluster.straggler": "2:5x"}
 WAYS = {
-    "async": {"mode.name": "async", "cluster.pin_workers": False},  # waits for nobody; the others pin nobody
+    "async": {"mode.name": "async", "cluster.pin_workers": False},  # no worker waits; unpinned, like the others
     "sync": {"mode.name": "sync"},
     "sync-ps": {"mode.name": "sync-ps"},
     "sync-ps 2:5x": {"mode.name": "sync-ps"} | SLOW,
@@ -32,11 +32,11 @@ WAYS = {
     "bounded lag=0": {"mode.name": "bounded", "mode.max_clock_lag": 0},
     "bounded lag=2 2:5x": {"mode.name": "bounded", "mode.max_clock_lag": 2} | SLOW,
 }
-PINNED = {  # each worker keeps to cores of its own
+PINNED = {  # each worker keeps to its own cores
     f"{way} pinned": WAYS[way] | {"cluster.pin_workers": True} for way in ("async", "bounded s=2", "sync-ps", "sync")
 }
 WAYS |= PINNED
-NOT_BEFORE = ("async", "sync", "bounded lag=0", "bounded lag=2 2:5x", *PINNED)  # the same as now, or not there
+NOT_BEFORE = ("async", "sync", "bounded lag=0", "bounded lag=2 2:5x", *PINNED)  # equal there, or missing there
 COLUMNS = (
     over_rounds("images/s", "examples_per_second", ",.0f"),
     medians("waits/pulls/pushes\n[% of a worker]", ["shares.waits", "shares.pulls", "shares.pushes"], ".1f", 100),
@@ -61,7 +61,7 @@ def main(
     ways: tuple[str, ...],
     before: Path | None,
 ) -> None:
-    """Measure what waiting costs; a step is the gradient of one worker, so a round is as many as there are workers."""
+    """Measure what waiting costs. A step is the gradient of one worker, so a round has as many steps as workers."""
     packed = open_data(dataset, data_dir)
     cases = []
     for model in models:

@@ -1,9 +1,9 @@
-"""Measure what wrong updates cost a training in accuracy: whether a data set is hard enough to show them.
+"""Measure how much accuracy wrong updates cost, to see whether a data set is hard enough to show them.
 
     python -m benchmarks.wrong_updates --dataset synthetic --seeds 0,1,2 --factors 1,-10
 
-Trains the network of the configuration in this process, with gradients as stale as those of three workers are; one update of
-every hundred is multiplied by a factor (1: nothing is wrong; -1: the wrong sign; -10: the wrong sign and size).
+Trains the configured network in this process, with gradients as stale as those of three workers. One update of every
+hundred is multiplied by a factor (1: nothing is wrong; -1: the wrong sign; -10: the wrong sign and size).
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting.terminal import print_line
 
-STALENESS = 2  # of 3 workers that are always between a pull and a push
+STALENESS = 2  # of 3 workers that are always between pull and push
 EVERY = 100
 SCORED_AT_ONCE = 500
 
 
 @click.command(cls=OneLineCommand)
 @click.option("--seeds", type=CommaList(click.IntRange(0, 2**31 - 1)), default="0,1,2")
-@click.option("--factors", type=CommaList(Number(-1e6, 1e6)), default="1,-10", help="Of one gradient in a hundred.")
+@click.option("--factors", type=CommaList(Number(-1e6, 1e6)), default="1,-10", help="For one gradient in 100.")
 @click.option("--model", type=click.Choice(NETWORKS.names), default="airbench")
 @click.option("--epochs", type=Number(0, min_open=True), help="Default: those of the network's recipe.")
 @click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="synthetic")
@@ -70,14 +70,14 @@ def accuracy(config: RunConfig, dataset: PackedDataset, factor: float) -> float:
     from ps_cluster.training.step import TrainStep
     from ps_cluster.training.update_rules import make_rule
 
-    os.chdir(dataset.directory)  # the graph names the files of the data set
+    os.chdir(dataset.directory)  # the graph has relative paths to the data files
     images = np.asarray(dataset.images("train")[:EXAMPLES])
     model = build(config.model, len(dataset.classes), seed=config.training.seed, examples=images)
     network = flat.FlatNetwork(model)
     step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
     start = flat.flatten(model.trainable_variables)
     weights, statistics = tf.Variable(start), tf.Variable(flat.flatten(flat.statistics_of(model)))
-    earlier = [tf.Variable(start) for _ in range(STALENESS)]  # the oldest first
+    earlier = [tf.Variable(start) for _ in range(STALENESS)]  # oldest first
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     rule = make_rule(config.optimizer, weights, factors)
 

@@ -1,1 +1,1 @@
-"""Images a second of this cluster beside other ways to train the same: the command `bench`."""
+"""The command `bench`: images per second of this cluster and of other ways to train the same network."""

@@ -1,4 +1,4 @@
-"""What the arms of a benchmark have in common: each reads the same complete configuration from a run directory."""
+"""Common parts of a benchmark's arms. Each arm reads the same complete configuration from a run directory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ STEPS_PER_CALL = 4
 
 
 def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
-    """(configuration, data set, steps to time); the working directory becomes that of the packed data."""
+    """Return (configuration, data set, steps to time). Changes the working directory to that of the packed data."""
     run_dir = RunDir.open(root)
     config = load_config(run_dir.config)
     dataset = load_pointed(run_dir.dataset)
@@ -27,12 +27,12 @@ def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
 
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> keras.Model:
-    """The network, with the layers that the cluster trains too."""
+    """Return the network with the layers that the cluster trains too."""
     model = build(config.model, len(dataset.classes), seed=0)
     return with_fused_layers(model)
 
 
 def keras_optimizer(config: RunConfig) -> keras.Optimizer:
-    """Keras's own of the rule that all arms have (`ps_cluster.bench.throughput.RULE`)."""
+    """Return Keras's optimizer of the rule that all arms use (`ps_cluster.bench.throughput.RULE`)."""
     rule: Any = config.optimizer
     return keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)

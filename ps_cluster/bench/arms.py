@@ -1,4 +1,4 @@
-"""What can be measured side by side: each arm a module that trains the run directory it is given."""
+"""The arms that can be measured side by side: each is a module that trains the run directory it is given."""
 
 from __future__ import annotations
 
@@ -32,30 +32,30 @@ _EARLIER = {
 
 @dataclass(frozen=True)
 class Arm:
-    """A module that trains the run directory it is given and prints JSON, `{"examples_per_second": …}`, as its last line."""
+    """A module that trains a run directory and prints JSON, `{"examples_per_second": …}`, as its last line."""
 
     name: str
     module: str
-    arguments: tuple[str, ...] = ()  # of the module, behind the run directory
-    values: Mapping[str, Any] = field(default_factory=dict)  # dotted key → value: what it sets in the configuration
-    slowed: str | None = None  # of an arm with slow workers: the same one without
-    ideal: float | None = None  # the share of that one's rate that the best of all clusters would keep
-    can_be_slow: bool = False  # whether its workers obey cluster.straggler
-    torch: bool = False  # whether it needs a Python with PyTorch
+    arguments: tuple[str, ...] = ()  # of the module, after the run directory
+    values: Mapping[str, Any] = field(default_factory=dict)  # dotted key → value: its own settings
+    slowed: str | None = None  # name of the same arm without slow workers, for an arm with them
+    ideal: float | None = None  # share of that arm's rate that an ideal cluster would keep
+    can_be_slow: bool = False  # its workers obey cluster.straggler
+    torch: bool = False  # it needs a Python with PyTorch
     python: str = sys.executable
-    project: Path = IMPORT_FOLDER  # whose code it is, e.g. another commit's
+    project: Path = IMPORT_FOLDER  # code to run, e.g. another commit's
 
     def config(self, case: RunConfig) -> RunConfig:
-        """`case` as this arm trains it: the same images, however many of them an update takes."""
+        """Return `case` as this arm trains it: the same images, whatever number an update takes."""
         mode = self.values.get("mode.name", case.mode.name)
         changed = case.with_values(switched_off(mode) | self.values)
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
-        """Return `config` as the arm's project knows it: its own values for those that are None, no defaults it has not.
+        """Return `config` as the arm's project knows it: own values for None, no defaults that it lacks.
 
         Raises:
-          UserError: its project has no such setting, and it is not the default here.
+          UserError: its project lacks a setting that is not the default here.
         """
         given = config.model_dump(mode="json")
         if self.project == IMPORT_FOLDER:
@@ -89,7 +89,7 @@ ARMS = {arm.name: arm for arm in (*DEFAULT, DDP, TORCH_SINGLE)}
 
 
 def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[Arm]:
-    """The arms of these names, in this order, each with its Python.
+    """Return the arms of these names, in this order, each with its Python.
 
     Raises:
       UserError: an unknown name, or `ddp_python` is needed and has no PyTorch.
@@ -101,10 +101,10 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[Arm]:
 
 
 def with_straggler(chosen: list[Arm], straggler: str, workers: int) -> list[Arm]:
-    """`chosen`, and behind each arm whose workers can be slow on purpose the same one with `straggler`.
+    """Return `chosen`, each arm that can have slow workers followed by a copy with `straggler`.
 
     Raises:
-      UserError: there is no such arm, or `straggler` does not say how many times slower a worker is.
+      UserError: no arm can have slow workers, or `straggler` is no plain factor.
     """
     ideal = _ideal(straggler, workers)
     if not any(arm.can_be_slow for arm in chosen):
@@ -119,7 +119,7 @@ def _slowed(arm: Arm, straggler: str, ideal: float) -> Arm:
 
 
 def _ideal(straggler: str, workers: int) -> float:
-    """Throughput that is left when nobody waits for the slow workers: 2.2 / 3 if one of three takes 5 times as long."""
+    """Return the share of throughput left if no worker waits for slow ones: 2.2 / 3 if one of three is 5x slower."""
     try:
         slow = parse_stragglers(straggler).slow
     except ValueError as error:
@@ -134,7 +134,7 @@ def _with_torch(arm: Arm, python: Path | None) -> Arm:
         raise UserError(
             f"--arms: {arm.name} needs --ddp-python, a Python with benchmarks/requirements-ddp.txt installed"
         )
-    python = python.absolute()  # not resolved: behind the link that it is, no virtual environment would be found
+    python = python.absolute()  # not resolved: behind the link the virtual environment would not be found
     try:
         subprocess.run([python, "-c", "import torch"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:

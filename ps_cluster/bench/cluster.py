@@ -1,4 +1,4 @@
-"""Images a second of a whole local cluster, its tasks this project's or those of another module.
+"""Measure images per second of a whole local cluster, with this project's tasks or another module's.
 
     python -m ps_cluster.bench.cluster RUN_DIR [MODULE ARGUMENTS]
 
@@ -23,7 +23,7 @@ from ps_cluster.run_dir import RunDir
 
 
 def run(root: Path, body: Sequence[str], view: ProgressView) -> RunDir:
-    """Runs the cluster of `root` to its end; ends this process if it fails.
+    """Run the cluster of `root` to its end; exit if it fails.
 
     Args:
       body: module that runs one task and its first arguments; empty for the project's own.
@@ -31,7 +31,7 @@ def run(root: Path, body: Sequence[str], view: ProgressView) -> RunDir:
     run_dir = RunDir.open(root)
     dataset = load_pointed(run_dir.dataset)
     argv = (sys.executable, "-m", *body) if body else TASK_ARGV
-    # Of the updates of a module that is not the project's own, the launcher sees nothing.
+    # The launcher sees no updates of a module that is not the project's own.
     limits = Limits(standstill_s=ARM_TIMEOUT_S) if body else None
     config = load_config(run_dir.config)
     code = run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv, limits=limits)

@@ -1,8 +1,8 @@
-"""Images a second of PyTorch's DistributedDataParallel (gloo) on this machine, or of one process in mode single.
+"""Measure images per second of PyTorch's DistributedDataParallel (gloo), or of one process in mode single.
 
     python -m ps_cluster.bench.ddp RUN_DIR
 
-Same images, network, precision and batch size a worker as the other arms. The environment has nothing but
+Images, network, precision and batch size per worker are those of the other arms. The environment has only
 requirements-ddp.txt, so the configuration has to be JSON. Prints {"examples_per_second": …} as its last line.
 """
 
@@ -27,10 +27,10 @@ from ps_cluster.data.packed import load_pointed
 from ps_cluster.run_dir import RunDir
 
 WARM_UP_STEPS = 10
-# glibc gives large blocks back after every step, and each costs its page faults again. PyTorch's tuning guide preloads
-# another malloc against that; glibc's own can be told as well, by what is in the environment when a process starts.
+# glibc returns large blocks to the system after every step, which costs page faults again. PyTorch's tuning guide
+# preloads another malloc for that; environment variables at the start of a process tell glibc's own not to.
 KEEP_MEMORY = {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2**40)}
-TIMEOUT_S = 500.0  # less than the bench gives an arm, so that it is this program that ends its processes
+TIMEOUT_S = 500.0  # less than the bench allows an arm, so that this program ends its own processes
 
 
 def main(root: Path) -> None:
@@ -51,9 +51,9 @@ def main(root: Path) -> None:
 
 
 def train(rank: int, processes: int, run_dir: RunDir, config: dict) -> None:
-    """Body of one process: rank 0 prints the rate of all."""
+    """Train in one process. Rank 0 prints the rate of all."""
     torch.set_num_threads(config["cluster"]["intra_op_threads"])
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # gloo would take the interface of the machine's name, if that has one
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # else gloo takes the interface of the machine's host name, if there is one
     meeting_point = f"file://{run_dir.root / 'rendezvous'}"
     dist.init_process_group("gloo", meeting_point, timedelta(seconds=60), world_size=processes, rank=rank)
     network = torch_networks.build(config["model"]["name"], config["model"]["activation"])
@@ -63,17 +63,17 @@ def train(rank: int, processes: int, run_dir: RunDir, config: dict) -> None:
     if rank == 0:
         print(f"{torch_networks.trainable(network):,} trainable parameters")
         print(json.dumps({"examples_per_second": rate}), flush=True)
-    # What gloo's threads still do while the interpreter takes itself apart has aborted a process ("terminate called without an
-    # active exception"); the rate is told by then.
+    # gloo's threads may abort a process while the interpreter shuts down ("terminate called without an active
+    # exception"). The rate is printed by then.
     os._exit(0)
 
 
 def measure(network: nn.Module, stream: Iterator[Batch], config: dict, processes: int) -> float:
-    """Images/s of this process, from the end of the warm-up of all to the last step of all."""
+    """Return this process's images/s, from the end of everyone's warm-up to everyone's last step."""
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     rule = config["optimizer"]
     optimizer = torch.optim.SGD(weights, rule["learning_rate"], momentum=rule["momentum"], nesterov=True, fused=True)
-    if processes > 1:  # each keeps its own statistics of normalisation, which saves a broadcast a step
+    if processes > 1:  # each process keeps its own normalisation statistics, which saves a broadcast a step
         network = nn.parallel.DistributedDataParallel(
             network, broadcast_buffers=False, gradient_as_bucket_view=True, static_graph=True
         )
@@ -89,7 +89,7 @@ def measure(network: nn.Module, stream: Iterator[Batch], config: dict, processes
 def run(
     network: nn.Module, optimizer: torch.optim.Optimizer, stream: Iterator[Batch], smoothing: float, bfloat16: bool
 ) -> None:
-    """One step for each batch; `bfloat16` computes in it, with weights and gradients in float32."""
+    """Take one step for each batch. `bfloat16` computes in bfloat16, with weights and gradients in float32."""
     for images, labels in stream:
         with torch.autocast("cpu", torch.bfloat16, enabled=bfloat16):
             scores = network(images)

@@ -1,8 +1,8 @@
-"""The chief of the way that TensorFlow's own tutorial trains on parameter servers, as a task of the launcher.
+"""A chief that trains on parameter servers as TensorFlow's own tutorial does, as a task of the launcher.
 
-https://www.tensorflow.org/tutorials/distribute/parameter_server_training: a Keras model and a Keras optimizer made under
-the strategy's scope, so that each variable is pulled and pushed by itself, one step a dispatch. Every other task is the
-project's own. (Keras 3 loses counts and statistics here, see docs/results.md: this is a measure of speed alone.)
+https://www.tensorflow.org/tutorials/distribute/parameter_server_training: a Keras model and optimizer made under the
+strategy's scope. Each variable is pulled and pushed by itself, one step per dispatch. All other tasks are the
+project's own. (Keras 3 loses counts and statistics here, see docs/results.md: this measures speed only.)
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def train(
     resume: bool,
     drain: threading.Event,
 ) -> None:
-    """Trains `total_steps` steps and writes what the launcher and the summary need; the ledger stays empty."""
+    """Train `total_steps` steps and write what the launcher and the summary need. The ledger stays empty."""
     coordinator = async_trainer.connect(cluster)
     with coordinator.strategy.scope():
         model = keras_model(config, dataset)

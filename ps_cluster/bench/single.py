@@ -1,9 +1,9 @@
-"""Images a second of one process that has the whole machine: a Keras model, a Keras optimizer and one tf.function.
+"""Measure images per second of one process with the whole machine: a Keras model and optimizer in one tf.function.
 
     python -m ps_cluster.bench.single RUN_DIR
 
-The yardstick: same network, precision, batch function and batch size as the cluster, and several steps a call so that
-Python costs nothing. Prints {"examples_per_second": …} as its last line.
+The yardstick: the same network, precision, batch function and batch size as the cluster, and several steps per call so
+that Python costs nothing. Prints {"examples_per_second": …} as its last line.
 """
 
 from __future__ import annotations

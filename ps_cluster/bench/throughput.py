@@ -1,9 +1,9 @@
-"""Images a second of this cluster beside one process, all-reduce, and TensorFlow's own way, alternating in one call.
+"""Measure images per second of this cluster, one process, all-reduce, and TensorFlow's own way, alternating.
 
-    python cli.py bench --rounds 3
+    ps-cluster bench --rounds 3
 
-Each arm is a fresh process (or cluster) that trains the same images with the same network, precision and batch size;
-rounds go A B C, A B C, … so that a machine whose speed drifts is fair to all. Evaluator and checkpoints are off.
+Each arm is a fresh process (or cluster) that trains the same images with the same network, precision and batch size.
+Rounds go A B C, A B C, … so that a drift of the machine's speed is fair to all. Evaluator and checkpoints are off.
 """
 
 from __future__ import annotations
@@ -32,25 +32,25 @@ from ps_cluster.run_dir import RunDir
 
 ARM_TIMEOUT_S = 600
 BATCH_SIZE = 128
-# The update rule of every arm, whatever the network is trained with otherwise: what is compared is the way there.
+# The update rule of every arm, whatever rule the network usually has: the benchmark compares ways to train, not rules.
 RULE = {
     "optimizer.rule": "nesterov", "optimizer.momentum": 0.9, "optimizer.learning_rate": 1e-3,
     "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
 }  # fmt: skip
 SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
-TABLE_WIDTH = 200  # at most: a narrower terminal breaks lines, and cuts no figure off
-# Images of one measurement, so that each takes about 5 to 25 s on two cores. The first and last gradients of an async
-# one may be counted too much or too little by half: 1 of at least 80.
+TABLE_WIDTH = 200  # at most; a narrower terminal breaks lines but cuts no figure
+# Images of one measurement, so that each takes about 5 to 25 s on two cores. In an async one the first and last
+# gradients may be counted wrong by half a gradient: 1 of at least 80.
 EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800, "airbench": 18_000}
 
 
 def cases(
     models: Iterable[str], precisions: Iterable[str], packed: PackedDataset, values: Mapping[str, Any]
 ) -> list[RunConfig]:
-    """A complete configuration, with `values` in it, for every model and precision.
+    """Return a complete configuration with `values` for every model and precision.
 
     Raises:
-      UserError: an unknown one, or a value of the update rule or the augmentation, which only some arms would follow.
+      UserError: an unknown name, or a value of the update rule or the augmentation, which only some arms would use.
     """
     if own := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(
@@ -73,16 +73,16 @@ def measure(
     *,
     notify: Callable[[str], None],
 ) -> list[dict]:
-    """One row for each case: what `figures` makes of the rates of all rounds.
+    """Return one row for each case: what `figures` makes of the rates of all rounds.
 
     Raises:
-      UserError: a case and an arm do not fit together.
+      UserError: a case does not fit an arm.
       RunFailed: an arm failed.
     """
     rows = []
     for case in cases:
         model, precision = case.model.name, case.model.precision
-        configs = [arm.config(case) for arm in arms]  # what does not fit is found before anything is measured
+        configs = [arm.config(case) for arm in arms]  # errors are found before any measurement
         rates: dict[str, list[float]] = {arm.name: [] for arm in arms}
         for round_number in range(rounds):
             for arm, config in zip(arms, configs):
@@ -96,9 +96,9 @@ def measure(
 
 
 def figures(arms: Sequence[Arm], rates: Mapping[str, list[float]]) -> dict[str, dict]:
-    """Spread of every arm's rates, of the first one's ratios to each other in the same round, and of what slowed arms keep.
+    """Return the spread of each arm's rates, of the first arm's ratios to it by round, and of what slowed arms keep.
 
-    The cluster counts as the first one where it is measured. What is kept is also held against the ideal.
+    The cluster counts as the first arm if it is measured. What slowed arms keep is also compared with the ideal.
     """
     found = dict(rates)
     first = _first(arms)
@@ -132,7 +132,7 @@ def ideal_name(arm: Arm) -> str:
 
 
 def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None:
-    """All rates with the ratios of the cluster (else the first arm) to them, and below what each slowed arm keeps of itself."""
+    """Print all rates with the ratios of the cluster (else the first arm) to them, then what slowed arms keep."""
     first = _first(arms)
     title = f"images/s, and the ratio of {first.name} to it in the same round: median (min–max)"
     table = Table(title=title, title_justify="left", box=None)
@@ -170,7 +170,7 @@ def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
 
 
 def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
-    """Images/s of one run of `arm`; raises RunFailed when it fails, or is over before there is a rate."""
+    """Return images/s of one run of `arm`. Raises RunFailed if it fails, or ends before there is a rate."""
     rate = run_arm(arm, config, packed)["examples_per_second"]
     if rate is None:
         raise RunFailed(f"arm {arm.name} has no rate of {config.training.steps} updates: give it more training.steps")
@@ -178,10 +178,10 @@ def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
 
 
 def run_arm(arm: Arm, config: RunConfig, packed: PackedDataset) -> dict[str, Any]:
-    """The last line of one run of `arm` in a run directory of its own; raises RunFailed when it fails."""
+    """Return the last line of one run of `arm`, in a run directory of its own. Raises RunFailed if it fails."""
     with scratch() as folder:
         run_dir = RunDir.create(folder / "run")
-        # JSON is YAML, and read without a YAML library too.
+        # JSON is YAML, and can be read without a YAML library.
         run_dir.config.write_text(json.dumps(arm.settings(config)))
         write_pointer(run_dir.dataset, packed)
         command = [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments]
@@ -189,7 +189,7 @@ def run_arm(arm: Arm, config: RunConfig, packed: PackedDataset) -> dict[str, Any
 
 
 def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
-    """What `command` wrote on stdout; both outputs are files in `folder`."""
+    """Return the stdout of `command`. Both outputs are files in `folder`."""
     stdout, stderr = folder / "stdout", folder / "stderr"
     with stdout.open("wb") as out, stderr.open("wb") as error:
         process = subprocess.Popen(
@@ -198,7 +198,7 @@ def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,
-            preexec_fn=die_with_parent,  # else it would go on alone when this process is killed
+            preexec_fn=die_with_parent,  # else it would continue when this process is killed
         )
     with process:
         try:
@@ -214,9 +214,9 @@ def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
 
 
 def _import_folder(arm: Arm, folder: Path) -> Path:
-    """Return where the Python of `arm` looks for modules first.
+    """Return the folder in which the Python of `arm` looks for modules first.
 
-    A Python of its own must not find what is installed beside this package for another one.
+    Another Python must not find packages that were installed beside this project for this Python.
     """
     if not arm.torch:
         return arm.project
@@ -228,7 +228,7 @@ def _import_folder(arm: Arm, folder: Path) -> Path:
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that goes away again, unless an arm fails: then there is something to read in it."""
+    """Yield a folder that is removed afterwards, except if an arm fails: then its files can be read."""
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
     try:
         yield folder

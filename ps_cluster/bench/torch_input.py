@@ -1,4 +1,4 @@
-"""The training images of one PyTorch process: as in `ps_cluster/data`, a batch is one gather of pixels."""
+"""The training images of one PyTorch process. As in `ps_cluster/data`, a batch is one gather of pixels."""
 
 from __future__ import annotations
 
@@ -16,29 +16,29 @@ Batch = tuple[torch.Tensor, torch.Tensor]
 
 
 def batches(dataset: PackedDataset, config: dict, rank: int, processes: int) -> Iterator[Batch]:
-    """Endless batches of the share that `rank` has of every epoch: images, as `normalised` has them, and int64 labels.
+    """Yield batches of the share of `rank` in every epoch, without end: images as in `normalised`, and int64 labels.
 
     Args:
-      dataset: of at least `processes` batches.
-      config: its `training` says the batch size and the seed, its `data.augmentation` the largest shift and the flip.
+      dataset: with at least `processes` batches.
+      config: `training` has batch size and seed, `data.augmentation` the largest shift and the flip.
     """
     training, augmentation = config["training"], config["data"]["augmentation"]
     seed, size, furthest = training["seed"], training["batch_size_per_worker"], augmentation["crop_padding_pixels"]
     pixels, labels = dataset.images("train").reshape(-1, 3), dataset.labels("train").astype(np.int64)
     draw = np.random.default_rng([seed, rank])
     for epoch in count():
-        order = np.random.default_rng([seed, processes, epoch]).permutation(len(labels))  # the same in every process
+        order = np.random.default_rng([seed, processes, epoch]).permutation(len(labels))  # equal in every process
         share = order[rank::processes]
         for ids in share[: len(share) // size * size].reshape(-1, size):
             shifts = draw.integers(-furthest, furthest + 1, [2, size])
-            # alternating: half of the images in even epochs, the others in odd ones; else a coin each time
+            # alternating: one half in even epochs, the other in odd ones; else at random each time
             coins = ids + epoch if augmentation["flip"] == "alternating" else draw.integers(0, 2, size)
             images = np.take(pixels, sources(ids, shifts, coins % 2 == 1), axis=0)
             yield normalised(images), torch.from_numpy(labels[ids])
 
 
 def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.ndarray:
-    """int64 [B, 32, 32]: the pixels of the images `ids` that `augment.crop_and_flip` would take, by their place in all.
+    """Return int64 [B, 32, 32]: indices of the pixels that `augment.crop_and_flip` would take for images `ids`.
 
     Args:
       ids: int64 [B].
@@ -52,7 +52,7 @@ def sources(ids: np.ndarray, shifts: np.ndarray, mirrored: np.ndarray) -> np.nda
 
 
 def normalised(images: np.ndarray) -> torch.Tensor:
-    """float32 [B, 3, 32, 32] in channels_last out of uint8 [B, 32, 32, 3], which lies in memory the same way."""
+    """Return float32 [B, 3, 32, 32] in channels_last from uint8 [B, 32, 32, 3], which has the same memory layout."""
     pixels = torch.from_numpy(images).to(torch.float32)
     return pixels.sub_(torch.tensor(PIXEL_MEAN)).div_(torch.tensor(PIXEL_STD)).permute(0, 3, 1, 2)
 

@@ -1,6 +1,6 @@
 """The networks of `ps_cluster/models/networks.py` in PyTorch: same layers, shapes, padding and trainable parameters.
 
-Each takes normalised images `[B, 3, 32, 32]` and gives a score a class.
+Each takes normalised images `[B, 3, 32, 32]` and returns a score per class.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def tutorial_cnn(classes: int, activation: Activation) -> nn.Module:
-    """See `ps_cluster.models.networks.tutorial_cnn`."""
+    """Return the network of `ps_cluster.models.networks.tutorial_cnn`."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), activation(),
         nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), activation(),
@@ -30,8 +30,8 @@ def tutorial_cnn(classes: int, activation: Activation) -> nn.Module:
 
 
 def cifar_tf_cnn(classes: int, activation: Activation) -> nn.Module:
-    """See `ps_cluster.models.networks.cifar_tf_cnn`."""
-    pool = partial(nn.MaxPool2d, 3, 2, ceil_mode=True)  # pads below and right alone, as "same" does there
+    """Return the network of `ps_cluster.models.networks.cifar_tf_cnn`."""
+    pool = partial(nn.MaxPool2d, 3, 2, ceil_mode=True)  # pads only below and right, as "same" does in TensorFlow
     return nn.Sequential(
         nn.Conv2d(3, 64, 5, padding="same"), pool(), activation(),
         nn.Conv2d(64, 64, 5, padding="same"), pool(), activation(), nn.Flatten(),
@@ -42,7 +42,7 @@ def cifar_tf_cnn(classes: int, activation: Activation) -> nn.Module:
 class _Residual(nn.Module):
     def __init__(self, inputs: int, filters: int, stride: int, activation: Activation):
         super().__init__()
-        # "same" with stride 2 pads below and right alone; padding all around instead costs no copy, and as much to compute.
+        # "same" with stride 2 pads only below and right; padding on all sides saves a copy and computes as much.
         self._body = nn.Sequential(
             nn.Conv2d(inputs, filters, 3, stride, 1, bias=False), nn.BatchNorm2d(filters), activation(),
             nn.Conv2d(filters, filters, 3, 1, 1, bias=False), nn.BatchNorm2d(filters),
@@ -56,7 +56,7 @@ class _Residual(nn.Module):
 
 
 def resnet_small(classes: int, activation: Activation) -> nn.Module:
-    """See `ps_cluster.models.networks.resnet_small`."""
+    """Return the network of `ps_cluster.models.networks.resnet_small`."""
     layers = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), activation()]
     inputs = 16
     for filters in (16, 32, 64):
@@ -72,14 +72,14 @@ class _Airbench(nn.Sequential):
 
 
 def _shift(width: int) -> nn.Module:
-    """A normalisation whose scale stays 1."""
+    """Return a normalisation whose scale stays 1."""
     norm = nn.BatchNorm2d(width, momentum=0.4)
     norm.weight.requires_grad_(False)
     return norm
 
 
 def airbench(classes: int, activation: Activation) -> nn.Module:
-    """See `ps_cluster.models.networks.airbench`."""
+    """Return the network of `ps_cluster.models.networks.airbench`."""
     layers, inputs = [nn.Conv2d(3, 24, 2), activation()], 24
     for width in (64, 256, 256):
         layers += [
@@ -99,15 +99,15 @@ BUILDERS = {
     "resnet_small": resnet_small,
     "airbench": airbench,
 }
-# Of the Keras networks, for ten classes (tests/models/test_networks.py).
+# Trainable parameters of the Keras networks for ten classes (tests/models/test_networks.py).
 PARAMETERS = {"tutorial_cnn": 122_570, "cifar_tf_cnn": 2_210_122, "resnet_small": 175_066, "airbench": 1_971_640}
 
 
 def build(name: str, activation: str) -> nn.Module:
-    """A network for ten classes in channels_last, which oneDNN's kernels take without a copy.
+    """Return a network for ten classes in channels_last, which oneDNN's kernels take without a copy.
 
     Raises:
-      RuntimeError: it has not as many trainable parameters as the Keras network.
+      RuntimeError: its number of trainable parameters differs from the Keras network's.
     """
     network = BUILDERS[name](10, ACTIVATIONS[activation]).to(memory_format=torch.channels_last)
     if trainable(network) != PARAMETERS[name]:
@@ -116,5 +116,5 @@ def build(name: str, activation: str) -> nn.Module:
 
 
 def trainable(network: nn.Module) -> int:
-    """How many of its parameters are trained."""
+    """Return the number of trainable parameters."""
     return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)

@@ -1,1 +1,1 @@
-"""Injects faults into a real run on purpose, and proves that its result is what it would have been without."""
+"""Inject faults into a real run, and prove that its result is what it would have been without them."""

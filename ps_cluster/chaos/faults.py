@@ -1,4 +1,4 @@
-"""Plan the faults of a run, and their order: a pure function of the seed and of the kinds that are there."""
+"""Plan the faults of a run and their order: a pure function of the seed and the available kinds."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ class Fault:
     kind: FaultKind
     victims: tuple[Task, ...]
     pause_s: float
-    whole_cluster: bool  # chief, parameter servers and workers start again with it
+    whole_cluster: bool  # chief, parameter servers and workers restart with it
 
 
 def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death: OnDeaths) -> Iterator[Fault]:
-    """Faults without end; the same arguments give the same ones, and `enough_for_all` of them have every kind.
+    """Yield faults without end. Equal arguments give equal faults; the first `enough_for_all` contain every kind.
 
-    One that takes the whole cluster along follows one that does not, in turns: the launcher gives up what dies again and
-    again within seconds, which is right, and not what this is about.
+    Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
+    that dies again and again within seconds.
 
     Args:
-      kinds: those to take, at least one. tasks: those of the run. on_death: what follows from a death there.
+      kinds: at least one. tasks: those of the run. on_death: what follows from the death of a task.
     """
     source = random.Random(seed)
     decks = [_shuffled(source, deck) for deck in source.sample(_decks(kinds, on_death), 2) if deck]
@@ -40,21 +40,21 @@ def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death:
 
 
 def enough_for_all(kinds: Sequence[FaultKind], on_death: OnDeaths) -> int:
-    """Return how many faults a plan needs to have every one of these kinds."""
+    """Return how many faults a plan needs to contain every one of these kinds."""
     return 2 * max(map(len, _decks(kinds, on_death)))
 
 
 def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on_death: OnDeaths) -> Fault:
-    """A fault of this kind with victims and a pause out of `source`."""
+    """Return a fault of this kind, its victims and pause drawn from `source`."""
     victims = kind.choose(source, tasks)
     return Fault(kind, victims, source.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), kind.whole_cluster(on_death))
 
 
 def sort_out(kinds: Mapping[FaultKind, str | None], run: Run) -> tuple[list[FaultKind], dict[str, str]]:
-    """Returns the kinds that `run` can be hit with on this system, and why not with the others, by their names.
+    """Return the kinds that `run` can be hit with on this system, and name → reason of the others.
 
     Args:
-      kinds: to ask about; each with why it can't be, where that is known already.
+      kinds: kind → reason why it is impossible, where that is known already.
     """
     reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
     allowed = [kind for kind, reason in reasons.items() if reason is None]
@@ -62,11 +62,11 @@ def sort_out(kinds: Mapping[FaultKind, str | None], run: Run) -> tuple[list[Faul
 
 
 def _decks(kinds: Sequence[FaultKind], on_death: OnDeaths) -> list[list[FaultKind]]:
-    """Those that take the whole cluster along, and the others."""
+    """Return the kinds that restart the whole cluster, and the others."""
     return [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
 
 
 def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:
-    """All kinds in some order, then all of them in another, and so on."""
+    """Yield all kinds in a random order, then all in another, without end."""
     while True:
         yield from source.sample(kinds, len(kinds))

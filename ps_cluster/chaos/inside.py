@@ -1,4 +1,4 @@
-"""Programs that run in a namespace of a run's processes, and a run whose mounts nobody else sees."""
+"""Run programs in the namespaces of a run's processes, and give a run mounts that only it sees."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ _TIMEOUT_S = 30.0
 
 @contextmanager
 def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
-    """Gives a function that runs a program in the NETWORK of process `pid`, or with its MOUNTS, also when that has ended.
+    """Yield a function that runs a program in the NETWORK or MOUNTS of process `pid`, even after the process has ended.
 
-    The function raises NotAllowed with the last line of a program that fails.
+    The function raises NotAllowed with a failing program's last line.
 
     Raises:
-      NotAllowed: the process has none of its own, or it can't be entered.
+      NotAllowed: the process has no such namespace of its own, or it can't be entered.
     """
     if not is_its_own(pid, kind):
         raise NotAllowed("the run has none of its own")
@@ -66,10 +66,10 @@ def _run(argv: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
 
 
 def take_mounts_of_its_own() -> None:
-    """For a process that is about to start: what is mounted in it from now on only it and its children see.
+    """Give a process that is about to start its own mounts: only it and its children see what is mounted later.
 
-    Does nothing where the user may not mount.
+    Do nothing where the user may not mount.
     """
     libc = ctypes.CDLL(None, use_errno=True)
     if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
-        os._exit(1)  # a mount in here would be everybody's
+        os._exit(1)  # mounts made here would be seen by all processes

@@ -1,4 +1,4 @@
-"""A control group around one process that allows it less than it takes (the kernel's admin-guide/cgroup-v2.rst, cgroup-v1/)."""
+"""Limit one process by a control group of its own (the kernel's admin-guide/cgroup-v2.rst, cgroup-v1/)."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from pathlib import Path
 from ps_cluster.chaos.kind import NotAllowed
 from ps_cluster.cluster.control_group import ROOT, folders
 
-_EMPTY_WITHIN_S = 5.0  # a process that was killed is in its group until the kernel has taken it apart
+_EMPTY_WITHIN_S = 5.0  # a killed process stays in its group until the kernel has removed it
 _LOOK_EVERY_S = 0.02
 _COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines "name count"
 
 
 @dataclass(frozen=True)
 class Limit:
-    """The files of a control group of either version, and what to write into them; the first is there for sure."""
+    """The files of a control group of either version, and their content. The first file always exists."""
 
     controller: str
     version_2: Mapping[str, str]
@@ -45,7 +45,7 @@ class Group:
 
 @contextmanager
 def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Group]:
-    """Keeps process `pid` in a group of its own for as long as the block lasts; it may end in there.
+    """Keep process `pid` in a group of its own during the block. The process may end meanwhile.
 
     Raises:
       NotAllowed: no such group can be made, or the process can't be moved.
@@ -56,13 +56,13 @@ def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Group]:
         _move(pid, group)
         yield Group(group)
     finally:
-        with contextlib.suppress(NotAllowed):  # it has ended
+        with contextlib.suppress(NotAllowed):  # the process has ended
             _move(pid, around[0])
         _remove(group)
 
 
 def why_not(limit: Limit, root: Path = ROOT) -> str | None:
-    """Why no process of this user can be kept in such a group; None where one can. Tries it with one that sleeps."""
+    """Return why this user can't limit a process so; None if possible. Tries it with a sleeping process."""
     with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
         try:
             with limited(sleeper.pid, limit, root):
@@ -74,7 +74,7 @@ def why_not(limit: Limit, root: Path = ROOT) -> str | None:
 
 
 def _make(limit: Limit, around: list[Path]) -> Path:
-    """A group in the innermost of `around` that has the controller for its members, with the limit."""
+    """Make a limited group in the innermost folder of `around` whose members may have the controller."""
     reason = "none is mounted"
     for parent in around:
         group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"
@@ -87,7 +87,7 @@ def _make(limit: Limit, around: list[Path]) -> Path:
             (files for files in (limit.version_2, limit.version_1) if (group / next(iter(files))).exists()), {}
         )
         for name, value in files.items():
-            if (group / name).exists():  # swap is not counted everywhere
+            if (group / name).exists():  # some systems don't count swap
                 (group / name).write_text(value)
         if files:
             return group

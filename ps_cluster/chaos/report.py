@@ -1,4 +1,4 @@
-"""What a chaos run ends with: chaos.json for programs, a table for people, made of the same values."""
+"""Report a chaos run: chaos.json for programs and a table for people, with the same values."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ def make_report(
     test_examples: int | None,
     problems: Sequence[str],
 ) -> dict[str, Any]:
-    """The content of chaos.json.
+    """Return the content of chaos.json.
 
     Args:
-      seconds: from the start of the disturbed run to the end of what followed the last fault.
-      skipped: name of a kind that could not be injected → why.
-      restarts: of each task in that time; `leader` is the one that never starts again alone.
+      seconds: from the start of the disturbed run to the end of the recovery from the last fault.
+      skipped: name of a kind that could not be injected → reason.
+      restarts: of each task in that time; `leader` is the task that never restarts alone.
       resumes: of the whole run in that time.
       disturbed, undisturbed: the summaries; None for a run that did not get that far.
-      problems: what is wrong, a line each; the run passes without any.
+      problems: one line each; the run passes if there are none.
     """
     report = {
         "schema": SCHEMA,
@@ -68,7 +68,7 @@ def make_report(
 
 
 def by_kind(injected: Sequence[Injected]) -> list[dict[str, Any]]:
-    """A row for each kind that was injected, in the order of their first injection, then one for all."""
+    """Return a row for each kind that was injected, in the order of first injection, then a row for all."""
     rows = []
     for name in (*dict.fromkeys(fault.kind for fault in injected), None):
         faults = [fault for fault in injected if name in (None, fault.kind)]
@@ -87,7 +87,7 @@ def by_kind(injected: Sequence[Injected]) -> list[dict[str, Any]]:
 
 
 def print_report(report: Json, console: Console) -> None:
-    """Faults by kind with their recovery times, then the ledger and the accuracy."""
+    """Print faults by kind with their recovery times, then the ledger and the accuracy."""
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("fault", no_wrap=True)
     for heading in ("injected", "recovered", "median", "longest"):

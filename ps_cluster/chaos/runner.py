@@ -1,4 +1,4 @@
-"""Injects faults into a run, one after the other, and measures how long each recovery takes."""
+"""Inject faults into a run, one after the other, and measure the time of each recovery."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ class Interrupted(Exception):
 
 @dataclass(frozen=True)
 class Bounds:
-    """How long is waited for what, and how far apart faults are."""
+    """Time limits, and the least time between faults (s)."""
 
     look_every_s: float = 0.1
     training_s: float = Limits.startup_s + 30
     recovery_s: float = 60.0
-    # A cluster that died "in a row" is given up after a few times; one that got further than the one before it did not.
+    # The launcher gives up on a cluster that dies a few times in a row, each time without having got further.
     whole_cluster_spacing_s: float = 10.0
     end_s: float = Limits.drain_s + Limits.scoring_s + 60
 
 
 @dataclass(frozen=True)
 class Injected:
-    """A fault that was injected, and how long the run took to recover from it; None: it did not."""
+    """An injected fault and the seconds until the run had recovered; None if it did not."""
 
     kind: str
     victims: tuple[str, ...]
@@ -45,7 +45,7 @@ class Injected:
 
 
 class Runner:
-    """Disturbs one run; `injected` is what was done to it so far."""
+    """Disturbs one run. `injected`: the faults so far."""
 
     def __init__(
         self,
@@ -69,16 +69,16 @@ class Runner:
         self._last_row: dict[str, Any] | None = None
 
     def wait_for_training(self) -> None:
-        """Until the first update."""
+        """Wait for the first update."""
         self._wait_for(self._new_rows_train, self._bounds.training_s, "no update was applied")
 
     def disturb(self, faults: Iterable[Fault], until: float | None = None) -> None:
-        """Injects `faults` into a run that trains, the next when it has recovered from the last.
+        """Inject `faults` into a training run, each when it has recovered from the last.
 
         Args:
           until: monotonic s after which no further fault is injected.
         Raises:
-          ChaosFailed: it ended by itself, or did not recover in time.
+          ChaosFailed: the run ended by itself, or did not recover in time.
           Interrupted: see `stop_requested`.
         """
         for fault in faults:
@@ -88,12 +88,12 @@ class Runner:
             self._inject(fault)
 
     def drain(self) -> None:
-        """One Ctrl-C: the steps under way end, the last checkpoint is scored, the summary is written."""
+        """Interrupt the run once: the steps under way end, the last checkpoint is scored, the summary is written."""
         self._run.interrupt()
         self.wait_for_end(self._bounds.end_s)
 
     def wait_for_end(self, limit_s: float, exit_code: int = 0) -> None:
-        """Until the run has ended, as it should with this exit code."""
+        """Wait until the run has ended. Raises ChaosFailed for another exit code."""
         deadline = self._clock() + limit_s
         while self._run.exit_code is None:
             self._look_out(deadline, "the run did not end", limit_s)
@@ -150,7 +150,7 @@ class Runner:
         self.injected.append(Injected(fault.kind.name, victims, time_s, fault.whole_cluster, recovery_s))
 
     def _pause(self, fault: Fault) -> None:
-        """Time in which the run is left alone before `fault`."""
+        """Leave the run alone before `fault`."""
         until = self._clock() + fault.pause_s
         if fault.whole_cluster:
             before = [injected.time for injected in self.injected if injected.whole_cluster]
@@ -172,7 +172,7 @@ class Runner:
         return any(row["phase"] == "training" and row["applied"] > 0 for row in self._new_rows())
 
     def _wait_for(self, condition: Callable[[], bool], limit_s: float, problem: str | Callable[[], str]) -> None:
-        """Raises ChaosFailed with the problem where it takes longer, or where the run ends meanwhile."""
+        """Wait for the condition. Raises ChaosFailed with the problem after `limit_s`, or when the run ends first."""
         deadline = self._clock() + limit_s
         while not condition():
             self._goes_on()

@@ -1,4 +1,4 @@
-"""What is disturbed and for how long, and the options of `run` that follow from it."""
+"""Settings of a chaos run, and the options of `run` that follow from them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 
-# More than fit into the time between faults; each costs 128 bytes on every parameter server.
+# More steps than fit between two faults. Each costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000
 MOST_STEPS = 10_000_000
-# On the first, easier generated set, with 500 at the end of 800, equal runs of 64 images a step differed by 4 points; with
-# 1,500 by 0.1 (3 seeds). On today's, 1,500 leave 0.7 and 1.8 points (two pairs).
+# On the first, easier generated data, with a cool-down of 500 of 800 steps, equal runs of 64 images a step differed by
+# 4 points; with 1,500 steps by 0.1 (3 seeds). On today's data 1,500 leave 0.7 and 1.8 points (two pairs).
 COOL_DOWN_FRACTION, SHORTEST_COOL_DOWN = 0.25, 1500
 COOL_DOWN_END_FACTOR = 0.05
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What to disturb, and for how long: `faults` times, or for `minutes` where that is set."""
+    """Settings of a chaos run, which injects `faults` faults or, where given, faults for `minutes`."""
 
     seed: int = 0
     faults: int = 20
@@ -39,12 +39,12 @@ class Settings:
     more_options: tuple[str, ...] = ()  # of `run`
 
     def most_steps(self) -> int:
-        """Steps that the disturbed run would take if it were not drained after the last fault."""
+        """Return the steps of the disturbed run if it were not drained after the last fault."""
         wanted = STEPS_PER_FAULT * self.faults if self.minutes is None else STEPS_PER_MINUTE * (self.minutes + 1)
         return min(MOST_STEPS, int(wanted))
 
     def run_options(self, values: Mapping[str, Any]) -> tuple[str, ...]:
-        """The options of `run`; `values`: dotted key → value of more settings."""
+        """Return the options of `run`. `values`: dotted key → value of further settings."""
         return (
             *("--dataset", "synthetic", "--model", self.model, "--seed", str(self.seed)),
             *("--mode", self.mode, "--workers", str(self.workers)),
@@ -54,7 +54,7 @@ class Settings:
         )
 
     def check(self) -> None:
-        """Raises UserError for a cluster that there can't be."""
+        """Raise UserError for an impossible cluster."""
         if self.parameter_servers > 1 and not self._on_parameter_servers:
             raise UserError(f"--ps: got {self.parameter_servers}: mode {self.mode} has no parameter servers")
         cluster = {"cluster.workers": self.workers}
@@ -68,12 +68,12 @@ class Settings:
 
     @property
     def topology(self) -> ClusterTopology:
-        """The tasks that there are to hit; their addresses are for the launcher to know."""
+        """The tasks that can be hit. Only the launcher knows their addresses."""
         workers, servers = self.workers, self.parameter_servers
         return ClusterTopology.local(MODES[self.mode].tasks, workers, servers, evaluator=True, pick_port=lambda: 0)
 
     def wanted(self) -> dict[FaultKind, str | None]:
-        """Kinds that were asked for, and why the mode can't have one; None where it can."""
+        """Return kind → why the mode can't have it, of the kinds asked for; None where it can."""
         there = {task.type for task in self.topology.tasks}
         missing = {FAULTS[name]: set(FAULTS[name].victims) - there for name in self.kinds}
         return {
@@ -82,23 +82,23 @@ class Settings:
         }
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
-        """The faults, of these kinds; without end where there are minutes for them."""
+        """Yield the faults, of these kinds; without end if `minutes` limits them."""
         faults = plan(self.seed, kinds, self.topology.tasks, MODES[self.mode].on_death)
         return itertools.islice(faults, self.faults) if self.minutes is None else faults
 
 
 def constant_rate(steps: int) -> dict[str, Any]:
-    """Settings: the peak learning rate at every step."""
+    """Return settings with the peak learning rate at every step."""
     return {"training.steps": steps, "schedule.kind": "constant", "schedule.warmup_fraction": 0.0}
 
 
 def with_cool_down(steps: int) -> dict[str, Any]:
-    """Settings: `steps` at the peak learning rate, as `constant_rate` has it, then more of them in which it falls."""
+    """Return settings with `steps` steps at the peak learning rate, then a cool-down in which it falls."""
     total = steps + max(SHORTEST_COOL_DOWN, int(COOL_DOWN_FRACTION * steps))
     return {
         "training.steps": total,
         "schedule.kind": "triangle",
-        "schedule.start_factor": 1.0,  # so that the "warm-up" is what is constant
+        "schedule.start_factor": 1.0,  # makes the "warm-up" the constant part
         "schedule.warmup_fraction": steps / total,
         "schedule.end_factor": COOL_DOWN_END_FACTOR,
     }

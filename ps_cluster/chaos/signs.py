@@ -1,4 +1,4 @@
-"""By what one sees that a run has recovered from a fault: rows of progress and the processes that are there."""
+"""Signs that a run has recovered from a fault, in its rows of progress and running processes."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ Pids = Mapping[Task, int]
 
 
 class Sign(Protocol):
-    """Looked for until `seen_at` (monotonic s) is known."""
+    """A sign of recovery, looked for until `seen_at` (monotonic s) is set."""
 
-    missing: str  # what is told when it never comes
+    missing: str  # reported if the sign never comes
     seen_at: float | None
 
     def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        """`rows`: those that are new; `running`: the tasks whose process runs at `now` (monotonic s)."""
+        """Look for the sign in new `rows`, and in the tasks whose process runs at `now` (monotonic s)."""
 
 
 class TrainingBack:
-    """A chief that began after the fault has had an update applied beyond those it was restored with."""
+    """A chief that started after the fault has applied updates beyond those it restored."""
 
     def __init__(self, fault_time: float):
         self.missing = "no update by a new chief"
@@ -36,14 +36,14 @@ class TrainingBack:
         for row in rows:
             if row["monotonic"] <= self._fault_time or self.seen_at is not None:
                 continue
-            if row["phase"] == "connecting":  # the first row of every chief
+            if row["phase"] == "connecting":  # every chief writes this row first
                 self._restored = row["applied"]
             elif row["phase"] == "training" and self._restored is not None and row["applied"] > self._restored:
                 self.seen_at = row["monotonic"]
 
 
 class WorkerBack:
-    """An update of a new process of this worker was applied."""
+    """A new process of this worker has an update applied."""
 
     def __init__(self, worker: Task, known_pids: set[int]):
         self.missing = f"no update by a new process of {worker}"
@@ -72,7 +72,7 @@ class ProcessBack:
 
 
 class TrainingGoesOn:
-    """More updates were applied in a row of progress than in the one before it, both after this time (monotonic s)."""
+    """A row of progress has more updates than the one before, both after this time (monotonic s)."""
 
     def __init__(self, since: float):
         self.missing = "no update"
@@ -94,7 +94,7 @@ class TrainingGoesOn:
 
 
 class WorkerGoesOn(TrainingGoesOn):
-    """Likewise, updates of this worker, of whichever process."""
+    """A row of progress has more updates of this worker than the one before, of whichever process."""
 
     def __init__(self, worker: Task, since: float):
         super().__init__(since)
@@ -106,7 +106,7 @@ class WorkerGoesOn(TrainingGoesOn):
 
 
 class NewFile:
-    """A file of this pattern is in the folder that was not there before."""
+    """The folder has a new file of this pattern."""
 
     def __init__(self, folder: Path, pattern: str):
         self.missing = f"no new file in '{folder}'"
@@ -123,7 +123,7 @@ class NewFile:
 
 
 class FileGone:
-    """Somebody has taken this file away."""
+    """A process has removed this file."""
 
     def __init__(self, path: Path):
         self.missing = f"'{path}' is still there"
@@ -139,9 +139,9 @@ def signs_after_deaths(victims: Pids, last_row: Row | None, fault_time: float, *
     """Return the signs that a run has recovered from the death of these tasks.
 
     Args:
-      victims: as they were just before the fault.
+      victims: their pids just before the fault.
       last_row: the newest row of progress before it.
-      whole_cluster: whether chief, parameter servers and workers start again.
+      whole_cluster: whether chief, parameter servers and workers restart.
     """
     signs: list[Sign] = [TrainingBack(fault_time)] if whole_cluster else []
     for victim, pid in victims.items():
@@ -154,5 +154,5 @@ def signs_after_deaths(victims: Pids, last_row: Row | None, fault_time: float, *
 
 
 def worker_pids(row: Row, index: int) -> set[int]:
-    """The processes of worker `index` whose updates `row` counts."""
+    """Return the processes of worker `index` whose updates `row` counts."""
     return {worker["pid"] for worker in row["workers"] if worker["index"] == index and worker["updates"]}

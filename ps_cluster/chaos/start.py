@@ -1,8 +1,8 @@
-"""`python cli.py chaos`: a disturbed run, an undisturbed one of the same work, and what the comparison says.
+"""Run `ps-cluster chaos`: a disturbed run, an undisturbed run of the same work, and their comparison.
 
-How many steps the faults will last is known only afterwards, and the accuracy at the end says little while the learning
-rate is high. So: the disturbed run has a constant rate until the last fault, is drained there, after M steps, and goes on
-for a cool-down in which the rate falls. The undisturbed run has the same rate at every step: constant for M steps, then
+The number of steps is known only after the last fault, and the final accuracy says little while the learning rate is
+high. So the disturbed run has a constant rate until the last fault, is drained there after M steps, and continues with
+a cool-down in which the rate falls. The undisturbed run has the same rate at every step: constant for M steps, then
 falling. Both end after the same number of updates, computed from the same batches.
 """
 
@@ -45,11 +45,11 @@ def run_chaos(
     notify: Callable[[str], None] = print_line,
     console: Console | None = None,
 ) -> int:
-    """Returns the exit code: 0 passed, 1 not, 130 or 143 stopped by Ctrl-C or SIGTERM. Raises UserError for bad input.
+    """Return the exit code: 0 passed, 1 failed, 130 or 143 stopped by Ctrl-C or SIGTERM. Bad input: UserError.
 
     Args:
-      root: gets the folders of both runs and chaos.json; None makes a new folder under runs/.
-      faults: instead of those of the plan; of these, too, those are injected that the system allows.
+      root: folder of both runs and chaos.json; None makes a new folder under runs/.
+      faults: replace those of the plan. Faults that the system does not allow are skipped.
     """
     settings.check()
     root = root or Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-chaos"
@@ -88,7 +88,7 @@ def _run_in(
 
 
 class Experiment:
-    """The runs, one after the other, and what is known of them so far: there is a report however chaos ends.
+    """The two runs and what is known of them so far, so that there is a report however chaos ends.
 
     Each part raises ChaosFailed or Interrupted, and leaves no process.
     """
@@ -120,7 +120,7 @@ class Experiment:
         self._left: list[str] = []
 
     def disturb(self, faults: Sequence[Fault] | None) -> None:
-        """Injects the faults, or those of the plan, and drains the run; that says how many steps there are to be."""
+        """Inject the faults, or those of the plan, and drain the run. That fixes the number of steps."""
         settings, self._began = self._settings, time.monotonic()
         what = f"{settings.faults} faults" if settings.minutes is None else f"faults for {settings.minutes:g} min"
         self._notify(f"disturbed run: {what}, seed {settings.seed}; files in {self._root}")
@@ -147,7 +147,7 @@ class Experiment:
         return {name: value for kind in kinds for name, value in kind.environment(self._tools).items()}
 
     def _allowed(self, kinds: Mapping[FaultKind, str | None], run: TrainingRun) -> list[FaultKind]:
-        """Returns the kinds that can be injected here, and says why the others can't."""
+        """Return the kinds that can be injected here, and report why the others can't."""
         allowed, self._skipped = sort_out(kinds, run)
         for name, reason in self._skipped.items():
             self._notify(f"skipped: {name}: {reason}")
@@ -156,7 +156,7 @@ class Experiment:
         return allowed
 
     def cool_down(self) -> None:
-        """The disturbed run goes on to its end, left alone."""
+        """Train the disturbed run to its end without faults."""
         self._notify(f"it goes on to step {self._total:,} with a falling learning rate")
         config = RunDir(self._root / "disturbed").config
         write_whole(config, load_config(config).with_values(self._schedule).to_yaml())
@@ -164,12 +164,12 @@ class Experiment:
         self._disturbed_seconds = time.monotonic() - self._began
 
     def compare(self) -> None:
-        """The undisturbed run."""
+        """Train the undisturbed run."""
         self._notify(f"undisturbed run: the same {self._total:,} steps")
         self._undisturbed = self._to_the_end("undisturbed", self._settings.run_options(self._schedule))
 
     def complaints(self) -> list[str]:
-        """What is wrong with the disturbed run, when all have ended."""
+        """Return the problems of the disturbed run after all runs have ended."""
         run_dir = RunDir(self._root / "disturbed")
         self._test_examples = load_pointed(run_dir.dataset).test_examples
         step_ids = read_csv(run_dir.updates)["step"].astype(int).tolist()
@@ -177,7 +177,7 @@ class Experiment:
         return complaints(disturbed, undisturbed, self._total, step_ids, self._test_examples, took)
 
     def report(self, problems: Sequence[str]) -> dict[str, Any]:
-        """The content of chaos.json."""
+        """Return the content of chaos.json."""
         return make_report(
             settings=asdict(self._settings),
             injected=self._injected,

@@ -1,4 +1,4 @@
-"""`ps-cluster run …` as a process of its own, and what can be seen of it from outside."""
+"""Run `ps-cluster run` as a separate process and observe it from outside."""
 
 from __future__ import annotations
 
@@ -27,21 +27,21 @@ from ps_cluster.rows.progress import ProgressRow
 from ps_cluster.rows.summary import Summary
 from ps_cluster.run_dir import RunDir
 
-STOP_S = 20.0  # from the second SIGINT to SIGKILL
-GONE_S = 10.0  # from the end of a launcher to that of its last process
+STOP_S = 20.0  # seconds from the second SIGINT to SIGKILL
+GONE_S = 10.0  # seconds from the end of a launcher to that of its last process
 
 _LOOK_EVERY_S = 0.1
 
 
 class TrainingRun:
-    """A run in a session of its own, so that a Ctrl-C of the terminal reaches it only through the program above it.
+    """A run in a session of its own: a Ctrl-C of the terminal reaches it only through this program.
 
-    It ends with that program, however that one ends.
+    It ends when this program ends, for whatever reason.
 
     Attributes:
       files: those of the run.
-      tools: a folder for what is brought along for faults.
-      resumes: how often it was resumed. restarts: of each task, by the launchers that have ended since.
+      tools: folder of what faults need.
+      resumes: number of resumes. restarts: of each task, by launchers that have ended.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class TrainingRun:
         tools: Path,
         environment: Mapping[str, str] | None = None,
     ):
-        """Starts it; `options` None goes on with the run that is there. `environment`: more variables."""
+        """Start the run; if `options` is None, resume the existing one. `environment`: extra variables."""
         self.root = root.resolve()
         self.files = RunDir(self.root)
         self.tools = tools
@@ -67,7 +67,7 @@ class TrainingRun:
     def _start(self, *options: str | Path) -> None:
         with open_append(self._output) as file:
             self._popen = subprocess.Popen(
-                # -P: not a package of this name that may be in the current folder
+                # -P: don't import a package of this name from the current folder
                 [sys.executable, "-P", "-m", "ps_cluster", "run", *map(str, options)],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
@@ -78,38 +78,38 @@ class TrainingRun:
             )
 
     def resume(self) -> None:
-        """Goes on with the run when its launcher has ended."""
+        """Resume the run after its launcher has ended."""
         self.restarts.update(self.summary()["restarts"])
         self.resumes += 1
         self._start("--resume", self.root)
 
     @property
     def pid(self) -> int:
-        """The launcher's process id."""
+        """Process id of the launcher."""
         return self._popen.pid
 
     @property
     def exit_code(self) -> int | None:
-        """None while it runs."""
+        """Exit code of the launcher; None while it runs."""
         return self._popen.poll()
 
     @property
     def last_line(self) -> str:
-        """The last line that it printed."""
+        """Last line that the run printed."""
         lines = self._output.read_text(encoding="utf-8", errors="replace").split("\n")
         return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
     def new_rows(self) -> list[dict[str, Any]]:
-        """The rows of progress since the last call."""
+        """Return the rows of progress since the last call."""
         return [row.model_dump() for row in self._progress.new_rows()]
 
     def running(self) -> dict[Task, int]:
-        """The pids of its tasks, of those that run: not dead, not frozen."""
+        """Return the pids of its running tasks: neither dead nor frozen."""
         return {task: pid for task, pid in self._tasks().items() if self._runs(pid)}
 
     @property
     def leader_log(self) -> Path:
-        """The log of the task that writes checkpoints and rows."""
+        """Log of the task that writes checkpoints and rows."""
         leader = ClusterTopology({task.type: [] for task in self._tasks()}).leader
         return self.files.log(leader.type, leader.index)
 
@@ -128,7 +128,7 @@ class TrainingRun:
         self._signal(signal.SIGINT)
 
     def hang_up(self) -> None:
-        """Send SIGHUP, as a terminal does that is closed."""
+        """Send SIGHUP, as a closing terminal does."""
         self._signal(signal.SIGHUP)
 
     def _signal(self, number: int) -> None:
@@ -136,7 +136,7 @@ class TrainingRun:
             self._popen.send_signal(number)
 
     def stop(self) -> None:
-        """Ends it at once, in bounded time."""
+        """End the run at once, in bounded time."""
         for _ in range(2):
             self.interrupt()
             with contextlib.suppress(subprocess.TimeoutExpired):
@@ -148,7 +148,7 @@ class TrainingRun:
             self._popen.wait(STOP_S)
 
     def left_behind(self) -> list[str]:
-        """The processes of an ended run that are there after GONE_S seconds nevertheless."""
+        """Return the processes of an ended run that still exist GONE_S seconds later."""
         deadline = time.monotonic() + GONE_S
         while (left := self._processes()) and time.monotonic() < deadline:
             time.sleep(_LOOK_EVERY_S)
@@ -164,7 +164,7 @@ class TrainingRun:
         return False
 
     def _owns(self, process: psutil.Process) -> bool:
-        """A pid may have become another program's: only what names this run or works in it is touched."""
+        """Return whether a process names this run or works in it. Its pid may belong to another program by now."""
         with contextlib.suppress(psutil.Error):
             if process.status() == psutil.STATUS_ZOMBIE:
                 return False

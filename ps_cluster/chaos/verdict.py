@@ -1,4 +1,4 @@
-"""Tell whether a disturbed run is worth as much as an undisturbed one. Pure functions of what both left behind."""
+"""Judge a disturbed run against an undisturbed one. Pure functions of what both wrote."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ STANDARD_ERRORS = 3
 Json = Mapping[str, Any]
 
 
-# Seconds of a summary that lie within the time that its run took, whatever was done to the machine's clock.
+# Durations in a summary that can't exceed the run's, whatever happened to the machine's clock. In seconds.
 DURATIONS = ("train_seconds", "rolled_back_seconds", "interrupted_seconds")
 
 
 def complaints(
     disturbed: Json, undisturbed: Json, total: int, step_ids: Sequence[int], test_examples: int, seconds: float
 ) -> list[str]:
-    """What is wrong, a line each; empty when the run passes.
+    """Return the problems, one line each; empty if the run passes.
 
     Args:
       disturbed, undisturbed: their summaries.
-      total: the updates that each was to have.
-      step_ids: those in the ledger of the disturbed run.
-      seconds: that the disturbed run took, by the clock of this process.
+      total: updates that each should have.
+      step_ids: step ids in the ledger of the disturbed run.
+      seconds: duration of the disturbed run by this process's clock.
     """
     return [
         *_ledger("disturbed", disturbed, total),
@@ -37,10 +37,10 @@ def complaints(
 
 
 def tolerance(first: float, second: float, test_examples: int) -> float:
-    """The difference of two accuracies that is still noise: 2 points, or 3 binomial standard errors where that is more.
+    """Return the difference of two accuracies that is still noise: 2 points or 3 binomial standard errors, if larger.
 
-    The standard error is that of the difference of two shares of `test_examples` images each. The two points are for what
-    it does not cover: two asynchronous runs of one seed differ by the order in which their updates arrive.
+    The standard error is that of the difference of two shares of `test_examples` images each. The two points cover the
+    rest: two asynchronous runs of one seed differ in the order in which their updates arrive.
     """
     variance = sum(accuracy * (1 - accuracy) for accuracy in (first, second)) / test_examples
     return max(ACCURACY_TOLERANCE, STANDARD_ERRORS * math.sqrt(variance))

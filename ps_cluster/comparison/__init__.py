@@ -1,1 +1,1 @@
-"""Finished runs side by side: reads their directories, writes one page that says what was found. No TensorFlow."""
+"""Compare finished runs: read their directories and write one page of findings. No TensorFlow."""

@@ -1,4 +1,4 @@
-"""Tell whether runs may be held against each other at all."""
+"""Check whether runs may be compared at all."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ EXAMPLES_TOLERANCE = 0.02
 
 
 def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: Collection[str] = ()) -> list[str]:
-    """What is unequal among the runs, a sentence each; to be said on top of everything that is made of them.
+    """Return what is unequal among the runs, one sentence each, to be shown above everything made of them.
 
     Args:
       own: dotted keys of settings that the arms of this comparison set on purpose.
     Raises:
-      UserError: something is unequal and `force` is not set; nothing forces a comparison of no runs or of one run twice.
+      UserError: something is unequal and `force` is not set, there are no runs, or one run was given twice.
     """
     if not records:
         raise UserError("nothing to compare: give run directories of finished runs")
@@ -42,7 +42,7 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: 
 
 
 def _refusal(unequal: Sequence[str]) -> str:
-    """Return a line that fits into a terminal; of many differences one is enough to see that the runs are not meant."""
+    """Return one line for a terminal. It names one difference: enough to see that the runs don't match."""
     more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
     return (
         f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them with "

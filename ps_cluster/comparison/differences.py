@@ -1,4 +1,4 @@
-"""In which settings, and in what else that may matter, runs differ that are held against each other."""
+"""Find differences between compared runs: in their settings, and in anything else that may matter."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from ps_cluster.comparison.records import Record
 from ps_cluster.config.uses import uses
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")
-_ISOLATION = "cluster.isolation"  # what the machine allows, none of the training
+_ISOLATION = "cluster.isolation"  # depends on the machine, does not change training
 
-# A method and the rate that it is trained with. Tables, labels and pages say them, so nobody takes them for something else.
+# An arm's own settings: its method and the rate it is trained with. Tables, labels and pages show them, so nobody can
+# overlook them.
 _OF_AN_ARM = {
     "cluster.workers", "cluster.parameter_servers", "cluster.straggler", "training.seed",
     "training.batch_size_per_worker", "optimizer.learning_rate", "optimizer.momentum", "optimizer.beta_2",
 }  # fmt: skip
 _SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
-# Held against each other as fields and images or among the surroundings, or a place on this machine.
+# Compared elsewhere (as fields and images, or among the surroundings), or a place on this machine.
 _KNOWN_OTHERWISE = {
     "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps", _ISOLATION
 }  # fmt: skip
@@ -28,7 +29,7 @@ _ABSENT = "not noted"
 
 
 class Difference(NamedTuple):
-    """Something that is not the same in all runs; `values` in the order of the runs, each once."""
+    """Something that is not the same in all runs. `values`: each distinct value once, in the order of the runs."""
 
     name: str
     values: tuple[str, ...]
@@ -38,7 +39,7 @@ class Difference(NamedTuple):
 
 
 def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Difference]:
-    """Return what must be the same in all runs and is not: data set, network, precision, settings that are no arm's own.
+    """Return what must be equal in all runs and is not: data set, network, precision, settings that are no arm's own.
 
     Args:
       own: dotted keys that arms of this comparison set on purpose, besides those that always are an arm's own.
@@ -56,7 +57,7 @@ def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Di
 
 
 def in_surroundings(records: Sequence[Record]) -> list[Difference]:
-    """Return in what the runs' machines differ, their TensorFlow, the commits of this code, their isolation and pinning."""
+    """Return the differences in machine, TensorFlow version, commit of this code, isolation and pinning."""
     pinned = [
         {"whether workers keep to cores of their own": keeps_to_cores(record.config)}
         for record in records
@@ -71,7 +72,7 @@ def _may_differ(key: str, own: Collection[str]) -> bool:
 
 
 def _differing(rows: Sequence[dict[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
-    """Yield what is not the same in all rows; `absent` stands for what a row has not, None leaves it out."""
+    """Yield what is not the same in all rows. `absent` stands for a missing value; None leaves missing values out."""
     for name in dict.fromkeys(key for row in rows for key in row):
         found = (_text(row[name]) if name in row else absent for row in rows)
         values = tuple(dict.fromkeys(value for value in found if value is not None))

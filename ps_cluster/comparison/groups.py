@@ -1,4 +1,4 @@
-"""Which runs are one group (the same but for the seed), and which groups may be held against each other."""
+"""Group runs that differ only in their seed, and choose which groups may be compared."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.trees import flat
 from ps_cluster.errors import UserError
 
-BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 is the same batch
+BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 counts as the same batch
 NO_STRAGGLER = "none"
 _SHORT = {
     "optimizer.learning_rate": "lr", "optimizer.momentum": "momentum", "cluster.workers": "workers",
     "cluster.parameter_servers": "ps", "mode.beta": "beta", "staleness.strength": "lambda",
 }  # fmt: skip
-# What doesn't make a different method: the seed, what the group and its label say already, and where and how often
-# something is read or written.
+# Settings that don't make a different method: the seed, what the group and its label show already, and where and how
+# often something is read or written.
 _NOT_IN_LABELS = {
     "training.seed", "training.batch_size_per_worker", "training.epochs", "training.steps",
     "staleness.method", "cluster.straggler", "cluster.isolation", "cluster.evaluator", "data.dataset", "data.data_dir",
@@ -31,7 +31,7 @@ _NOT_IN_LABELS = {
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that differ in nothing but the seed, in the order of seeds."""
+    """Runs that differ only in the seed, ordered by seed."""
 
     arm: str
     batch_per_worker: int
@@ -44,7 +44,7 @@ class Group:
 
     @property
     def batch(self) -> int:
-        """Images behind one update."""
+        """Images per update."""
         return self.first.batch
 
     @property
@@ -57,27 +57,27 @@ class Group:
 
     @property
     def diverged(self) -> int:
-        """How many of the runs diverged."""
+        """Number of runs that diverged."""
         return sum(record.diverged for record in self.records)
 
     def values(self, of: Callable[[Record], float | None]) -> list[float]:
-        """The numbers of the runs that have one."""
+        """Return the values of the runs that have one."""
         return [value for record in self.records if (value := of(record)) is not None]
 
     def sample(self, of: Callable[[Record], float | None]) -> Sample | None:
-        """A number of every run; None when one of them has none."""
+        """Return one value per run; None when a run has none."""
         values = self.values(of)
         return Sample(self.seeds, tuple(values)) if len(values) == len(self.records) else None
 
 
 @dataclass(frozen=True)
 class View:
-    """Groups that are looked at together: the same straggler, and batches that are equal in one of two senses."""
+    """Groups that are compared with each other: the same straggler, and equal batches per update or per worker."""
 
     straggler: str
     batch: str  # in words, e.g. "same batch per update: 128 images"
     groups: tuple[Group, ...]
-    baseline: Group | None  # one of `groups`; None where there is nothing fair to hold them against
+    baseline: Group | None  # one of `groups`; None where there is no fair baseline
 
     @property
     def others(self) -> tuple[Group, ...]:
@@ -85,9 +85,9 @@ class View:
 
 
 def make_groups(records: Sequence[Record]) -> list[Group]:
-    """The runs by (arm, batch per worker, straggler), in the order in which the first of each was given.
+    """Group the runs by (arm, batch per worker, straggler), in the order in which each group first appears.
 
-    Arms that differ in a setting which their label doesn't say get it into their label, e.g. "async lr=0.1".
+    Arms that differ in a setting their label doesn't show get it appended, e.g. "async lr=0.1".
     """
     by_key: dict[tuple[str, int, str], list[Record]] = {}
     for record in _told_apart(records):
@@ -100,15 +100,15 @@ def arms(groups: Sequence[Group]) -> list[str]:
 
 
 def stragglers(groups: Sequence[Group]) -> list[str]:
-    """None first, then as they were given."""
+    """Return the stragglers in the order of the groups, "none" first."""
     return sorted(dict.fromkeys(group.straggler for group in groups), key=lambda text: text != NO_STRAGGLER)
 
 
 def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[View]:
-    """For each straggler: the groups with the baseline's batch per update, and those with its batch per worker.
+    """Return views for each straggler: groups with the baseline's batch per update, and with its batch per worker.
 
-    The baseline is the arm of that name; without a name it is the arm "sync" where there is one, else the first. Groups
-    that share neither batch with it come last, without a baseline.
+    The baseline is the arm called `baseline`; without a name it is the arm "sync" if there is one, else the first.
+    Groups that share neither batch with it come last, in a view without a baseline.
 
     Raises:
       UserError: no arm is called `baseline`.
@@ -141,13 +141,13 @@ def _told_apart(records: Sequence[Record]) -> list[Record]:
 
 
 def _is_said(key: str, config: RunConfig) -> bool:
-    """Return whether the label says a setting already, or it makes no other method."""
+    """Return whether the label shows a setting already, or the setting does not make a different method."""
     section, _, name = key.partition(".")
     return key in _NOT_IN_LABELS or section == "mode" and name not in config.mode_kind.unlabelled
 
 
 def _same_place(record: Record, other: Record) -> bool:
-    """The batch may bring its own learning rate with it, without that being another arm."""
+    """Return whether two runs have the same arm and batch. A learning rate that comes with a batch makes no new arm."""
     return (record.arm, record.batch_per_worker) == (other.arm, other.batch_per_worker)
 
 

@@ -1,4 +1,4 @@
-"""What a reader of a report remembers, in a few sentences."""
+"""The main findings of a report, in a few sentences."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from ps_cluster.comparison.phrases import (
 )
 from ps_cluster.comparison.statistics import Difference, difference, estimate, log_ratio
 
-LEARNED = 0.15  # test accuracy from which a network has learned something: guessing gives 0.10
-_MOST_NAMES = 6  # in one sentence
+LEARNED = 0.15  # test accuracy from which a network counts as having learned; guessing gives 0.10
+_MOST_NAMES = 6  # listed in one sentence
 _MOST_SENTENCES = 6
 
 
 def headline(groups: Sequence[Group], views: Sequence[View]) -> list[str]:
-    """What a reader remembers: a few sentences, or none where there is nothing to hold against anything.
+    """Return the main findings; empty where there is nothing to compare.
 
-    Of one seed nothing is to be remembered: its numbers stand in the table and in the details.
+    A single seed yields none: its numbers are in the table and in the details.
     """
     if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
         return [_nothing_proved(groups)]
@@ -59,7 +59,7 @@ def _nothing_proved(groups: Sequence[Group]) -> str:
 
 
 def _async_costs(views: Sequence[View]) -> Iterator[str]:
-    """What async costs in accuracy without a straggler, at each kind of equal batch."""
+    """Yield what async costs in accuracy without a straggler, for each kind of equal batch."""
     parts, ends = [], []
     for view in views:
         pair = _async_and_reference(view)
@@ -80,7 +80,7 @@ def _async_costs(views: Sequence[View]) -> Iterator[str]:
 
 
 def _async_and_reference(view: View) -> tuple[Group, Group] | None:
-    """Plain async, and what has no staleness: the baseline, or where that is async itself, sync or one process."""
+    """Return plain async and a reference without staleness: the baseline, or sync or one process if that is async."""
     fresh = [group for group in view.groups if _is_exact(group)]
     references = [view.baseline] if view.baseline and not _plain_async(view.baseline) else fresh
     plain = sorted(filter(_plain_async, view.groups), key=lambda group: group is not view.baseline)
@@ -95,13 +95,13 @@ def _plain_async(group: Group) -> bool:
 
 
 def _is_exact(group: Group) -> bool:
-    """Return whether every update is computed from the weights that it is applied to, and no gradient is dropped."""
+    """Return whether every update is computed from the weights it is applied to, and no gradient is dropped."""
     kind = group.first.config.mode_kind
     return not kind.is_stale and not kind.has_parameter_servers
 
 
 def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
-    """How many times as long the same images take with a straggler, async and sync first."""
+    """Yield how many times as long the same images take with each straggler; async and sync come first."""
     without = {(group.arm, group.batch_per_worker): group for group in groups if group.straggler == NO_STRAGGLER}
     for straggler in stragglers(groups):
         found: dict[str, list[Difference]] = {}
@@ -119,7 +119,7 @@ def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
 
 
 def _times(ratios: Sequence[Difference]) -> str:
-    """One ratio, or the lowest and the highest of several batches."""
+    """Return one ratio, or the range of several batches, as text."""
     if all(one.has_interval and not one.shown for one in ratios):
         return f"({NO_DIFFERENCE})"
     low, high = (f"{math.exp(choose(one.mean for one in ratios)):.2f}" for choose in (min, max))
@@ -149,7 +149,7 @@ def _equal_workers(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _diverged(groups: Sequence[Group]) -> Iterator[str]:
-    """Arms of which every run diverged, and then those with how many of theirs."""
+    """Yield the arms of which every run diverged, then the arms of which some did, with their counts."""
     total, some = [], []
     for arm in arms(groups):
         mine = [group for group in groups if group.arm == arm and group.diverged]
@@ -164,7 +164,7 @@ def _diverged(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _rescues(groups: Sequence[Group]) -> Iterator[str]:
-    """Which staleness methods kept a network learning at the same number of simulated workers."""
+    """Yield which staleness methods kept a network learning at the same number of simulated workers."""
     of = [group for group in groups if group.first.config.staleness.method != NO_METHOD.name]
     for simulated in dict.fromkeys(map(_simulated, of)):
         mine = [group for group in of if _simulated(group) == simulated]
@@ -178,7 +178,7 @@ def _rescues(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _simulated(group: Group) -> int | None:
-    """Return how many workers were simulated, None where there were as many."""
+    """Return the number of simulated workers; None where the number was not simulated."""
     config = group.first.config
     return config.mode_kind.emulated_workers(config) if config.mode_kind.delay(config) else None
 
@@ -188,9 +188,9 @@ def _learned(group: Group) -> bool:
 
 
 def _no_difference(views: Sequence[View]) -> Iterator[str]:
-    """Arms whose accuracy is in no view shown to differ from the baseline's; nothing without intervals.
+    """Yield the arms that no view shows to differ in accuracy from the baseline; nothing without intervals.
 
-    The widest interval stands beside each: a wide one says that little is known, not that the two are equal.
+    Each comes with its widest interval: a wide one says that little is known, not that the two are equal.
     """
     by_pair: dict[tuple[str, str], list[Difference]] = {}
     for view in (view for view in views if view.baseline and not view.baseline.diverged):

@@ -1,4 +1,4 @@
-"""How many versions behind the updates of each worker were."""
+"""Plot staleness histograms: how many versions behind each worker's updates were."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ps_cluster.comparison.groups import Group, stragglers
 from ps_cluster.comparison.phrases import straggler_words
 from ps_cluster.comparison.style import Look, grid, legend_outside, looks
 
-SEEN = 0.995  # share of the updates that the axis of a histogram reaches to
-_MOST_BARS = 20  # values of staleness that still get a bar of their own for each worker
-_MOST_PANELS = 8  # in one figure
+SEEN = 0.995  # share of the updates that a histogram's axis covers
+_MOST_BARS = 20  # staleness values up to which each worker gets a bar for every value
+_MOST_PANELS = 8  # per figure
 
 
 def histograms(groups: Sequence[Group]) -> Iterator[Figure]:
-    """Figures for the groups with an update that was behind; none where there is no such group."""
+    """Yield figures for the groups that have a stale update; none where there is no such group."""
     return map(_figure, _chunks(_stale(groups)))
 
 
@@ -31,7 +31,7 @@ def _workers(group: Group) -> list[int]:
 
 
 def _pooled(group: Group, worker: int) -> dict[int, int]:
-    """Staleness → updates of one worker in all runs of the group."""
+    """Return staleness → number of updates of one worker, over all runs of the group."""
     pooled: dict[int, int] = {}
     for record in group.records:
         for value, count in record.staleness_per_worker.get(worker, {}).items():
@@ -40,7 +40,7 @@ def _pooled(group: Group, worker: int) -> dict[int, int]:
 
 
 def _chunks(groups: Sequence[Group]) -> Iterator[list[Group]]:
-    """The groups by arm and batch, as many as a figure holds; the same arm and batch stay together."""
+    """Yield the groups by arm and batch, as many as fit into a figure; the same arm and batch stay together."""
     by_row: dict[tuple[str, int], list[Group]] = {}
     for group in groups:
         by_row.setdefault((group.arm, group.batch_per_worker), []).append(group)
@@ -55,7 +55,7 @@ def _chunks(groups: Sequence[Group]) -> Iterator[list[Group]]:
 
 
 def _figure(groups: Sequence[Group]) -> Figure:
-    """A row of panels for each arm and batch, a column for each straggler; two columns of arms where there is one."""
+    """Return a figure: a row per arm and batch, a column per straggler; with one straggler two columns of arms."""
     places = _places(groups)
     rows, columns = (max(place[axis] for place in places) + 1 for axis in (0, 1))
     figure, panels = grid(rows, columns, 1.6)
@@ -71,7 +71,7 @@ def _figure(groups: Sequence[Group]) -> Figure:
 
 
 def _places(groups: Sequence[Group]) -> list[tuple[int, int]]:
-    """The row and the column of each group."""
+    """Return the row and the column of each group."""
     kinds = stragglers(groups)
     if len(kinds) == 1:
         return [divmod(index, 2) for index in range(len(groups))]
@@ -101,7 +101,7 @@ def _histogram(axes: Axes, group: Group, look: dict[str, Look]) -> None:
 
 
 def _quantile(counts: Mapping[int, int]) -> int:
-    """The smallest staleness that the share `SEEN` of the updates kept within."""
+    """Return the smallest staleness that covers the share `SEEN` of the updates."""
     values = sorted(counts)
     reached = np.cumsum([counts[value] for value in values]) >= SEEN * sum(counts.values())
     return values[int(np.argmax(reached))]

@@ -1,4 +1,4 @@
-"""What each run was: its settings against the defaults, the command that makes it again, and the machine."""
+"""Say where each run comes from: its settings against the defaults, the command that repeats it, and the machine."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from ps_cluster.config import build_config
 from ps_cluster.config.recipes import BELONG_TOGETHER
 from ps_cluster.installation import PROGRAM
 
-_PLACES = ("data.data_dir",)  # of this machine: another has the data elsewhere
+_PLACES = ("data.data_dir",)  # depend on the machine
 
 
 def common_settings(groups: Sequence[Group]) -> dict[str, str]:
-    """What all runs have set otherwise than the defaults, as `section.key` → value in YAML's flow style."""
+    """Return the non-default settings that all runs share, as `section.key` → value in YAML's flow style."""
     changed = [_changed(record) for group in groups for record in group.records]
     return {key: value for key, value in changed[0].items() if all(other.get(key) == value for other in changed)}
 
 
 def group_settings(group: Group, common: Mapping[str, str]) -> str:
-    """What this group has set besides, as options of the command line; the seed is named beside it."""
+    """Return the further settings of this group as command-line options. The seed is shown beside them."""
     changed = _changed(group.first)
     return _options({key: value for key, value in changed.items() if key not in common and key != "training.seed"})
 
 
 def command(record: Record) -> str:
-    """A command that trains the same run again."""
+    """Return a command that trains the same run again."""
     return f"{PROGRAM} run {_options(_changed(record))}".rstrip()
 
 
 def machines(groups: Sequence[Group]) -> list[dict[str, str]]:
-    """Each machine that runs were trained on, with how many of them, as they have written it down; older ones have not."""
+    """Return each machine that runs were trained on, with its number of runs. Older runs did not record it."""
     noted = Counter(json.dumps(record.machine) for group in groups for record in group.records if record.machine)
     return [
         {"runs": str(runs)} | {name: _flow(value) for name, value in json.loads(machine).items()}
@@ -49,13 +49,13 @@ def _changed(record: Record) -> dict[str, str]:
     settings = flat_settings(record.config)
     named = {key for key, value in settings.items() if key not in defaults or value != defaults[key]} | {"model.name"}
     together = {f"optimizer.{name}" for name in BELONG_TOGETHER}
-    if named & together:  # one of them given keeps the others from being taken from the recipe's table
+    if named & together:  # giving one of them stops the recipe's table from filling in the others
         named |= together
     return {key: _flow(value) for key, value in settings.items() if key in named and key not in _PLACES}
 
 
 def _flow(value: Any) -> str:
-    """JSON is YAML; plain words stay without quotes."""
+    """Return a value in YAML's flow style. JSON is YAML; plain words stay without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 

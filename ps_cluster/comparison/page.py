@@ -1,4 +1,4 @@
-"""The page: one HTML file that needs nothing besides itself."""
+"""Write the report's page: one HTML file that needs no other file."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def render_page(
     plots: Sequence[Plot],
     warnings: Sequence[str],
 ) -> str:
-    """The page's HTML, from what the other modules have made of the runs."""
+    """Return the page's HTML, made of the results of the other modules."""
     template = resources.files(__package__).joinpath("templates/report.html").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(template).render(
@@ -66,7 +66,7 @@ def _overview(groups: Sequence[Group]) -> dict[str, str]:
 
 
 def _tables(target: float | None) -> dict[str, dict[str, str]]:
-    """Title → the columns of that table, as key → heading."""
+    """Return title → columns of each table, as key → heading."""
     names = headings(target)
     return {title: _IDENTITY | {key: names[key] for key in keys} for title, keys in TABLES.items()}
 

@@ -1,6 +1,6 @@
-"""What the sentences of a report are made of.
+"""Phrases that the sentences of a report are made of.
 
-Nothing is called a difference whose 95 % interval holds none, or that has no interval.
+A difference is called one only if it has a 95 % interval and the interval excludes 0.
 """
 
 from __future__ import annotations
@@ -42,14 +42,14 @@ def speed(record: Record) -> float:
 
 
 def seeds(found: Difference) -> str:
-    """How sure all of the sentence before is."""
+    """Return how many seeds support the sentence before, and whether they are paired."""
     if not found.has_interval:
         return f"{ONE_SEED.capitalize()}."
     return f"{found.n} seeds, paired." if found.paired else f"At least {found.n} seeds each, not paired."
 
 
 def points(found: Difference) -> str:
-    """E.g. "1.15 points lower (-1.41 to -0.88)"; without an interval just the number, which claims nothing."""
+    """Return e.g. "1.15 points lower (-1.41 to -0.88)"; without an interval only the number, which claims nothing."""
     if not found.has_interval:
         return f"{found.mean:+.2f} points"
     if not found.shown:
@@ -58,12 +58,12 @@ def points(found: Difference) -> str:
 
 
 def interval(found: Difference) -> str:
-    """Of a difference of accuracies in percent: no two are more than 100 points apart."""
+    """Return the interval of a difference of accuracies in percent, limited to ±100 points."""
     return f"{max(found.low, -100.0):+.2f} to {min(found.high, 100.0):+.2f}"
 
 
 def ratio(of: Group, against: Group, read: Callable[[Record], float | None]) -> str:
-    """E.g. "1.52 times (1.40 to 1.65)"; every run of both groups must have the number."""
+    """Return e.g. "1.52 times (1.40 to 1.65)". Every run of both groups must have the number."""
     found = log_ratio(of.sample(read), against.sample(read))
     times = f"{math.exp(found.mean):.2f} times"
     if not found.has_interval:

@@ -1,4 +1,4 @@
-"""Which runs a comparison consists of: every mode on the same work, for every seed, straggler and batch arm."""
+"""Plan the runs of a comparison: every mode on the same work, for every seed, straggler and batch arm."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import read_yaml
 
 BATCHES = ("same_per_update", "same_per_worker")
-MOST_RUNS = 2000  # of the largest comparison: more take longer than a month
-LONGEST_NAME = 150  # characters of a run's folder
+MOST_RUNS = 2000  # in the largest comparison: more would take longer than a month
+LONGEST_NAME = 150  # characters in the name of a run's folder
 
 
 class Arm(BaseModel):
-    """A mode, and what is set otherwise than for all; `batches` are in place of those of the comparison."""
+    """A mode with its own settings. `batches` replace those of the comparison."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Annotated[str, AfterValidator(MODES.check_name)]
@@ -41,18 +41,18 @@ class Arm(BaseModel):
 
 
 class Comparison(BaseModel):
-    """What is compared. `settings` holds the sections of a run's configuration that all runs share.
+    """A comparison. `settings` holds the sections of a run's configuration that all runs share.
 
-    `batches`: "same_per_update" gives every update the same number of images, workers x batch size, whoever computes
-    them; "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has none
-    for the mode, workers and batch, "linear" multiplies its own by the images of an update over the batch size (Goyal et
-    al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. Checkpoints are written after every
-    `score_every_epochs` passes over the training images, in all modes alike, and scored when training has ended, so that
-    scoring takes no time from it.
+    `batches`: "same_per_update" gives every update the same number of images, workers x batch size, in every mode;
+    "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has no rate
+    for the mode, workers and batch, "linear" multiplies the network's own rate by images per update / batch size (Goyal
+    et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint every
+    `score_every_epochs` passes over the training images. They are scored after training, so scoring takes no training
+    time.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
-    # Tuples are not strict: YAML has lists; what is in them is strict.
+    # The tuples themselves are not strict, since YAML has lists; their items are strict.
     arms: Annotated[tuple[Arm, ...], Field(strict=False, min_length=1, max_length=100)]
     seeds: int = Field(default=3, ge=1, le=100)
     stragglers: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=20)] = ("none",)
@@ -71,13 +71,13 @@ class Comparison(BaseModel):
 
     @property
     def own(self) -> frozenset[str]:
-        """Dotted keys of what arms set for themselves."""
+        """Dotted keys that arms set for themselves."""
         return frozenset(key for arm in self.arms for key in arm.set)
 
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """One training of a comparison; `name` is the folder of its run directory. `scaled`: not the rate it was given."""
+    """One training run of a comparison. `name`: its folder. `scaled`: the comparison multiplied its learning rate."""
 
     name: str
     config: RunConfig
@@ -85,19 +85,19 @@ class PlannedRun:
 
 
 def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Comparison:
-    """The comparison from a file and what the command line changes in it.
+    """Return the comparison in a file, changed by the command line.
 
     Args:
-      changes: fields of `Comparison` from the command line, without those that were not given.
+      changes: fields of `Comparison` given on the command line.
       overrides: dotted key → value, settings for all runs.
     Raises:
-      UserError: a file that can't be read, an unknown key, or a value that no comparison can have.
+      UserError: the file can't be read, a key is unknown, or a value is not valid.
     """
     content = {
         "arms": [{"mode": mode.name} for mode in MODES if mode.own_rule is None],
         **(read_yaml(file) if file else {}),
     }
-    content["settings"] = content.get("settings") or {}  # with nothing below it, it is None
+    content["settings"] = content.get("settings") or {}  # an empty section is None in YAML
     try:
         comparison = Comparison.model_validate(content | changes)
     except ValidationError as error:
@@ -127,9 +127,8 @@ def _in_own_words(comparison: Comparison, folder: Path) -> Comparison:
 def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     """Return all runs: seeds outermost, then stragglers, batches and arms.
 
-    A straggler that a mode has no such worker for (a single process has only worker 0) is left out.
-
-    Shared settings that a mode does not use are left out for it.
+    A straggler is left out for a mode without that worker (a single process has only worker 0), and so are shared
+    settings for a mode that does not use them.
 
     Raises:
       UserError: the settings don't fit one of the modes, none of them uses one, or there is nothing to run.
@@ -167,9 +166,9 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
 
 
 def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
-    """Return the runs as they are trained: seeds one after the other, and the arms of each seed in an order drawn from it.
+    """Return the runs in training order: seed after seed, the arms of each seed in an order drawn from it.
 
-    So what the machine does meanwhile is no arm's alone, and no arm always comes after the same other.
+    So slow changes of the machine affect all arms, and no arm always follows the same other arm.
     """
     order: list[PlannedRun] = []
     for seed, of_seed in groupby(runs, key=lambda run: run.config.training.seed):
@@ -191,7 +190,7 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
         return
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":
-        # A single process, which has no workers, has to come to as many images as those of the others.
+        # A single process has no workers: it has to reach the same number of images as the other modes.
         workers = flat(comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
         values["training.batch_size_per_worker"] = _share_of_an_update(config, workers)
     values["cluster.straggler"] = straggler
@@ -200,7 +199,7 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
     scaled = comparison.learning_rate == "linear" and not was_found(config) and times != 1
     if scaled:
         config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})
-    # Not the batch arm: where both come to the same batch (sync), one run serves both.
+    # The batch arm is not part of it: where both give the same batch (sync), one run serves both.
     batch_label = f"batch={config.training.batch_size_per_worker}"
     labels = [
         arm.mode,
@@ -215,7 +214,7 @@ def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
-    """Return a worker's batch for which an update sees workers x batch size images in every mode."""
+    """Return a worker's batch with which an update has workers x batch size images in every mode."""
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)
     if left:
@@ -227,10 +226,10 @@ def _share_of_an_update(config: RunConfig, workers: int) -> int:
 
 
 def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
-    """Return the configuration with what is the same in all modes unless an arm says otherwise."""
+    """Return the configuration with settings that are equal in all modes unless an arm sets them."""
     values: dict[str, Any] = {"evaluation.after_training": True}
     if config.checkpoints.every_epochs is None:
         values["checkpoints.every_epochs"] = comparison.score_every_epochs
-    if config.cluster.pin_workers == "auto":  # would pin in some modes only: the mode would not be all that differs
+    if config.cluster.pin_workers == "auto":  # would pin in some modes only: they would differ in more than the mode
         values["cluster.pin_workers"] = False
     return config.with_values(values)

@@ -1,4 +1,4 @@
-"""The plots of a comparison. A plot that the runs have no data for is left out."""
+"""Draw the plots of a comparison. A plot without data is left out."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from ps_cluster.comparison.timeline import timelines
 
 DPI = 150
 _GRID_POINTS = 200
-_ROW = 4.0  # height of a line of crosses for an arm that diverged, in points of accuracy
-_ROW_IN = 0.13  # what it adds to the height of a panel
-_WIDE_RANGE = 8.0  # from this highest mean staleness on its axis is logarithmic
+_ROW = 4.0  # height of the row of crosses for a diverged arm, in points of accuracy
+_ROW_IN = 0.13  # inches that it adds to the height of a panel
+_WIDE_RANGE = 8.0  # highest mean staleness from which its axis is logarithmic
 
 
 @dataclass(frozen=True)
 class Plot:
-    name: str  # of its files, without an ending
+    name: str  # of its files, without suffix
     title: str
     caption: str
     figure: Figure
@@ -104,7 +104,7 @@ def _file_part(text: str) -> str:
 
 
 def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[Score], float], x_label: str) -> Figure:
-    """A row of panels for each kind of equal batch, a column for each straggler."""
+    """Return a figure with a row of panels for each kind of equal batch and a column for each straggler."""
     batches = list(dict.fromkeys(view.batch for view in views))
     columns = list(dict.fromkeys(view.straggler for view in views))
     crosses = [_first_crosses(view.groups, x_of) for view in views]
@@ -128,7 +128,7 @@ def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[Score]
 
 
 def _first_crosses(groups: Sequence[Group], x_of: Callable[[Score], float]) -> dict[str, list[float]]:
-    """Arm → where each run of it that diverged was first found to have."""
+    """Return arm → the x at which each of its diverged runs was first found to have diverged."""
     crosses: dict[str, list[float]] = {}
     for group in groups:
         for record in (record for record in group.records if record.diverged):
@@ -158,7 +158,7 @@ def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[Score], float])
             "linestyle": look.line,
             "linewidth": 1.6,
         }
-        # The line is drawn of no length: it is in the legend that the marker needs it.
+        # A line without length: only the legend needs the marker.
         axes.plot(*track[-1], markeredgecolor="white", markeredgewidth=0.5, label=label, **style)
         label = None
 

@@ -1,4 +1,4 @@
-"""Tell whether the learning rate of an arm was found for its mode, or only scaled from that of its network."""
+"""Tell whether an arm's learning rate was found for its mode, or only scaled from its network's rate."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ps_cluster.config import RunConfig, build_config, rates_found
 from ps_cluster.files.yaml_files import read_yaml
 
 PLAN = "comparison.yaml"  # beside runs/
-SCALED = "rates_scaled"  # in it: the names of the runs whose rate the comparison multiplied
+SCALED = "rates_scaled"  # key in it: names of the runs whose rate the comparison multiplied
 
 
 def warn_of_scaled(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a sentence for what is on top of a report where learning rates were only scaled."""
+    """Yield a warning for the top of a report where learning rates were only scaled."""
     outputs = {_output(record) for group in groups for record in group.records}
     noted = {output: _noted(output / PLAN) for output in outputs}
 
@@ -36,7 +36,7 @@ def warn_of_scaled(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def was_found(config: RunConfig) -> bool:
-    """Return whether rate and momentum are those that the network's recipe has for this mode, workers and batch."""
+    """Return whether rate and momentum are those of the network's recipe for this mode, workers and batch."""
     found = rates_found(config)
     optimizer = config.optimizer
     return found is not None and (found.learning_rate, found.momentum) == (
@@ -46,11 +46,11 @@ def was_found(config: RunConfig) -> bool:
 
 
 def looks_scaled(config: RunConfig) -> bool:
-    """Return whether the rate is the network's own times the images of an update over its batch, and was not found.
+    """Return whether the rate is the network's own x images per update / its batch, and was not found for the mode.
 
-    So it is judged where no comparison says what it did: of a batch or a rate of the user's own it can't be seen.
+    For runs whose comparison did not record it. A batch or rate that the user chose can't be judged.
     """
-    # With a rule that is given nothing comes from the recipe's table: this is the network's own rate.
+    # With a given rule nothing comes from the recipe's table: this is the network's own rate.
     own = build_config(None, {"model.name": config.model.name, "optimizer.rule": config.optimizer.rule})
     images = config.training.batch_size_per_worker * config.gradients_per_update
     times = images / own.training.batch_size_per_worker
@@ -59,12 +59,12 @@ def looks_scaled(config: RunConfig) -> bool:
 
 
 def _output(record: Record) -> Path:
-    """Return where the comparison of a run would be."""
+    """Return the folder of the comparison that a run would belong to."""
     return record.root.parent.parent
 
 
 def _noted(plan: Path) -> Collection[str] | None:
-    """Return the names of the runs that a comparison scaled; None where there is none, or an old one that does not say."""
+    """Return the names of the runs whose rate a comparison scaled; None if no comparison recorded them."""
     names = read_yaml(plan).get(SCALED) if plan.is_file() else None
     return names if isinstance(names, list) else None
 

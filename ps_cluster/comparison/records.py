@@ -1,4 +1,4 @@
-"""One finished run, read out of its directory: every number that the comparison is made of."""
+"""Read the record of a finished run from its directory: every number that the comparison uses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Histogram = Mapping[int, int]
 
 @dataclass(frozen=True)
 class Score:
-    """One checkpoint, scored on the test images. `test_accuracy` in 0..1; `test_loss` is None where it was not finite."""
+    """One checkpoint, scored on the test images. `test_accuracy` in 0..1; `test_loss` is None if it was not finite."""
 
     test_accuracy: float
     train_seconds: float
@@ -38,13 +38,13 @@ class Score:
 
     @property
     def diverged(self) -> bool:
-        """The network computes no number any more: its accuracy says nothing about learning."""
+        """True if the loss is not finite. The accuracy then says nothing about learning."""
         return self.test_loss is None
 
 
 @dataclass(frozen=True)
 class Staleness:
-    """Versions that the applied updates were behind; mean, p95 and max are None where nobody counted."""
+    """Staleness of the applied updates, in versions; mean, p95 and max are None where it was not measured."""
 
     mean: float | None
     p95: int | None
@@ -53,7 +53,7 @@ class Staleness:
 
 @dataclass(frozen=True)
 class Reached:
-    """A run's way to a target accuracy; an upper limit where its first score was above the target already."""
+    """Cost of reaching a target accuracy; an upper limit where the first score was above the target already."""
 
     seconds: float
     examples: float
@@ -62,7 +62,7 @@ class Reached:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run. Shares and accuracies in 0..1; what a simpler run does not write down is None or empty."""
+    """A finished run. Shares and accuracies in 0..1; what a mode does not record is None or empty."""
 
     root: Path
     config: RunConfig
@@ -97,22 +97,22 @@ class Record:
 
     @property
     def batch_per_worker(self) -> int:
-        """Images of one step of one worker."""
+        """Images in one step of one worker."""
         return self.config.training.batch_size_per_worker
 
     @property
     def batch(self) -> int:
-        """Images behind one update."""
+        """Images per update."""
         return self.config.examples_per_update
 
     @property
     def diverged(self) -> bool:
-        """Return whether its last scored checkpoint has a loss that is not finite."""
+        """True if the loss of the last scored checkpoint is not finite."""
         return self.scores[-1].diverged
 
     @property
     def accuracy(self) -> float | None:
-        """Of the last scored checkpoint; None for a run that diverged."""
+        """Test accuracy of the last scored checkpoint; None for a run that diverged."""
         return None if self.diverged else self.scores[-1].test_accuracy
 
     @property
@@ -120,9 +120,9 @@ class Record:
         return self.examples / self.train_seconds
 
     def reached(self, target: float) -> Reached | None:
-        """When the test accuracy first came to `target`, on straight lines between scores; None where it never did.
+        """Return when the test accuracy first reached `target`, interpolated between scores; None if it never did.
 
-        A run that diverged reached nothing.
+        For a run that diverged this is None.
         """
         if self.diverged:
             return None
@@ -142,10 +142,10 @@ class Record:
 
 
 def read_record(run_root: Path) -> Record:
-    """The record of a finished run.
+    """Return the record of a finished run.
 
     Raises:
-      UserError: the directory is no run, the run is not finished or was never scored, or a file of it can't be read.
+      UserError: the directory is no run, the run is unfinished or was never scored, or a file of it can't be read.
     """
     run_dir = RunDir.open(run_root)
     config = load_config(run_dir.config)
@@ -155,7 +155,7 @@ def read_record(run_root: Path) -> Record:
 
 
 def straggler_factor(text: str) -> float | None:
-    """How much slower the slowest worker is: 1 for none, 5 for "2:5x"; None for what is no plain factor."""
+    """Return how much slower the slowest worker is: 1 for none, 5 for "2:5x"; None for any other kind of straggler."""
     stragglers = parse_stragglers(text)
     if stragglers.gamma or any(slow.extra_s for slow in stragglers.slow):
         return None
@@ -215,7 +215,7 @@ def _score(run_dir: RunDir, score: scores.Score) -> Score:
 
 
 def arm_label(config: RunConfig) -> str:
-    """Name how the workers' updates come together, e.g. "async", "bounded lag=1", "sync-ps b=1", "async k=30 inverse"."""
+    """Return a name for how the workers' updates come together, e.g. "async", "bounded lag=1", "async k=30 inverse"."""
     label, method = config.mode_kind.label(config), config.staleness.method
     return label if method == NO_METHOD.name else f"{label} {method}"
 
@@ -229,9 +229,9 @@ def _staleness_per_worker(ledger: np.ndarray) -> dict[int, Histogram]:
 
 
 def _idle_shares(ledger: np.ndarray, workers: int) -> dict[int, float]:
-    """Share of the training in which each worker was neither computing nor slow on purpose.
+    """Return the share of training in which each worker was neither computing nor slow on purpose.
 
-    1 for a worker none of whose gradients were accepted; empty where nobody's were.
+    1 for a worker without any accepted gradient; empty if no worker has one.
     """
     shares = phase_shares(ledger)
     busy = {worker: sum(by_phase[name] for name in _BUSY) for worker, by_phase in shares.items()}

@@ -1,4 +1,4 @@
-"""The comparison as files: the page, its plots, and the numbers as CSV and JSON."""
+"""Write the comparison to files: the page, its plots, and the numbers as CSV and JSON."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ SYNTHETIC = "Generated images: no number here says anything about CIFAR-10."
 
 @dataclass(frozen=True)
 class Report:
-    """What was written, and what is to be printed of it."""
+    """A written report, and its content to print."""
 
     page: Path
     warnings: tuple[str, ...]
@@ -48,12 +48,12 @@ def write_report(
     force: bool = False,
     own: Collection[str] = (),
 ) -> Report:
-    """Compares finished runs and writes report.html, plots/, rows.csv, groups.csv and report.json into `output`.
+    """Compare finished runs and write report.html, plots/, rows.csv, groups.csv and report.json into `output`.
 
     Args:
-      target_accuracy: in 0..1, for the time and the examples to it; None takes the highest round one that all runs reached.
-      baseline: label of the arm that the others are held against; None takes "sync" where there is one, else the arm of the
-        first run that was given.
+      target_accuracy: in 0..1, for time and examples to target; None takes the highest round one that all runs reached.
+      baseline: label of the arm that others are compared with; None takes "sync" if there is one, else the arm of the
+        first run given.
       force: compare runs that differ in what must be equal, and say so on top.
       own: dotted keys of settings that arms set on purpose, which may differ.
     Raises:
@@ -94,7 +94,7 @@ def write_report(
 
 
 def print_report(report: Report, console: Console) -> None:
-    """What has to be known first, the tables, what was found in short, the details unless they are many, and the page."""
+    """Print warnings, tables, the main findings, the details if they are few, and the path of the page."""
     for line in report.warnings:
         console.print(line, style="bold yellow", highlight=False, markup=False)
     table.print_tables(report.group_rows, report.target_accuracy, console)
@@ -113,9 +113,9 @@ def print_report(report: Report, console: Console) -> None:
 
 
 def default_target(records: Sequence[Record]) -> float | None:
-    """The largest multiple of 5 % that every run reached, else of 1 %; None where one didn't even reach that.
+    """Return the largest multiple of 5 % that every run reached, else of 1 %; None if a run reached neither.
 
-    Runs that diverged have no say in it.
+    Runs that diverged are ignored.
     """
     lowest = min((record.best_accuracy for record in records if not record.diverged), default=0.0)
     for per_unit in (20, 100):

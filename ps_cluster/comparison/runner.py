@@ -1,4 +1,4 @@
-"""Trains the runs of a comparison one after the other, and goes on where it was interrupted."""
+"""Train the runs of a comparison one after the other, and resume where it was interrupted."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ INTERRUPTED = 130
 
 
 def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
-    """Trains what is not trained yet, in `training_order`, and writes that down.
+    """Train the runs not trained yet, in `training_order`, and record the plan and the order.
 
-    Returns the run directories, as planned, and the exit code of the first run that didn't end well.
+    Returns the run directories as planned, and the exit code of the first run that failed.
 
-    A run that was interrupted is trained from its beginning, so that its times are those of one training.
+    An interrupted run is trained from its beginning, so its times belong to one training.
 
     Args:
-      output: the caller holds it (files/locks.py).
+      output: the caller holds its lock (files/locks.py).
     Raises:
       UserError: `output` holds another comparison, the settings fit no run, or there is no data.
     """
     runs = planned_runs(comparison)
     data = runs[0].config.data
-    # What is wrong with it is found before anything is made.
+    # Errors are found before any file is written.
     resolve_data(data.dataset, data.data_dir, notify=print_line)
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / "runs" / run.name for run in runs}
@@ -43,7 +43,7 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
         root = roots[run.name]
         if not _completed(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
             return list(roots.values()), code
-        # Each was kept to be scored; of many runs they would fill the disk.
+        # All checkpoints were kept for scoring; those of many runs would fill the disk.
         checkpoints.keep_newest(RunDir(root).checkpoints, run.config.checkpoints.keep)
     return list(roots.values()), 0
 
@@ -56,7 +56,7 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
 
 
 def _completed(root: Path) -> bool:
-    """Return whether a run is trained and its last checkpoint scored: all are scored in order, once training has ended."""
+    """Return whether a run is trained and its last checkpoint scored. They are scored in order, after training."""
     run_dir = RunDir(root)
     try:
         summary, ended = read_json(run_dir.summary, Summary), checkpoints.ended(run_dir.checkpoints)
@@ -66,10 +66,10 @@ def _completed(root: Path) -> bool:
 
 
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
-    # The target is of the report alone: another one needs no other runs.
+    # Only the report uses the target: another target needs no new runs.
     content = comparison.model_dump(mode="json", exclude={"target_accuracy"})
     content["trained_in_this_order"] = [run.name for run in runs]
-    before = dump_yaml(content)  # of a version that did not write down what it scaled
+    before = dump_yaml(content)  # written by a version that did not record what it scaled
     plan = dump_yaml(content | {SCALED: [run.name for run in runs if run.scaled]})
     file = output / PLAN
     try:

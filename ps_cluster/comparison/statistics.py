@@ -1,4 +1,4 @@
-"""Means with intervals, and what may be said of the difference of two groups of runs."""
+"""Means with intervals, and the difference of two groups of runs."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-# Two-sided 95 % quantiles of Student's t (0.975), by degrees of freedom; between two rows the smaller one is taken, so an
-# interval is never too narrow.
+# Two-sided 95 % quantiles of Student's t (0.975) by degrees of freedom. Between two rows the row with fewer degrees is
+# used, so an interval is never too narrow.
 _DEGREES = (*range(1, 31), 40, 60, 120)
 _QUANTILES = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228,
@@ -20,7 +20,7 @@ _QUANTILES = (
 
 @dataclass(frozen=True)
 class Sample:
-    """One number a run, with the seeds that the runs were made with."""
+    """One number per run, with the seeds of the runs."""
 
     seeds: tuple[int, ...]
     values: tuple[float, ...]
@@ -39,7 +39,7 @@ class Estimate:
 
 @dataclass(frozen=True)
 class Difference:
-    """What one group has more than another, with its 95 % interval; None where one of them has fewer than two runs."""
+    """Difference of two groups' means with its 95 % interval; None where one of the groups has fewer than two runs."""
 
     mean: float
     low: float | None
@@ -53,17 +53,17 @@ class Difference:
 
     @property
     def shown(self) -> bool:
-        """Return whether there is an interval and it leaves 0 out."""
+        """True if there is an interval and it excludes 0."""
         return self.low is not None and not self.low <= 0 <= self.high
 
 
 def t_quantile(degrees: float) -> float:
-    """Half the width of a 95 % interval, in standard errors, with so many degrees of freedom (at least 1)."""
+    """Return half the width of a 95 % interval, in standard errors. `degrees` of freedom: at least 1."""
     return _QUANTILES[bisect.bisect_right(_DEGREES, max(degrees, 1.0)) - 1]
 
 
 def estimate(values: Sequence[float]) -> Estimate | None:
-    """Mean, standard deviation and 95 % t interval of the mean; None without any value."""
+    """Return mean, standard deviation and the mean's 95 % t interval; None without values."""
     n = len(values)
     if not n:
         return None
@@ -76,10 +76,10 @@ def estimate(values: Sequence[float]) -> Estimate | None:
 
 
 def difference(of: Sample, against: Sample) -> Difference:
-    """The mean of `of` minus the mean of `against`.
+    """Return the mean of `of` minus the mean of `against`.
 
-    With the same seeds, each once, the interval is that of the differences seed by seed; otherwise Welch's. `n` is the
-    number of runs of the smaller group.
+    If both have the same seeds, each once, the interval is that of the paired differences; otherwise it is Welch's.
+    `n` is the number of runs of the smaller group.
     """
     n = min(len(of.values), len(against.values))
     mean = math.fsum(of.values) / len(of.values) - math.fsum(against.values) / len(against.values)
@@ -95,7 +95,7 @@ def difference(of: Sample, against: Sample) -> Difference:
 
 
 def log_ratio(of: Sample, against: Sample) -> Difference:
-    """The difference of the logarithms: its exponential is a ratio of geometric means. All values must be above 0."""
+    """Return the difference of logarithms; its exponential is a ratio of geometric means. Values must be above 0."""
     logarithms = (Sample(sample.seeds, tuple(map(math.log, sample.values))) for sample in (of, against))
     return difference(*logarithms)
 
@@ -106,7 +106,7 @@ def _variance(values: Sequence[float]) -> float:
 
 
 def _welch_half_width(first: Sequence[float], second: Sequence[float]) -> float:
-    """Half the 95 % interval of a difference of means, with the degrees of freedom of Welch and Satterthwaite."""
+    """Return half the 95 % interval of a difference of means, with Welch's and Satterthwaite's degrees of freedom."""
     shares = [_variance(values) / len(values) for values in (first, second)]
     error = sum(shares)
     if error == 0:

@@ -1,4 +1,4 @@
-"""How every plot looks: a palette that colour-blind people can tell apart, and a line style and marker besides."""
+"""Style of all plots: a palette for colour-blind readers, with a line style and a marker beside each colour."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-# Okabe and Ito, "Color Universal Design", 2008, without their yellow, which is faint on white. Neither of the numbers of
-# colours, lines and markers divides another, so 35 arms differ in colour or line, and more in their marker.
+# Okabe and Ito, "Color Universal Design", 2008, without their yellow, which is faint on white. The numbers of colours,
+# lines and markers share no divisor, so 35 arms differ in colour or line, and more arms in their marker.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
-MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: that is for a run that diverged
+MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged
 WIDTH_IN = 9.0
-_HANDLE_IN, _LETTER_IN = 0.75, 0.078  # of the legend: a line with the space around it, and a letter of its words
+_HANDLE_IN, _LETTER_IN = 0.75, 0.078  # legend: width of a line with the space around it, and of one letter
 _RC = {
     "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e6ea", "grid.linewidth": 0.6, "axes.axisbelow": True,
@@ -28,7 +28,7 @@ _RC = {
 
 @dataclass(frozen=True)
 class Look:
-    """What belongs to one arm in every plot."""
+    """The look of one arm in every plot."""
 
     color: str
     line: str | tuple
@@ -46,13 +46,13 @@ def plot_style() -> Iterator[None]:
 
 
 def grid(rows: int, columns: int, height_in: float) -> tuple[Figure, list[list[Axes]]]:
-    """A figure of panels, each of them `height_in` high."""
+    """Return a figure of panels, each `height_in` inches high."""
     figure = Figure(figsize=(WIDTH_IN, 0.6 + rows * height_in), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 
 def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
-    """One legend for all panels, each label once: above them where one line holds it, else below."""
+    """Add one legend for all panels, each label once: above them if it fits into one line, else below."""
     found = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels()):
@@ -68,7 +68,7 @@ def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
 
 
 def diverged_marks(axes: Axes, marks: Mapping[str, Sequence[float]], look: Mapping[str, Look], row: float) -> None:
-    """Below zero a line for each arm, `row` high, with a cross at each x where a run of it was found to have diverged."""
+    """Draw a row of height `row` per arm below zero, with a cross at each x where one of its runs diverged."""
     if not marks:
         return
     axes.axhline(0, color="#5b6570", linewidth=0.8)
@@ -84,5 +84,5 @@ def diverged_marks(axes: Axes, marks: Mapping[str, Sequence[float]], look: Mappi
 
 
 def _across(axes: Axes, x: float) -> float:
-    """How far to the right, as a share of the panel's width."""
+    """Return the position of x as a share of the panel's width."""
     return axes.transAxes.inverted().transform(axes.transData.transform((x, 0)))[0]

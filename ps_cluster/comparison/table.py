@@ -1,4 +1,4 @@
-"""The numbers as rows: one a run and one a group. The page, the printed table, the CSV and the JSON all come out of these."""
+"""The numbers as rows, one per run and one per group. The page, the printed table, CSV and JSON are made of them."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ps_cluster.comparison.statistics import Estimate, estimate
 from ps_cluster.reporting.closing_table import number
 
 Row = dict[str, Any]
-# The columns are too many for one table in a terminal: three, each with who it is about on its left.
+# Too many columns for one table in a terminal: three tables, each starting with the columns that name the group.
 TABLES = {
     "Accuracy (mean ± sd over seeds)": ("n", "rate", "accuracy", "interval"),
     "Speed (mean ± sd over seeds)": ("speed", "seconds", "examples"),
     "Staleness, work and cost (means over seeds)": ("staleness", "updates", "idle", "cpu", "memory"),
 }
-_FOLDING = ("arm", "slow", "idle")  # in a terminal; the other columns are as wide as their numbers
+_FOLDING = ("arm", "slow", "idle")  # columns that fold in a terminal; the others are as wide as their numbers
 Metrics = Mapping[str, Callable[[Record], float | None]]
 _ACCURACIES = ("test_accuracy", "best_test_accuracy")
 
 
 def metrics(target: float | None) -> Metrics:
-    """Name, with its unit → how to read it off a run. Accuracies and shares in 0..1."""
+    """Return name with unit → function that reads it off a run. Accuracies and shares in 0..1."""
 
     def reached(name: str) -> Callable[[Record], float | None]:
         return lambda record: (
@@ -59,7 +59,7 @@ def metrics(target: float | None) -> Metrics:
 
 
 def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
-    """A row for each run, group by group."""
+    """Return a row for each run, group by group."""
     workers = _worker_indices(groups)
     return [
         {
@@ -78,10 +78,10 @@ def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
 
 
 def group_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
-    """A row for each group: of each number the mean and, where there are two seeds or more, sd and 95 % interval.
+    """Return a row per group: the mean of each number and, from two seeds on, sd and 95 % interval.
 
-    A number that some runs of the group don't have (a target that wasn't reached, the accuracy of a run that diverged)
-    has its own smaller n. Where a run diverged, the accuracy of the others gets no spread: they are a choice.
+    A number that some runs don't have (a target that wasn't reached, the accuracy of a run that diverged) has a smaller
+    n of its own. If a run diverged, the accuracy of the others gets no spread, since they are a selection.
     """
     workers = _worker_indices(groups)
     rows = []
@@ -109,7 +109,7 @@ def to_csv(rows: Sequence[Row]) -> str:
 
 
 def headings(target: float | None) -> dict[str, str]:
-    """Key of a column of `cells` → its heading."""
+    """Return key → heading of the columns of `cells`."""
     goal = percent(target) if target is not None else "target"
     return {
         "n": "seeds",
@@ -128,7 +128,7 @@ def headings(target: float | None) -> dict[str, str]:
 
 
 def cells(row: Row) -> dict[str, str]:
-    """One group's row as a person reads it: mean ± standard deviation; "–" is for what is not known or was not reached."""
+    """Return a group's row as readable text: mean ± standard deviation; "–" for unknown or not reached."""
     idle = [row[f"{name}_mean"] for name in _idle_names(row)]
     interval = (row["test_accuracy_low"], row["test_accuracy_high"])
     n_reached = row["seconds_to_target_n"]
@@ -156,7 +156,7 @@ def cells(row: Row) -> dict[str, str]:
 
 
 def print_tables(rows: Sequence[Row], target: float | None, console: Console) -> None:
-    """The groups, in tables that fit a terminal of 80 columns: names and lists fold, numbers don't."""
+    """Print the groups in tables that fit a terminal of 80 columns: names and lists fold, numbers don't."""
     for title, keys in TABLES.items():
         table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False)
         lines = [_printed(row, keys) for row in rows]
@@ -170,7 +170,7 @@ def print_tables(rows: Sequence[Row], target: float | None, console: Console) ->
 
 
 def _printed_heads(keys: Sequence[str], target: float | None) -> list[str]:
-    """Headings of a printed table; they wrap at their spaces."""
+    """Return the headings of a printed table; they wrap at their spaces."""
     names = headings(target)
     return ["arm", "batch /worker /update", "slow"] + [
         names[key].replace(" / ", " /").replace(" %", "%") for key in keys
@@ -178,7 +178,7 @@ def _printed_heads(keys: Sequence[str], target: float | None) -> list[str]:
 
 
 def _printed(row: Row, keys: Sequence[str]) -> list[str]:
-    """A line of a printed table: `cells` without the spaces that a page has room for."""
+    """Return a line of a printed table: `cells` without the spaces that only a page has room for."""
     shown = cells(row)
     numbers = [re.sub(r" (±|/) ", r"\1", shown[key]).replace(", ", " ") for key in keys]
     return [row["arm"], f"{row['batch_per_worker']}/{row['batch_per_update']}", row["straggler"], *numbers]
@@ -200,7 +200,7 @@ def _worker_indices(groups: Sequence[Group]) -> list[int]:
 
 
 def _idle_names(row: Row) -> list[str]:
-    """The workers of this row: those that come after its own last one are another group's."""
+    """Return the column names of this row's workers. Later columns belong to groups with more workers."""
     names = [name.removesuffix("_mean") for name in row if name.startswith("idle_share") and name.endswith("_mean")]
     while names and row[f"{names[-1]}_mean"] is None:
         names.pop()
@@ -217,7 +217,7 @@ def _estimate_columns(name: str, value: Estimate | None) -> Row:
 
 
 def _share(value: Estimate | None, *, alone: bool = False) -> Estimate | None:
-    """The estimate of a share in 0..1: no interval reaches out of that. `alone`: just the mean."""
+    """Return the estimate of a share with its interval limited to 0..1. `alone`: only the mean."""
     if value is None or value.sd is None:
         return value
     if alone:

@@ -1,4 +1,4 @@
-"""The throughput of each arm by how much slower the slowest worker is."""
+"""Plot the throughput of each arm against the slowdown of the slowest worker."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps_cluster.comparison.style import Look, grid, legend_outside
 
 
 def straggler_factors(groups: Sequence[Group]) -> list[tuple[Group, float]]:
-    """The groups with a plain straggler factor; none where all have the same."""
+    """Return the groups with a plain straggler factor; empty where all have the same."""
     found = [(group, factor) for group in groups if (factor := straggler_factor(group.straggler)) is not None]
     return found if len({factor for _, factor in found}) > 1 else []
 
@@ -24,7 +24,7 @@ def throughput(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) ->
 
 
 def _of_two(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Figure:
-    """A row for each arm and batch, on it a marker for each group: of the two factors, the lower one first."""
+    """Draw a row per arm and batch with a marker for each group, the lower of the two factors first."""
     rows: dict[tuple[str, int], list[tuple[float, Group]]] = {}
     for group, factor in sorted(factors, key=lambda pair: pair[1]):
         rows.setdefault((group.arm, group.batch_per_worker), []).append((factor, group))
@@ -51,7 +51,7 @@ def _of_two(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Fi
 
 
 def _of_many(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Figure:
-    """A panel for each batch per worker, in it a line for each arm."""
+    """Draw a panel per batch per worker with a line for each arm."""
     batches = sorted({group.batch_per_worker for group, _ in factors})
     figure, [panels] = grid(1, len(batches), 3.0)
     for panel, batch in zip(panels, batches):
@@ -61,7 +61,7 @@ def _of_many(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> F
             speeds = [_speeds(group) for group, _ in mine]
             means = np.array([np.mean(values) for values in speeds])
             spread = [means - [min(values) for values in speeds], [max(values) for values in speeds] - means]
-            spread = np.maximum(spread, 0)  # a mean of equal numbers may be off by a rounding
+            spread = np.maximum(spread, 0)  # the mean of equal numbers may be off by rounding
             style = {"color": look[arm].color, "linestyle": look[arm].line, "marker": look[arm].marker}
             panel.errorbar([factor for _, factor in mine], means, yerr=spread, capsize=3, label=arm, **style)
         panel.set(xlabel="straggler factor [times its own step time]", ylabel="throughput [images/s]")

@@ -1,4 +1,4 @@
-"""Who waited, pulled, computed, was held back and pushed, in a short time in the middle of a run."""
+"""Plot what each worker did in a short time in the middle of a run: wait, pull, compute, be held back, push."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from ps_cluster.comparison.groups import Group, stragglers
 from ps_cluster.comparison.style import WIDTH_IN, legend_outside
 from ps_cluster.training.phases import PHASES, phase_times
 
-# A colour for each of PHASES, with a hatch for those who don't see the colours.
+# A colour for each of PHASES, and a hatch for readers who don't see the colours.
 _LOOKS = (("#c3c9d0", "////"), ("#56B4E9", ""), ("#0072B2", ""), ("#E69F00", "...."), ("#D55E00", ""), ("#009E73", ""))
 _STEPS = 7
 
 
 def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
-    """For each straggler a panel for each kind of mode (its first arm and batch), all of the same length of time."""
+    """Yield a figure per straggler: a panel for each kind of mode (its first arm and batch), all as long."""
     for straggler in stragglers(groups):
         chosen: dict[tuple, Group] = {}
         for group in groups:
@@ -30,13 +30,13 @@ def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
 
 
 def _kind(group: Group) -> tuple:
-    """Return what decides who waits for whom: not the optimizer, nor what is done about staleness."""
+    """Return what decides who waits for whom: neither the optimizer nor the staleness method."""
     mode = group.first.config.mode
     return (mode.name,) if MODES[mode.name].waits is Waits.FOR_NOBODY else tuple(mode.model_dump().items())
 
 
 def _timeline(groups: Sequence[Group]) -> Figure:
-    """The time axis is labelled once, under the last panel, and is that of all."""
+    """Draw the panels. They share one time axis, labelled under the last panel."""
     heights = [0.45 + 0.2 * len(np.unique(group.first.ledger["worker"])) for group in groups]
     figure = Figure(figsize=(WIDTH_IN, 0.8 + sum(heights)), layout="constrained")
     column = figure.subplots(len(groups), 1, squeeze=False, sharex=True, height_ratios=heights)
@@ -51,7 +51,7 @@ def _timeline(groups: Sequence[Group]) -> Figure:
 
 
 def _step_seconds(ledger: np.ndarray) -> float:
-    """The median time from one update of a worker to its next, of the quickest worker."""
+    """Return the quickest worker's median seconds from one update to its next."""
     applied = [np.sort(ledger["applied_time"][ledger["worker"] == worker]) for worker in np.unique(ledger["worker"])]
     gaps = [float(np.median(np.diff(times))) for times in applied if len(times) > 1]
     return min(gaps, default=float(np.ptp(ledger["applied_time"])))

@@ -1,4 +1,4 @@
-"""What was found in detail, in sentences under headings."""
+"""Detailed findings, in sentences under headings."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ps_cluster.comparison.phrases import (
 from ps_cluster.comparison.records import Record
 from ps_cluster.comparison.statistics import difference, estimate
 
-_FEW = 12  # sentences of detail that are shown without being asked for
+_FEW = 12  # sentences of detail up to which they are shown unfolded
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Findings:
 
 
 def findings(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[Findings]:
-    """Everything that the numbers say, heading by heading; headings without a sentence are left out."""
+    """Return everything that the numbers say, by heading; headings without a sentence are left out."""
     sections = [*_against_baselines(views, target)]
     sections.append(Findings("What a straggler costs each arm, against itself without one", tuple(_costs(groups))))
     sections.append(Findings("Staleness that was measured", tuple(_staleness_sentences(groups))))
@@ -42,12 +42,12 @@ def findings(groups: Sequence[Group], views: Sequence[View], target: float | Non
 
 
 def are_few(sections: Sequence[Findings]) -> bool:
-    """Return whether the details need no folding away."""
+    """Return whether the details are few enough to be shown unfolded."""
     return sum(len(section.sentences) for section in sections) <= _FEW
 
 
 def _against_baselines(views: Sequence[View], target: float | None) -> Iterator[Findings]:
-    """A group that shares both batches with the baseline is spoken of once."""
+    """Yield the differences from the baselines. A group that shares both batches with the baseline is named once."""
     said = set()
     for view in (view for view in views if view.baseline):
         pairs = [(group, view.baseline) for group in view.others]
@@ -93,13 +93,13 @@ def _costs(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _survivors(group: Group) -> str:
-    """The others' accuracies one by one: they are a choice, and their mean would not be the arm's."""
+    """Return the accuracies of the runs that did not diverge, one by one. They are a selection, so they get no mean."""
     values = ", ".join(f"{value:.2f} %" for value in group.values(accuracy_percent))
     return f" Final test accuracy of the others: {values}." if values else ""
 
 
 def _time_to_target(group: Group, baseline: Group, target: float) -> Iterator[str]:
-    """Nothing where a first score was above the target already: two upper limits have no ratio."""
+    """Yield the ratio of times to target; nothing if a first score was above it (two upper limits have no ratio)."""
 
     def seconds(record: Record) -> float | None:
         found = record.reached(target)
@@ -153,6 +153,6 @@ def _expectation(group: Group, highest: int) -> str:
 
 
 def _bound(group: Group) -> int | None:
-    """Return the bound on staleness of a mode whose updates may be stale; None where there is none."""
+    """Return the staleness bound of a mode whose updates may be stale; None without a bound."""
     config = group.first.config
     return config.mode_kind.most_staleness(config) if config.mode_kind.is_stale else None

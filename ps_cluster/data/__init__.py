@@ -1,2 +1,2 @@
-"""Data sets: find, download, verify, generate and pack them (without TensorFlow: the launcher imports it), and
-batches of step ids with their augmentation (with it: the workers run it)."""
+"""Data sets: find, download, verify, generate and pack them (no TensorFlow: the launcher imports it). Batches of step
+ids and their augmentation (TensorFlow: the workers run it)."""

@@ -1,6 +1,6 @@
-"""Random variations of a batch of training images, a pure function of (seed, step, image, epoch).
+"""Vary a batch of training images at random: a pure function of (seed, step, image, epoch).
 
-TensorFlow graph code, for use inside a `tf.function` on a worker: vectorised, every image with draws of its own.
+TensorFlow graph code, for use inside a `tf.function` on a worker: vectorised, with separate draws for each image.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ import tensorflow as tf
 from ps_cluster.config.augmentation import Augmentation
 
 SIDE = 32
-MEAN_COLOUR = (125, 123, 114)  # of the CIFAR-10 training set: what normalisation maps to (almost) 0
+MEAN_COLOUR = (125, 123, 114)  # of the CIFAR-10 training set; normalisation maps it to about 0
 
 
 class Stream(IntEnum):
-    """One independent stream of random numbers for each transformation, so that none changes another's draws."""
+    """Streams of random numbers, one per transformation, so that none changes another's draws."""
 
     CROP = 0
     FLIP = 1
@@ -30,7 +30,7 @@ class Stream(IntEnum):
 def augment(
     images: tf.Tensor, ids: tf.Tensor, epochs: tf.Tensor, step: tf.Tensor, *, seed: int, settings: Augmentation
 ) -> tf.Tensor:
-    """Crop and flip, then hue and saturation, contrast, cutout; what `settings` leave off costs nothing.
+    """Crop and flip, then vary hue and saturation, contrast, cutout. What `settings` turn off costs nothing.
 
     Args:
       images: uint8 [B, 32, 32, 3], B static.
@@ -38,7 +38,7 @@ def augment(
       epochs: int64 [B], the epoch of each image.
       step: int64 [], the step id.
       seed: 0 <= seed < 2**63.
-      settings: what to draw.
+      settings: which variations to apply, and how strongly.
 
     Returns:
       [B, 32, 32, 3] with pixels 0..255: uint8, or float32 if hue, saturation or contrast vary (not rounded).
@@ -69,10 +69,10 @@ def augment(
 
 
 def alternating_flips(ids: tf.Tensor, epochs: tf.Tensor, *, seed: int) -> tf.Tensor:
-    """Which images to mirror, bool [B]: in epoch 0 a random half, afterwards each image every second epoch.
+    """Return which images to mirror, bool [B]: in epoch 0 a random half, then each image every second epoch.
 
-    Two epochs in a row thus show each image both ways (Jordan 2024, arXiv:2404.00498, section 3.6). A keyed hash of the
-    image's id decides its first epoch, so nothing has to be remembered. `ids`, `epochs`: int64 [B].
+    Two consecutive epochs thus show each image both ways (Jordan 2024, arXiv:2404.00498, section 3.6). A keyed hash of
+    the image's id decides its first epoch, so no state is needed. `ids`, `epochs`: int64 [B].
     """
     parity = tf.strings.to_hash_bucket_strong(tf.strings.as_string(ids), 2, key=[seed, int(Stream.FLIP)])
     return tf.equal((parity + epochs) % 2, 1)
@@ -99,12 +99,12 @@ def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> 
 
 
 def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """`tf.image.adjust_hue`, then `tf.image.adjust_saturation`, in one conversion to HSV and back.
+    """Apply `tf.image.adjust_hue`, then `tf.image.adjust_saturation`, in one conversion to HSV and back.
 
     Args:
       images: float32 [B, 32, 32, 3], pixels 0..255 (hue and saturation do not depend on the scale).
-      turns: float32 [B], each image's own, fractions of the hue circle.
-      factors: float32 [B], each image's own; saturation stops at 1.
+      turns: float32 [B], one per image, fractions of the hue circle.
+      factors: float32 [B], one per image; saturation is limited to 1.
     """
     hue, saturation, value = tf.unstack(tf.image.rgb_to_hsv(images), axis=-1)
     hue += turns[:, tf.newaxis, tf.newaxis]
@@ -114,10 +114,10 @@ def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.T
 
 
 def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
-    """`tf.image.adjust_contrast` around each image's own channel means, with a factor for each image.
+    """Apply `tf.image.adjust_contrast` around each image's own channel means, with a factor per image.
 
     Args:
-      images: float32 [B, 32, 32, 3], pixels 0..255; the result is clipped to that.
+      images: float32 [B, 32, 32, 3], pixels 0..255; the result is clipped to this range.
       factors: float32 [B].
     """
     pixels = tf.reshape(images, [-1, SIDE * SIDE, 3])  # broadcasting over three dimensions is faster than over four
@@ -137,7 +137,7 @@ def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int) -> tf.Tensor:
     from_start = tf.range(SIDE) - (centres - side // 2)[:, :, tf.newaxis]
     rows, columns = tf.unstack((from_start >= 0) & (from_start < side))
     inside = tf.reshape(rows[:, :, tf.newaxis] & columns[:, tf.newaxis, :], [-1])
-    # A gather from the pixels plus one of the mean colour: half the time of tf.where with a broadcast mask.
+    # Gather from the pixels plus one pixel of the mean colour: half the time of tf.where with a broadcast mask.
     pixels = tf.reshape(images, [-1, 3])
     count = tf.shape(pixels)[0]
     sources = tf.where(inside, count, tf.range(count))
@@ -153,6 +153,6 @@ def _reflected(positions: tf.Tensor) -> tf.Tensor:
 def _uniform(
     seed: int, step: tf.Tensor, stream: Stream, shape: list[int], low: float, high: float, dtype: tf.DType = tf.float32
 ) -> tf.Tensor:
-    """[low, high) from one stream of a step; `low` where the two are equal."""
+    """Return draws in [low, high) from one stream of a step; `low` if the two are equal."""
     step_seed = tf.stack([tf.constant(seed, tf.int64), step])
     return tf.random.stateless_uniform(shape, tf.random.fold_in(step_seed, int(stream)), low, high, dtype)

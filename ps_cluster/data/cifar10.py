@@ -1,7 +1,7 @@
-"""CIFAR-10 as people have it on disk: the official python archive, or the folder that is inside it.
+"""Read CIFAR-10 as people have it on disk: the official python archive, or the folder inside it.
 
-The batches are pickles. What is inside them is checked by structure (which members, shapes, labels, counts), because
-good copies differ in their bytes; and nothing inside them is ever run.
+The batches are pickles. Their contents are checked by structure (members, shapes, labels, counts), because sound copies
+differ in their bytes. Nothing in a pickle is ever run.
 """
 
 from __future__ import annotations
@@ -32,23 +32,23 @@ _TEST_BATCH = "test_batch"
 _BATCHES = (*_TRAIN_BATCHES, _TEST_BATCH)
 _META = "batches.meta"
 _BATCH_EXAMPLES = 10_000
-_MEMBER_BYTES_MAX = 64 * 2**20  # a batch has 31 MB; more than this is not CIFAR-10 and not worth the memory
+_MEMBER_BYTES_MAX = 64 * 2**20  # a batch has 31 MB; anything larger is not CIFAR-10
 _ARCHIVE_BYTES_MAX = 2**29  # decompressed; CIFAR-10 has 186 MB
 _MEMBERS_MAX = 1000  # CIFAR-10 has 9
 _CHUNK_BYTES = 2**20
 
-# Keras unpacks into a folder of its own and has renamed the archive twice.
+# Keras unpacks into a folder of its own, and has renamed the archive twice.
 _FOLDERS = (".", FOLDER, f"{FOLDER}-target/{FOLDER}")
 _ARCHIVES = (ARCHIVE, f"{FOLDER}.tar.gz", f"{FOLDER}-target_archive")
 
 
 class NotCifar10(UserError):
-    """A file or folder that was taken for CIFAR-10 and is not; the message starts with its path."""
+    """A file or folder was taken for CIFAR-10 and is not. The message starts with its path."""
 
 
 def candidates(place: Path) -> Iterator[Path]:
-    """Every folder of batches and every archive that `place` is or holds, best first; nothing is opened."""
-    if os.path.isfile(place):  # not Path.is_file, which raises for a folder that may not be read
+    """Yield every folder of batches and every archive that `place` is or contains, best first. Nothing is opened."""
+    if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
         yield place
         return
     for name in _FOLDERS:
@@ -60,7 +60,7 @@ def candidates(place: Path) -> Iterator[Path]:
 
 
 def fingerprint(source: Path) -> str:
-    """Eight hexadecimal digits that change when the archive or folder is another one, or its files have changed."""
+    """Return eight hexadecimal digits that change with the archive, the folder or its files."""
     files = sorted(source.glob("*batch*")) if source.is_dir() else [source]
     digest = hashlib.sha256()
     for file in files:
@@ -103,7 +103,7 @@ def read(source: Path) -> tuple[Arrays, tuple[str, ...]]:
 
 
 def _members(source: Path) -> Iterator[tuple[str, bytes]]:
-    """Name and content of each batch and of the class names, in whatever order they come."""
+    """Yield name and content of each batch and of the class names, in any order."""
     wanted = (*_BATCHES, _META)
     if source.is_dir():
         for name in wanted:
@@ -112,14 +112,15 @@ def _members(source: Path) -> Iterator[tuple[str, bytes]]:
                 yield name, read_bytes(source / name, _MEMBER_BYTES_MAX)
         return
     with open_regular(source) as file, gzip.open(file) as unpacked:
-        # Read as a stream: nothing is unpacked onto the disk, and a link in the archive leads nowhere.
+        # Read as a stream: nothing is unpacked onto the disk, and links in the archive are not followed.
         yield from _tar_members(_Bounded(unpacked), wanted)
 
 
 def _tar_members(stream: _Bounded, wanted: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
-    """Name and content of the plain files that are wanted. All else is skipped without a look, tar's own headers among it.
+    """Yield name and content of the plain files that are wanted. Everything else is skipped unread.
 
-    Their long names and fields would only tell of other files, and tarfile reads them whole, however long they are.
+    That includes tar's extended headers: their long names and fields only concern other files, and tarfile would read
+    them whole at any length.
     """
     for count in range(_MEMBERS_MAX):
         try:
@@ -144,7 +145,7 @@ def _tar_members(stream: _Bounded, wanted: tuple[str, ...]) -> Iterator[tuple[st
 
 
 class _Bounded:
-    """A stream that ends in an error where more comes out of it than a sound archive has."""
+    """A stream that raises if it yields more bytes than a sound archive has."""
 
     def __init__(self, stream: BinaryIO):
         self._stream = stream
@@ -158,7 +159,7 @@ class _Bounded:
         return content
 
     def read_exactly(self, size: int) -> bytes:
-        """`size` bytes; raises EOFError where there are fewer."""
+        """Return `size` bytes. Raises EOFError if there are fewer."""
         content = self.read(size)
         if len(content) < size:
             raise EOFError("it is cut short")
@@ -175,7 +176,7 @@ def _check_size(name: str, size: int) -> None:
 
 
 def _batch(content: object, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Images uint8 [10000, 32, 32, 3] and labels int [10000] of one unpickled batch."""
+    """Return images uint8 [10000, 32, 32, 3] and labels int [10000] of one unpickled batch."""
     fields = _text_keys(content, name)
     pixels, labels = fields.get("data"), fields.get("labels")
     if not isinstance(pixels, PickledArray):
@@ -205,7 +206,7 @@ def _text_keys(content: object, name: str) -> dict:
 
 
 def _text(value: object) -> str:
-    """Python 2 wrote names as bytes, Python 3 as text."""
+    """Return a name as text. Python 2 wrote names as bytes, Python 3 as text."""
     if not isinstance(value, (bytes, str)):
         raise ValueError(f"a name is {type(value).__name__}")
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -1,4 +1,4 @@
-"""Fetch one file over HTTP: resumed, retried, verified, and never waiting without a bound."""
+"""Download one file over HTTP: resumed, retried, verified, and in bounded time."""
 
 import contextlib
 import hashlib
@@ -31,7 +31,7 @@ _WORTH_ANOTHER_TRY = (408, 425, 429, 500, 502, 503, 504)
 
 
 class DownloadError(UserError):
-    """The file could not be fetched; the message says from where and why."""
+    """The file could not be downloaded. The message says from where and why."""
 
 
 def download(
@@ -46,23 +46,23 @@ def download(
     deadline_s: float = 7200.0,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
-    """Fetch `url` into `destination`, which appears only when complete and verified.
+    """Download `url` into `destination`, which appears only when complete and verified.
 
-    What has arrived stays in `<destination>.part`; another attempt, or another call, goes on from there.
+    Received bytes stay in `<destination>.part`; the next attempt or call continues from there.
 
     Args:
         url: http or https.
-        destination: its folder is made when missing.
+        destination: its folder is made if missing.
         sha256: the expected digest in hexadecimal.
         progress: called after every block.
         timeout_s: longest silence of the server during the transfer.
         connect_timeout_s: longest wait for the answer to a request, name resolution included.
-        attempts: how many in a row may bring nothing before it gives up.
-        deadline_s: longest duration of the transfers altogether.
+        attempts: number of attempts in a row without new bytes before giving up.
+        deadline_s: longest duration of all transfers together.
         sleep: waits between attempts (1, 2, 4, then 8 seconds).
 
     Raises:
-        DownloadError: no answer, refused, cut off too often, too slow, or not the expected file.
+        DownloadError: no answer, refused, interrupted too often, too slow, or not the expected file.
         OSError: `destination` cannot be written.
     """
     destination = Path(destination)
@@ -80,27 +80,27 @@ def download(
 
 
 class _Interrupted(Exception):
-    """This attempt failed in a way that the next one may not."""
+    """This attempt failed, but the next one may succeed."""
 
 
 @dataclass
 class _Transfer:
-    """One file on its way; every call of `attempt` continues where the last one stopped."""
+    """The transfer of one file. Each `attempt` continues where the last one stopped."""
 
     url: str
     file: BinaryIO
     progress: Progress
     timeout_s: float
     connect_timeout_s: float
-    deadline: float  # on time.monotonic's clock
+    deadline: float  # by time.monotonic
 
     @property
     def size(self) -> int:
-        """Bytes that have arrived."""
+        """Bytes received so far."""
         return self.file.seek(0, os.SEEK_END)
 
     def attempt(self) -> None:
-        """Fetch the rest.
+        """Download the rest.
 
         Raises:
             _Interrupted: worth another attempt.
@@ -112,7 +112,7 @@ class _Transfer:
                 self._receive(response)
 
     def _request(self) -> http.client.HTTPResponse | None:
-        """Ask for what is missing; None when the server says that nothing is."""
+        """Request the missing bytes; return None if the server says that none are missing."""
         try:
             request = urllib.request.Request(self.url, headers={"User-Agent": "ps_cluster"})
             if self.size:
@@ -163,7 +163,7 @@ def _retry(transfer: _Transfer, attempts: int, sleep: Callable[[float], None]) -
         try:
             return transfer.attempt()
         except _Interrupted as error:
-            # Only more than ever counts as progress: a server that makes us start over again and again must not.
+            # Only more bytes than ever before count as progress: a server could make us start over without end.
             failures = 1 if transfer.size > most else failures + 1
             most = max(most, transfer.size)
             if failures >= attempts:
@@ -173,7 +173,7 @@ def _retry(transfer: _Transfer, attempts: int, sleep: Callable[[float], None]) -
 
 def _read(response: http.client.HTTPResponse) -> bytes:
     try:
-        # read would wait until the whole block is there, however slowly it drips; read1 returns what has come.
+        # read would wait for the whole block, however slowly it comes; read1 returns what has arrived.
         return response.read1(_BLOCK_BYTES)
     except (OSError, http.client.HTTPException) as error:
         raise _Interrupted(_reason(error)) from error
@@ -185,7 +185,7 @@ def _reason(error: Exception) -> str:
 
 
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
-    """urlopen with a bound on the whole: its own timeout covers neither name resolution nor a list of addresses."""
+    """Call urlopen within a total time: its own timeout covers neither name resolution nor a list of addresses."""
     answer: queue.SimpleQueue = queue.SimpleQueue()
 
     def ask() -> None:
@@ -205,14 +205,14 @@ def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: 
 
 
 def _whole_size(headers: http.client.HTTPMessage) -> int | None:
-    """The size of the whole file as a Content-Range header tells it (RFC 9110, section 14.4)."""
+    """Return the size of the whole file from a Content-Range header (RFC 9110, section 14.4)."""
     match = re.fullmatch(r"bytes (?:\d+-\d+|\*)/(\d+)", headers.get("Content-Range", ""))
     return int(match.group(1)) if match else None
 
 
 @contextlib.contextmanager
 def _locked(part: Path) -> Iterator[BinaryIO]:
-    """Open the partial file for this process alone: two that write into it would only spoil it."""
+    """Open the partial file for this process alone: two writers would spoil it."""
     try:
         lock = Lock(part.with_name(f"{part.name}.lock"), f"download '{part}'")
     except InUse as error:

@@ -1,4 +1,4 @@
-"""A data set as raw files that every process maps instead of copies: one folder, five files, complete or absent."""
+"""Pack a data set into raw files that every process maps without a copy: one folder, five files, complete or absent."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ MOST_MANIFEST_BYTES = 2**20
 KINDS = {"cifar10": "real", "synthetic": "synthetic"}
 
 _IMAGE_BYTES = 32 * 32 * 3
-_ABANDONED_AFTER_S = 3600.0  # packing takes seconds; an older temporary folder belongs to a process that was killed
+_ABANDONED_AFTER_S = 3600.0  # packing takes seconds: an older temporary folder was left by a killed process
 
 Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 """Train images uint8 [N, 32, 32, 3] and labels uint8 [N], then test images uint8 [M, 32, 32, 3], labels uint8 [M]."""
@@ -39,7 +39,7 @@ Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 @dataclass(frozen=True)
 class PackedDataset:
-    """A validated folder of packed images; `directory` is absolute, so that it can be handed to other processes."""
+    """A validated folder of packed images. `directory` is absolute, so that other processes can use it."""
 
     name: str  # "cifar10" | "synthetic"
     kind: str  # "real" | "synthetic"
@@ -47,11 +47,11 @@ class PackedDataset:
     train_examples: int
     test_examples: int
     classes: tuple[str, ...]
-    source: str = ""  # the archive or folder that it was packed from; "" where it was generated
-    validation_examples: int = 0  # the last ones of the packed training images, which do not count as such
+    source: str = ""  # archive or folder that it was packed from; "" if it was generated
+    validation_examples: int = 0  # the last of the packed training images; `train_examples` excludes them
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
-        """Return the same data set with so many of its training images held out for choosing.
+        """Return the same data set with this many training images held out for choosing.
 
         Raises:
             UserError: nothing would be left to train on.
@@ -66,17 +66,17 @@ class PackedDataset:
         return replace(self, train_examples=left, validation_examples=validation_examples)
 
     def images(self, split: str) -> np.memmap:
-        """Read-only uint8 [N, 32, 32, 3] of `split` ("train", "validation" or "test")."""
+        """Return the images of `split` ("train", "validation" or "test"): read-only uint8 [N, 32, 32, 3]."""
         file_name = TEST_IMAGES if split == "test" else TRAIN_IMAGES
         return np.memmap(self.directory / file_name, np.uint8, mode="r").reshape(-1, *IMAGE_SHAPE)[self._part(split)]
 
     def labels(self, split: str) -> np.memmap:
-        """Read-only uint8 [N] of `split` ("train", "validation" or "test"), each an index into `classes`."""
+        """Return the labels of `split` ("train", "validation" or "test"): read-only uint8 [N], indexing `classes`."""
         file_name = TEST_LABELS if split == "test" else TRAIN_LABELS
         return np.memmap(self.directory / file_name, np.uint8, mode="r")[self._part(split)]
 
     def _part(self, split: str) -> slice:
-        """Return which examples of its files a split has."""
+        """Return the examples of its files that a split has."""
         first = slice(self.train_examples)
         return {"train": first, "validation": slice(self.train_examples, None), "test": slice(None)}[split]
 
@@ -85,7 +85,7 @@ def load_packed(directory: Path) -> PackedDataset:
     """Open a packed folder without reading the images.
 
     Raises:
-        UserError: the manifest is missing or malformed, or a file has not the size that the manifest promises.
+        UserError: the manifest is missing or malformed, or a file's size differs from the manifest.
     """
     directory = Path(directory).resolve()
     try:
@@ -104,13 +104,13 @@ def load_packed(directory: Path) -> PackedDataset:
 
 
 def write_pointer(file: Path, dataset: PackedDataset) -> None:
-    """Says in `file`, for other processes of this machine, which packed folder is meant."""
+    """Write to `file` which packed folder is used, for other processes of this machine."""
     pointer = DatasetPointer(name=dataset.name, kind=dataset.kind, directory=str(dataset.directory))
     write_json(file, pointer.model_dump())
 
 
 def load_pointed(file: Path) -> PackedDataset:
-    """Opens what `write_pointer` wrote into `file`. Raises UserError where that or the folder is gone or damaged."""
+    """Open the data set that `write_pointer` wrote to `file`. Raises UserError if either is missing or damaged."""
     try:
         return load_packed(Path(read_json(file, DatasetPointer).directory))
     except FileNotFoundError as error:
@@ -120,10 +120,10 @@ def load_pointed(file: Path) -> PackedDataset:
 def write_packed(
     directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays, source: str = ""
 ) -> PackedDataset:
-    """Pack `arrays`, which were read from `source`, into `directory`, which appears complete or not at all.
+    """Pack `arrays`, read from `source`, into `directory`, which appears complete or not at all.
 
-    When another process packs the same folder at the same time, the first to finish wins and both use its copy; a
-    damaged folder in the way is replaced.
+    If another process packs the same folder at the same time, the first to finish wins and both use its copy. A damaged
+    folder in the way is replaced.
 
     Raises:
         UserError: the folder cannot be written.
@@ -144,7 +144,7 @@ def write_packed(
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
-    """The error for a cache that refuses `path`."""
+    """Return the error for a cache that can't write `path`."""
     return UserError(
         f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
         "set PS_CLUSTER_CACHE to a folder with 400 MB of free space that you may write to"
@@ -201,7 +201,7 @@ def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
         except OSError as error:
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
-        # Either ours, or that of somebody who was faster, or a damaged one that was there before.
+        # Ours, the one of a faster process, or a damaged one that was there before.
         try:
             return load_packed(directory)
         except UserError:

@@ -1,7 +1,7 @@
-"""Read pickles of plain data and numpy arrays without running anything that they ask for.
+"""Read pickles of plain data and numpy arrays without running anything in them.
 
-Even numpy's own `dtype.__setstate__` believes what it is told (a crafted one turns raw bytes into object pointers), so
-the names that a pickled array refers to lead to the inert stand-ins below, never to numpy.
+Even numpy's own `dtype.__setstate__` trusts its input (a crafted one turns raw bytes into object pointers). So the
+names that a pickled array refers to map to the inert stand-ins below, never to numpy.
 """
 
 import io
@@ -14,13 +14,13 @@ import numpy as np
 from ps_cluster.files.malformed import Malformed
 
 MOST_OPERATIONS = 200_000  # a batch of CIFAR-10 has 30,108
-MOST_TUPLES = 1000  # a batch has 5. The hash of one in one in one, and so on, would overflow the stack
+MOST_TUPLES = 1000  # a batch has 5; the hash of deeply nested tuples would overflow the stack
 
 _WHOLE_NUMBERS = re.compile(r"[iu][1248]")
 
 
 class PickledArray:
-    """What a pickle says about an array: nothing is believed before `to_numpy`."""
+    """An array as a pickle describes it. Nothing is trusted before `to_numpy`."""
 
     _state: tuple | None = None
 
@@ -28,10 +28,10 @@ class PickledArray:
         self._state = state
 
     def to_numpy(self) -> np.ndarray:
-        """The array, read-only, of any whole-number type and shape.
+        """Return the array, read-only, of any integer type and shape.
 
         Raises:
-            ValueError: another type, or contents that do not fit the shape.
+            ValueError: another type, or contents that don't fit the shape.
         """
         try:
             _, shape, dtype, column_order, content = self._state
@@ -70,7 +70,7 @@ _STAND_INS = {
 
 
 class _Refused(pickle.UnpicklingError):
-    """The pickle is sound and asks for something that plain data does not need."""
+    """The pickle is sound but asks for more than plain data."""
 
 
 class _PlainUnpickler(pickle.Unpickler):
@@ -79,7 +79,7 @@ class _PlainUnpickler(pickle.Unpickler):
         self._bytes_left = len(content)
 
     def _encode(self, text: str, encoding: str) -> bytes:
-        """How Python 3 writes bytes for Python 2. One text may be named again and again, but no more of it is made."""
+        """Return bytes that Python 3 wrote for Python 2. Refuse more in all than the pickle has: texts can repeat."""
         if encoding != "latin1":
             raise ValueError(f"bytes in encoding {encoding!r}")
         self._bytes_left -= len(text)
@@ -96,7 +96,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def load_plain(content: bytes) -> object:
-    """Unpickle containers, numbers, text and bytes; arrays come back as `PickledArray`. Text of Python 2 becomes bytes.
+    """Unpickle containers, numbers, text and bytes; arrays become `PickledArray`, and Python 2's text becomes bytes.
 
     Raises:
         pickle.UnpicklingError: not a pickle, damaged, or it asks for anything else.
@@ -111,10 +111,10 @@ def load_plain(content: bytes) -> object:
 
 
 def _check_operations(content: bytes) -> None:
-    """Bound what the unpickler will take on trust: a place in its memo, which it makes room for, and lengths.
+    """Limit what the unpickler would trust: places in its memo, for which it allocates memory, and lengths.
 
     Raises:
-        ValueError: an operation that goes beyond, or that is not all there.
+        ValueError: an operation exceeds a limit, or is incomplete.
     """
     tuples = 0
     for number, (operation, argument, _) in enumerate(pickletools.genops(content)):

@@ -1,4 +1,4 @@
-"""From the name of a data set to a packed folder on this machine: find, download, verify, generate, pack."""
+"""Turn the name of a data set into a packed folder on this machine: find, download, verify, generate, pack."""
 
 import os
 from collections.abc import Callable
@@ -17,12 +17,12 @@ Notify = Callable[[str], None]
 
 _CACHE = "cache (PS_CLUSTER_CACHE)"
 
-# `auto` promises to start at once on a machine without network; whoever names CIFAR-10 would rather wait.
+# `auto` promises to start at once without a network. A user who names CIFAR-10 would rather wait.
 _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
 
 
 def default_cache_dir() -> Path:
-    """$PS_CLUSTER_CACHE, else $XDG_CACHE_HOME/ps_cluster, else ~/.cache/ps_cluster."""
+    """Return $PS_CLUSTER_CACHE, else $XDG_CACHE_HOME/ps_cluster, else ~/.cache/ps_cluster."""
     if own := os.environ.get("PS_CLUSTER_CACHE"):
         return Path(own).expanduser()
     if shared := os.environ.get("XDG_CACHE_HOME"):
@@ -39,16 +39,16 @@ def resolve(
     progress: Progress = lambda done_bytes, total_bytes: None,
     url: str = OFFICIAL_URL,
 ) -> PackedDataset:
-    """Give the packed copy of a data set, making it first when there is none.
+    """Return the packed copy of a data set; make it first if there is none.
 
     Args:
-        dataset: "cifar10" (never replaced by anything else), "synthetic" (the generated set), or "auto": CIFAR-10 when
-            it is on this machine (a packed copy of any earlier run is enough) or can be downloaded, else the generated
-            set with a notice that says so.
-        data_dir: where the user says CIFAR-10 is: the archive, its folder, a folder with either, or a packed folder.
-        cache_dir: packed copies and downloads go here.
-        notify: told what happens, one line each time.
-        progress: told how far a download is.
+        dataset: "cifar10" (never replaced by another set), "synthetic" (the generated set), or "auto": CIFAR-10 if it
+            is on this machine (a packed copy of an earlier run is enough) or can be downloaded, else the generated set,
+            with a notice.
+        data_dir: the user's CIFAR-10: the archive, its folder, a folder with either, or a packed folder.
+        cache_dir: folder for packed copies and downloads.
+        notify: gets one line for each step.
+        progress: gets the progress of a download.
         url: where to download from; the official checksum must fit.
 
     Raises:
@@ -90,7 +90,7 @@ def of_run(
     notify: Notify,
     progress: Progress = lambda done_bytes, total_bytes: None,
 ) -> PackedDataset:
-    """The packed copy that `pointer` names (`packed.write_pointer`) while it is there and sound, else what `resolve` finds."""
+    """Return the packed copy named by `pointer` (`packed.write_pointer`) if it is sound, else what `resolve` finds."""
     if pointer.is_file():
         try:
             return packed.load_pointed(pointer)
@@ -133,7 +133,7 @@ def _on_this_machine(cache_dir: Path, notify: Notify) -> PackedDataset | None:
 
 
 def _packed_before(cache_dir: Path, notify: Notify) -> PackedDataset | None:
-    """Return a sound packed copy of CIFAR-10: that of no --data-dir, else the one that was packed last."""
+    """Return a sound packed copy of CIFAR-10: the one packed without --data-dir, else the newest."""
     copies = sorted(cache_dir.glob("cifar10-*"), key=_packed_at, reverse=True)
     for directory in (cache_dir / "cifar10", *copies):
         dataset = _cached(directory, notify, otherwise="passed over")
@@ -148,7 +148,7 @@ def _packed_before(cache_dir: Path, notify: Notify) -> PackedDataset | None:
 
 
 def _packed_at(directory: Path) -> float:
-    """Return when the packed folder was written, in seconds since 1970; 0 where that can't be told."""
+    """Return when the packed folder was written, in seconds since 1970; 0 if unknown."""
     try:
         return (directory / packed.MANIFEST).stat().st_mtime
     except OSError:
@@ -163,7 +163,7 @@ def _downloaded(cache_dir: Path, notify: Notify, progress: Progress, url: str, p
     except OSError as error:
         raise packed.cannot_write(archive, error) from error
     dataset = _pack_cifar10(archive, cache_dir / "cifar10", notify)
-    archive.unlink(missing_ok=True)  # the packed copy is all that is used from now on
+    archive.unlink(missing_ok=True)  # only the packed copy is used from now on
     return dataset
 
 
@@ -182,7 +182,7 @@ def _synthetic(cache_dir: Path, notify: Notify) -> PackedDataset:
 
 
 def _cached(target: Path, notify: Notify, otherwise: str = "packing again") -> PackedDataset | None:
-    """The packed copy if there is a sound one; a damaged one is left for the next writer to replace."""
+    """Return the packed copy if it is sound; a damaged one is left for the next writer to replace."""
     if not os.path.exists(target):
         return None
     ownership.refuse_foreign(target)

@@ -1,30 +1,30 @@
-"""A generated stand-in for CIFAR-10: blends of ten shapes, which a convolutional network can tell and a linear model cannot.
+"""Generate a stand-in for CIFAR-10: blends of ten shapes, which a convolutional network can tell but no linear model.
 
 Every image shows one shape at a random place, size and rotation, in a random colour on a random background, under
-clutter that has nothing to do with the label. Shape and background colours have the same distribution whatever the
-class, so the mean of every pixel is the same for all classes: only how pixels go together tells them apart.
+clutter that has nothing to do with the label. Shape and background colours have the same distribution in every class,
+so the mean of every pixel is the same for all classes: only relations between pixels tell them apart.
 
-The shape is a blend of two: its outline lies where a weighted mean of the distances to both classes' outlines is 0. The
-class with the larger weight is the label. The smaller weight is uniform from `LEAST_OF_ANOTHER` to one half, so classes meet
-without a gap, and how many images a network gets wrong says how finely it tells them apart: there is always something left to
-learn, so training that goes wrong shows. No label is wrong: but for clutter and noise that hide a shape the best
-possible accuracy is 100 %. The default run ends near 90 %; a linear model of the pixels is below 20 %.
+The shape is a blend of two: its outline is where a weighted mean of the distances to both classes' outlines is 0. The
+class with the larger weight is the label. The smaller weight is uniform from `LEAST_OF_ANOTHER` to one half, so classes
+meet without a gap, and the error of a network measures how finely it tells them apart. There is always something left
+to learn, so training that goes wrong shows. No label is wrong: except where clutter and noise hide a shape, an accuracy
+of 100 % is possible. The default run ends near 90 %; a linear model of the pixels is below 20 %.
 """
 
 import numpy as np
 
-# Part of the name of the cached copy: raise it whenever the images change.
+# Part of the name of the cached copy. Raise it whenever the images change.
 GENERATOR_VERSION = 2
 
 TRAIN_EXAMPLES = 20_000
 TEST_EXAMPLES = 4_000
 
-# Of the weight of the other class in a blend; the largest is 0.5, where nothing tells which of the two is the label. The
-# larger the least is, the more images are close to that: the one number that says how hard the set is.
+# Least weight of the other class in a blend. At the largest weight, 0.5, nothing tells which of the two is the label,
+# so a larger least weight puts more images close to that: this one number sets how hard the set is.
 LEAST_OF_ANOTHER = 0.2
 
 _SIDE = 32
-_CHUNK = 500  # images rendered at once, small enough for the float arrays to stay in the CPU's cache
+_CHUNK = 500  # images rendered at once, few enough for the float arrays to stay in the CPU's cache
 
 
 def _stripes(u, v, r):
@@ -40,8 +40,8 @@ def _cross(u, v, r):
     return np.maximum(np.maximum(across, along) - 1, np.minimum(across, along) - 0.28)
 
 
-# How far a point is outside the shape (negative: inside), in units of the shape's radius, from the point's place (u, v)
-# relative to the shape and its distance r to the centre.
+# Distance of a point from the shape (negative: inside), in units of the shape's radius. (u, v) is the point's place
+# relative to the shape's centre, and r its distance from it.
 _SHAPES = {
     "disk": lambda u, v, r: r - 0.95,
     "ring": lambda u, v, r: np.abs(r - 0.75) - 0.22,
@@ -61,7 +61,7 @@ CLASSES = tuple(_SHAPES)
 def generate(
     train_examples: int = TRAIN_EXAMPLES, test_examples: int = TEST_EXAMPLES, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Make the whole set: the same arguments give the same set (on one version of numpy).
+    """Return the whole set. Equal arguments give an equal set (on one version of numpy).
 
     Returns:
         train images uint8 [train_examples, 32, 32, 3], train labels uint8 [train_examples] in 0..9, and the same for
@@ -81,10 +81,10 @@ def _split(examples: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndar
 
 
 def _render(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """labels: uint8 [B] -> images: uint8 [B, 32, 32, 3]."""
+    """Return images uint8 [B, 32, 32, 3] of labels uint8 [B]."""
     count = len(labels)
     back = _uniform(rng, 0, 256, (count, 1, 1, 3))
-    # At least 80 of 256 away from the background in every channel, and still uniform over 0..255.
+    # At least 80 of 256 from the background in every channel, and still uniform over 0..255.
     colour = (back + _uniform(rng, 80, 176, (count, 1, 1, 3))) % 256
     images = back + _blotches(count, rng)
     images += _coverage(labels, rng)[..., None] * (colour - images)
@@ -94,7 +94,7 @@ def _render(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return how much of each pixel its shape covers: float32 [B, 32, 32] in 0..1, from labels uint8 [B]."""
+    """Return the share of each pixel that its shape covers: float32 [B, 32, 32] in 0..1, from labels uint8 [B]."""
     one_each = (len(labels), 1, 1)
     radius = _uniform(rng, 7, 12, one_each)
     angle = _uniform(rng, 0, 2 * np.pi, one_each)
@@ -109,7 +109,7 @@ def _coverage(labels: np.ndarray, rng: np.random.Generator) -> np.ndarray:
 
 
 def _blend(labels: np.ndarray, others: np.ndarray, part: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
-    """Return the distance to an outline between those of two classes; `part` float32 [B, 1, 1] is the weight of `others`."""
+    """Return the distance to an outline between those of two classes. `part`: float32 [B, 1, 1], weight of `others`."""
     return (1 - part) * _outside(labels, u, v) + part * _outside(others, u, v)
 
 
@@ -123,12 +123,12 @@ def _outside(labels: np.ndarray, u: np.ndarray, v: np.ndarray) -> np.ndarray:
 
 
 def _blotches(count: int, rng: np.random.Generator) -> np.ndarray:
-    """Uneven light for the background: float32 [count, 32, 32, 3] in -24..24, in squares of 8x8 pixels."""
+    """Return uneven light for the background: float32 [count, 32, 32, 3] in -24..24, in squares of 8x8 pixels."""
     return _uniform(rng, -24, 24, (count, 4, 4, 3)).repeat(8, axis=1).repeat(8, axis=2)
 
 
 def _patch(count: int, rng: np.random.Generator) -> np.ndarray:
-    """A rectangle that hides part of each image: bool [count, 32, 32]."""
+    """Return a rectangle that hides part of each image: bool [count, 32, 32]."""
     top, left = rng.integers(0, _SIDE - 4, (2, count, 1))
     height, width = rng.integers(4, 13, (2, count, 1))
     line = np.arange(_SIDE)

@@ -1,1 +1,1 @@
-"""Scores of checkpoints on the test set, beside the training and never part of its cluster."""
+"""Score checkpoints on the test set, beside the training and outside its cluster."""

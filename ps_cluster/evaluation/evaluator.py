@@ -1,4 +1,4 @@
-"""Follows a directory of checkpoints, scores them on the test set and keeps the best model."""
+"""Follow a directory of checkpoints, score them on the test set and keep the best model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, Checkpo
 POLL_S = 0.5
 NICE = 10
 PATIENCE_S = 600.0
-# Of a checkpoint that is not there or that the system refuses to read, `POLL_S` apart; a damaged one stays damaged.
+# Attempts, `POLL_S` apart, at a checkpoint that is missing or unreadable. A damaged one is not tried again.
 ATTEMPTS = 5
 
 Notify = Callable[[str], None]
@@ -38,11 +38,10 @@ def evaluate(
     notify: Notify,
     nice: bool = False,
 ) -> list[EvaluationRow]:
-    """Scores each new checkpoint of a run until training has ended and the last one is scored.
+    """Score each new checkpoint of a run until training has ended and the last one is scored.
 
-    When several came meanwhile, only the newest is scored, unless the run's `evaluation.after_training` wants each of them once
-    there are no more; a step that metrics/evaluation.jsonl already names is not
-    scored again (except with `once`).
+    Of several new ones only the newest is scored, unless the run's `evaluation.after_training` wants all of them scored
+    after its end. A step that metrics/evaluation.jsonl already has is not scored again (except with `once`).
 
     Args:
       checkpoint_dir: a run directory or its checkpoints/ folder; it need not exist yet.
@@ -106,7 +105,7 @@ class _Evaluator:
         while True:
             if self._scorer is None and self._is_elsewhere():
                 scored = self._records.steps()
-            # Asked before looking for checkpoints: whatever was written before the end is then seen.
+            # Asked before looking for checkpoints, so that all checkpoints written before the end are seen.
             ended = checkpoints.ended(self._place.checkpoints)
             step = self._due(scored, bool(ended))
             if step is not None:
@@ -124,7 +123,7 @@ class _Evaluator:
             time.sleep(min(POLL_S, patience_s))
 
     def _is_elsewhere(self) -> bool:
-        """Looks again what the directory is, which shows only once it is there; whether that is another place now."""
+        """Look at the directory again: its kind shows only once it exists. Return whether the place changed."""
         place = Place.of(self._directory)
         if place == self._place:
             return False
@@ -139,7 +138,7 @@ class _Evaluator:
         self._notify(f"waiting for a checkpoint: {self._place.describe_lack()}{bound}")
 
     def _due(self, scored: set[int], has_ended: bool) -> int | None:
-        """Return the step to score next: the newest, or, where that is put off until training has ended, the oldest."""
+        """Return the step to score next: the newest, or the oldest if scoring waits for the end of training."""
         if self._place.scores_after_training():
             left = [step for step in self._sound() if step not in scored] if has_ended else []
             return min(left, default=None)
@@ -150,19 +149,19 @@ class _Evaluator:
         return max(self._sound(), default=None)
 
     def _sound(self) -> list[int]:
-        """Return the steps of all checkpoints but those passed over."""
+        """Return the steps of all checkpoints except those given up."""
         present = checkpoints.steps(self._place.checkpoints)
         return [step for step in present if self._identity(step) not in self._passed_over]
 
     def _identity(self, step: int) -> tuple[int, int]:
-        """Tells a damaged file from a sound one that replaces it when training went back and came again."""
+        """Return step and time of change: a sound file may replace a damaged one of its step after a rollback."""
         try:
             return step, checkpoints.path_of(self._place.checkpoints, step).stat().st_mtime_ns
-        except OSError:  # not there, or a link that leads nowhere
+        except OSError:  # missing, or a dangling link
             return step, 0
 
     def _load(self, step: int) -> Checkpoint | None:
-        """The checkpoint, after some attempts where need be; None where it is thinned out, or now passed over."""
+        """Return the checkpoint, after several attempts if need be; None if it was deleted or is given up."""
         for attempts_left in reversed(range(ATTEMPTS)):
             identity = self._identity(step)
             try:
@@ -233,19 +232,19 @@ class _Evaluator:
         return any(row.step == step and row.augmented_test_accuracy for row in self._records.rows())
 
     def _score_views(self, step: int) -> None:
-        """The last checkpoint once more where that is wanted: its row comes again, with both scores."""
+        """Score the last checkpoint by augmented views too, if wanted. Its row is written again with both scores."""
         checkpoint = None if self._has_views(step) else self._load(step)
         if checkpoint is not None and self._wants_views(checkpoint):
             self._score(checkpoint, augmented=True)
 
     def _refresh_summary(self) -> None:
-        """An evaluation by hand completes the summary of a run that is over."""
+        """Complete the summary of a finished run after an evaluation by hand."""
         if self._place.run_dir.summary.is_file() and self._records.acquire():
             with locks.in_turn(self._place.run_dir.summary_lock):
                 refresh_evaluation(self._place.run_dir, self._notify)
 
     def _signs_of_life(self) -> tuple:
-        """Changes when the training writes something: a checkpoint or a row of progress."""
+        """Return a value that changes when the training writes a checkpoint or a row of progress."""
         progress = self._place.run_dir.progress
         return tuple(
             checkpoints.steps(self._place.checkpoints)

@@ -1,4 +1,4 @@
-"""What a directory given to the evaluator is: where the checkpoints, the configuration and the data of its run are."""
+"""Recognise the directory given to the evaluator: where its run's checkpoints, configuration and data are."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from ps_cluster.training.checkpoints import Checkpoint
 
 @dataclass(frozen=True)
 class Place:
-    """Where a run keeps its checkpoints and takes the scores."""
+    """The place of a run's checkpoints and scores."""
 
     run_dir: RunDir
     checkpoints: Path
 
     @classmethod
     def of(cls, directory: Path) -> Place:
-        """`directory` (absolute) is a run directory, its checkpoints/, or a folder of checkpoints without a run.
+        """Return the place of `directory` (absolute): a run directory, its checkpoints/, or checkpoints without a run.
 
         Raises:
-          UserError: it is a file, or other things lie there: no use to wait for checkpoints, the path is a mistake.
+          UserError: it is a file or holds other things, so the path is a mistake and waiting is no use.
         """
         _refuse_foreign(directory)
         if RunDir(directory).config.is_file():
@@ -39,7 +39,7 @@ class Place:
         return cls(RunDir(directory), directory)
 
     def config(self, checkpoint: Checkpoint) -> RunConfig:
-        """The run's configuration; without a run, the one that the checkpoint carries."""
+        """Return the run's configuration; without a run, the one in the checkpoint."""
         if self.run_dir.config.is_file():
             return load_config(self.run_dir.config)
         try:
@@ -50,7 +50,7 @@ class Place:
             ) from error
 
     def dataset(self, config: RunConfig, data_dir: Path | None, notify: sources.Notify) -> PackedDataset:
-        """The packed copy that the training used, else the same data set found again (in `data_dir`)."""
+        """Return the packed copy that the training used, else the same data set found again (in `data_dir`)."""
         name, cache = config.data.dataset, sources.default_cache_dir()
         if data_dir is not None:
             found = sources.resolve(name, data_dir, cache, notify=notify)
@@ -59,11 +59,11 @@ class Place:
         return found.holding_out(config.evaluation.validation_examples)
 
     def scores_after_training(self) -> bool:
-        """Return whether the run wants its checkpoints scored when training has ended; a run that is not there yet, not."""
+        """Return whether the run wants its checkpoints scored after training; False if there is no run yet."""
         return self.run_dir.config.is_file() and load_config(self.run_dir.config).evaluation.after_training
 
     def describe_lack(self) -> str:
-        """Why there is nothing to score, in a few words."""
+        """Return why there is nothing to score, in a few words."""
         folder = self.checkpoints
         if not folder.is_dir():
             return f"checkpoint directory '{folder}' does not exist"
@@ -79,7 +79,7 @@ def _refuse_foreign(directory: Path) -> None:
     ours = ("config.yaml", "checkpoints", "metrics", checkpoints.ENDED)
     try:
         names = [path.name for path in directory.iterdir() if not path.name.startswith(".")]
-    except FileNotFoundError:  # it went away meanwhile
+    except FileNotFoundError:  # deleted meanwhile
         return
     if names and not any(name in ours or name.startswith("step-") for name in names):
         raise UserError(

@@ -1,4 +1,4 @@
-"""What an evaluator leaves in the run directory: a row for each score, and the best model so far."""
+"""Write an evaluator's results into the run directory: a row for each score, and the best model so far."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from ps_cluster.training.checkpoints import Checkpoint
 
 
 def merit(row: Score | BestRecord) -> float:
-    """Return the accuracy that a best model is chosen by: on images held out from training, else on the test images."""
+    """Return the accuracy that the best model is chosen by: on held-out training images if any, else on test images."""
     return row.test_accuracy if row.validation_accuracy is None else row.validation_accuracy
 
 
 class Records:
-    """The scores of a run. Of several evaluators only one records: the one that holds the lock, for as long as it lives."""
+    """The scores of a run. Only one evaluator records: the one that holds the lock, as long as it lives."""
 
     def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
         self._run_dir = run_dir
@@ -41,7 +41,7 @@ class Records:
         return {row.step for row in self.rows()}
 
     def acquire(self) -> bool:
-        """Return whether this process may record; says once why not. Asked again later it may be its turn."""
+        """Return whether this process may record; report once why not. A later call may succeed."""
         if self._lock is None:
             try:
                 if ownership.is_foreign(self._run_dir.root):
@@ -70,7 +70,7 @@ class Records:
             self._lock = None
 
     def is_best(self, row: Score) -> bool:
-        """Return whether a score beats that of the model in best/; an equal one that came earlier stays."""
+        """Return whether a score beats that of the model in best/; of equal scores the earlier one stays."""
         best = self._best()
         return best is None or merit(row) > merit(best)
 
@@ -90,11 +90,11 @@ class Records:
         return self._run_dir.best / "best.json"
 
     def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
-        """Puts a model and its checkpoint into best/. `best.json` comes last: until then the old score stands."""
+        """Put a model and its checkpoint into best/. `best.json` is written last: until then the old score counts."""
         folder = self._run_dir.best
         folder.mkdir(parents=True, exist_ok=True)
         for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
-            left_over.unlink()  # of an evaluator that was killed: the lock is ours
+            left_over.unlink()  # left by a killed evaluator, since we hold the lock
         beside = folder / f".model.{secrets.token_hex(8)}.keras"
         save_model(beside)
         with beside.open("rb") as file:

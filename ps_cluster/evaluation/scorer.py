@@ -1,6 +1,6 @@
-"""A checkpoint's accuracy and loss on the whole test set, and its accuracy on images held out from training.
+"""Score a checkpoint: accuracy and loss on the whole test set, and accuracy on held-out training images.
 
-Imports TensorFlow when the first scorer is made.
+TensorFlow is imported when the first scorer is made.
 """
 
 from __future__ import annotations
@@ -20,25 +20,25 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.training.checkpoints import Checkpoint
 
-BATCH_SIZE = 50  # with 500 the evaluator took most memory of all tasks
+BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
 
 
 @dataclass(frozen=True)
 class Score:
-    accuracy: float  # 0..1, share of the test images whose highest score is that of their label
-    loss: float | None  # mean cross-entropy in nats; None where it is not a finite number
-    validation_accuracy: float | None = None  # on the training images that were held out, where there are any
-    augmented_accuracy: float | None = None  # that of the mean over six views of each image, where it was asked for
+    accuracy: float  # 0..1, share of test images whose highest score is that of their label
+    loss: float | None  # mean cross-entropy in nats; None if not finite
+    validation_accuracy: float | None = None  # on held-out training images, if there are any
+    augmented_accuracy: float | None = None  # of the mean over six views of each image, if asked for
 
 
 class Scorer:
-    """The run's network, in the precision of the run, with the weights of the checkpoint that was scored last."""
+    """The run's network in its precision, with the weights of the checkpoint scored last."""
 
     def __init__(self, config: RunConfig, dataset: PackedDataset, threads: int | None = None):
-        """Builds the network.
+        """Build the network.
 
         Args:
-          threads: TensorFlow's threads in this process; None leaves them as they are. To be set once, at the start.
+          threads: TensorFlow's threads in this process; None keeps the default. Set it once, at the start.
         """
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         with without_first_lines():
@@ -57,14 +57,12 @@ class Scorer:
             (dataset.images("validation"), dataset.labels("validation")) if dataset.validation_examples else None
         )
         self._model = build(config.model, len(dataset.classes), seed=config.training.seed)
-        self._fused = with_fused_layers(
-            self._model
-        )  # the same function, in less time; the model itself is what is saved
+        self._fused = with_fused_layers(self._model)  # the same function, faster; the model itself is what is saved
         scores = partial(self._fused, training=False)
         self._count, self._count_of_views = _counter(scores), _counter(partial(mean_over_views, scores))
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Score:
-        """Every test image exactly once, and every image held out; with `augmented` the test images also by six views of each.
+        """Score all test and held-out images once; with `augmented` the test images also by six views.
 
         Raises:
           UserError: the checkpoint is not of this network.
@@ -76,7 +74,7 @@ class Scorer:
         return Score(accuracy, loss if math.isfinite(loss) else None, held_out, by_views)
 
     def save_model(self, path: Path) -> None:
-        """The network with the weights scored last, as a .keras file that needs none of this code to load."""
+        """Save the network with the weights scored last, as a .keras file that loads without this code."""
         self._model.save(path)
 
     def _assign(self, checkpoint: Checkpoint) -> None:
@@ -104,7 +102,7 @@ def _over(split: tuple[np.ndarray, np.ndarray], count: Callable) -> tuple[float,
 
 
 def _counter(score: Callable):
-    """(images uint8 [B, 32, 32, 3], labels uint8 [B]) → (how many are right int64 [], sum of the losses float32 [])."""
+    """Return (images uint8 [B, 32, 32, 3], labels uint8 [B]) → (correct int64 [], summed losses float32 [])."""
     import tensorflow as tf
 
     @tf.function(input_signature=[tf.TensorSpec([None, 32, 32, 3], tf.uint8), tf.TensorSpec([None], tf.uint8)])
@@ -112,7 +110,7 @@ def _counter(score: Callable):
         scores = tf.cast(score(tf.cast(images, tf.float32)), tf.float32)
         labels = tf.cast(labels, tf.int64)
         losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
-        # The highest of scores that are not numbers is the first one: without this a diverged network knows class 0.
+        # The argmax of NaN scores is 0: without this a diverged network would know class 0.
         sound = tf.reduce_all(tf.math.is_finite(scores), axis=-1)
         right = sound & (tf.argmax(scores, axis=-1) == labels)
         return tf.math.count_nonzero(right), tf.reduce_sum(losses)

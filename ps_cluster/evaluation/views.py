@@ -1,4 +1,4 @@
-"""Test-time augmentation: the scores of an image as the mean over six views of it."""
+"""Average the scores of an image over six views of it (test-time augmentation)."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ SIDE = 32
 
 
 def mean_over_views(score: Callable[[tf.Tensor], tf.Tensor], images: tf.Tensor) -> tf.Tensor:
-    """The multi-crop evaluation of airbench (Jordan 2024, arXiv:2404.00498, section 3.5).
+    """Return scores by the multi-crop evaluation of airbench (Jordan 2024, arXiv:2404.00498, section 3.5).
 
-    The image itself, and shifted by one pixel up and left or down and right (borders reflected), each also mirrored. The
-    two that are not shifted weigh 1/4 each, the other four 1/8 each.
+    The views: the image; shifted by one pixel up and left; shifted down and right (borders reflected); each also
+    mirrored. The two that are not shifted weigh 1/4 each, the other four 1/8 each.
 
     Args:
       score: float32 [B, 32, 32, 3] → float32 [B, classes].

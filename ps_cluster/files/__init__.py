@@ -1,4 +1,4 @@
-"""Read and write files as if somebody else could have written them: bounded, strict, whole. No TensorFlow.
+"""Read and write files that another program or user may have changed: bounded, strict, whole. No TensorFlow.
 
-Nothing here knows what a run is.
+Nothing here knows about runs.
 """

@@ -1,4 +1,4 @@
-"""Read a zip of numpy arrays that somebody else may have written: stored members alone, each mapped and not copied."""
+"""Read a zip of numpy arrays from an untrusted source: uncompressed members only, each mapped without a copy."""
 
 from __future__ import annotations
 
@@ -19,33 +19,33 @@ from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import open_regular
 from ps_cluster.files.plain_text import one_line
 
-MOST_BYTES = 2**32  # a zip of more is written otherwise
+MOST_BYTES = 2**32  # a larger zip has another format
 MOST_MEMBERS = 1000
 MOST_DIRECTORY_BYTES = 2**20
 DTYPES = tuple(map(np.dtype, ("bool", "int32", "int64", "uint8", "float32", "float64")))
 
 _CHUNK_BYTES = 2**20
-_LOCATOR_BYTES = 20  # leads to a directory of zip64, in front of the end
-_END = struct.Struct("<4s4H2LH")  # signature, disks, members here and in all, bytes and place of the directory, comment
-_LOCAL = struct.Struct("<26x2H")  # up to the lengths of a member's name and of what is added to it
+_LOCATOR_BYTES = 20  # refers to the directory of a zip64, before the end record
+_END = struct.Struct("<4s4H2LH")  # signature, disks, members here and in all, size and place of the directory, comment
+_LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and of its extra field
 _ARRAY_HEADER_BYTES = 10_000
 
 
 @dataclass(frozen=True)
 class Member:
-    """A stored member whose CRC-32 was found right."""
+    """An uncompressed member whose CRC-32 is right."""
 
     name: str
     content: memoryview
 
     def read(self, most_bytes: int) -> bytes:
-        """Return a copy. Raises Malformed where it has more bytes."""
+        """Return a copy. Raises Malformed if it has more than `most_bytes` bytes."""
         if len(self.content) > most_bytes:
             raise Malformed(f"has more than {most_bytes:,} bytes")
         return bytes(self.content)
 
     def array(self) -> np.ndarray:
-        """Return a view of the array, read-only, of one of DTYPES. Raises Malformed where the member is not just that."""
+        """Return a read-only view of the array. Raises Malformed if the member is not an array of one of DTYPES."""
         beginning = io.BytesIO(self.content[:_ARRAY_HEADER_BYTES])
         try:
             version = np.lib.format.read_magic(beginning)
@@ -62,11 +62,11 @@ class Member:
 
 
 def open_members(path: Path) -> Mapping[str, Member]:
-    """Return the members of an archive by name. All memory that they take is the system's own copy of the file.
+    """Return the members of an archive by name. They use no memory but the system's cache of the file.
 
     Raises:
       OSError: the system refused.
-      Malformed: no such archive, damaged, with a member that is compressed, or larger than 4 GiB.
+      Malformed: not such an archive, damaged, larger than 4 GiB, or with a compressed member.
     """
     with open_regular(path) as file:
         _check_end(file)
@@ -76,7 +76,7 @@ def open_members(path: Path) -> Mapping[str, Member]:
 
 
 def _check_end(file: BinaryIO) -> None:
-    """Bound what zipfile will read at once, before it does."""
+    """Limit how much zipfile will read at once, before it reads."""
     size = file.seek(0, io.SEEK_END)
     file.seek(max(0, size - _END.size - _LOCATOR_BYTES))
     end = file.read()
@@ -100,11 +100,11 @@ def _checked(file: BinaryIO) -> list[zipfile.ZipInfo]:
             for info in infos:
                 _check(archive, info)
     except OSError as error:
-        if error.errno == errno.EINVAL:  # a place before the beginning
+        if error.errno == errno.EINVAL:  # an offset before the beginning
             raise Malformed("it names a place that is not there") from error
         raise
     except (zipfile.BadZipFile, EOFError, NotImplementedError, RuntimeError, ValueError, struct.error) as error:
-        if isinstance(error.__context__, OSError):  # of which zipfile made that the file is no zip
+        if isinstance(error.__context__, OSError):  # zipfile turned it into "not a zip file"
             raise error.__context__ from error
         raise error if isinstance(error, Malformed) else Malformed(one_line(str(error)) or type(error).__name__)
     return infos

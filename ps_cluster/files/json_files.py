@@ -1,4 +1,4 @@
-"""Read JSON into typed models: bounded, without duplicate keys, without numbers that JSON does not have."""
+"""Read JSON into typed models: bounded, without duplicate keys or numbers that JSON does not have."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from ps_cluster.files.plain_numbers import decimal, whole
 from ps_cluster.files.validation import first_error
 
 MOST_BYTES = 24 * 2**20
-# Commas, colons and brackets. A value of two bytes takes up to 100 in memory, and 400 more where it is a mistake. This is
-# enough for a summary with a score a minute for a month.
+# Most commas, colons and brackets. A value of two bytes takes up to 100 in memory, and 400 more if it is an error.
+# Enough for a month's summary with a score a minute.
 MOST_PARTS = 600_000
 
 Model = TypeVar("Model", bound=BaseModel)
@@ -28,7 +28,7 @@ def read_json(path: Path, model: type[Model], most_bytes: int = MOST_BYTES) -> M
 
     Raises:
       FileNotFoundError: there is no such file.
-      UserError: it can't be read, or is not what `model` says; one line that names the file and the field.
+      UserError: it can't be read, or does not fit `model`; one line that names the file and the field.
     """
     try:
         return model.model_validate(parse_json(read_bytes(path, most_bytes)))
@@ -46,8 +46,8 @@ def parse_json(text: bytes | str) -> Any:
     """Return the value of a JSON text.
 
     Raises:
-      Malformed: not JSON, too many values, too deep, a key twice in one object, NaN or an infinity, or a number of too many
-        digits.
+      Malformed: not JSON, too many values, too deep, a key twice in one object, NaN or infinity, or a number with too
+        many digits.
     """
     try:
         text = text.decode("utf-8") if isinstance(text, bytes) else text

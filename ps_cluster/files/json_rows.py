@@ -1,4 +1,4 @@
-"""Files of rows, a JSON object a line, that grow while others read them. A line that is no row is passed over."""
+"""Files of rows, one JSON object a line, that grow while others read them. Lines that are no rows are skipped."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ps_cluster.files.opening import open_regular
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import open_to_write
 
-LOOK_BYTES = 2**22  # taken in at once, so no row may be longer; that of 1,000 workers has 100,000
+LOOK_BYTES = 2**22  # read at once, so the longest possible row; the row of 1,000 workers has 100,000 bytes
 
 Model = TypeVar("Model", bound=BaseModel)
 
 
 def append_row(path: Path, row: BaseModel) -> None:
-    """One JSON object as a line, in a single write; behind a line that a full disk cut short it begins a new one."""
+    """Append a JSON object as a line, in a single write. After a line cut short by a full disk it starts a new one."""
     with os.fdopen(open_to_write(path, os.O_RDWR | os.O_APPEND | os.O_CREAT), "a+b") as file:
         end = file.seek(0, os.SEEK_END)
         file.seek(max(0, end - 1))
@@ -31,7 +31,7 @@ def append_row(path: Path, row: BaseModel) -> None:
 
 
 def read_rows(path: Path, model: type[Model], notify: Callable[[str], None] = lambda line: None) -> Iterator[Model]:
-    """Yield the complete rows of a file that may not exist yet; say at the end which lines were passed over."""
+    """Yield the complete rows of a file that may not exist yet. At the end, report the skipped lines."""
     tail, before = RowTail(path, model), -1
     while tail.offset > before:
         before = tail.offset
@@ -42,7 +42,7 @@ def read_rows(path: Path, model: type[Model], notify: Callable[[str], None] = la
 
 
 def last_row(path: Path, model: type[Model]) -> Model | None:
-    """Return the last complete row; None where there is none. Reads no more than the end of the file."""
+    """Return the last complete row; None if there is none. Only the end of the file is read."""
     tail = RowTail(path, model)
     tail.skip(up_to_last=LOOK_BYTES)
     rows = tail.new_rows()
@@ -50,11 +50,11 @@ def last_row(path: Path, model: type[Model]) -> Model | None:
 
 
 class RowTail(Generic[Model]):
-    """Reads the rows that were appended since it was asked last.
+    """Reads the rows appended since the last call.
 
     Attributes:
-      offset: how many bytes it is through with.
-      passed_over: lines that were no rows, as one that a full disk cut short. problem: of the first of them.
+      offset: bytes read so far.
+      passed_over: number of lines that were no rows, e.g. cut short by a full disk. problem: of the first of them.
     """
 
     def __init__(self, path: Path, model: type[Model]):
@@ -62,16 +62,16 @@ class RowTail(Generic[Model]):
         self.problem: str | None = None
         self._path = path
         self._model = model
-        self._within_a_line = False  # what comes up to the next end of a line is the rest of one
+        self._within_a_line = False  # True: skip up to the next end of a line
 
     def skip(self, up_to_last: int = 0) -> None:
-        """Leave out the rows that are there now, but for those in the last bytes."""
+        """Skip the rows present now, except for those in the last `up_to_last` bytes."""
         with contextlib.suppress(OSError):
             self.offset = max(0, self._path.stat().st_size - up_to_last)
         self._within_a_line = self._read(self.offset - 1, 1) not in (b"", b"\n") if self.offset else False
 
     def new_rows(self) -> list[Model]:
-        """Return those of them that one look takes in, LOOK_BYTES at most."""
+        """Return the new rows within the next LOOK_BYTES bytes."""
         content = self._read(self.offset, LOOK_BYTES)
         lines, end, _ = content.rpartition(b"\n")
         if not end:
@@ -84,7 +84,7 @@ class RowTail(Generic[Model]):
 
     def _leave_long_line(self, begin: bytes) -> None:
         if len(begin) < LOOK_BYTES:
-            return  # its end is still to come
+            return  # the rest of the line is not written yet
         self.offset += len(begin)
         if not self._within_a_line:
             self._pass_over(f"a line of more than {LOOK_BYTES:,} bytes")

@@ -1,8 +1,8 @@
-"""One command at a time in a folder: a locked file in it says who.
+"""Allow one command at a time in a folder, by a locked file that names the holder.
 
-The lock is the kernel's (flock): it ends with the process, however that one ended, so none is ever left behind. Programs that
-the process starts do not inherit it. Containers that share a folder share the lock; whether machines do depends on the file
-system. One without locks is said, and the work goes on.
+The kernel holds the lock (flock). It ends with the process, however that ends, so no stale lock is left. Programs that
+the process starts do not inherit it. Containers that share a folder share the lock; whether machines do depends on the
+file system. On a file system without locks a notice says so, and the work goes on.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ from ps_cluster.files.writing import is_at, open_to_write
 
 LOCK = ".lock"
 MOMENT_S = 5.0
-SHARERS_END_WITHIN_S = 10.0  # from SIGKILL to the end of a process that the kernel holds up
+SHARERS_END_WITHIN_S = 10.0  # seconds from SIGKILL to the end of a process that the kernel delays
 
 _MOST_BYTES = 2**16
-_MOST_CHARACTERS = 300  # of the holder's command
+_MOST_CHARACTERS = 300  # of the holder's command line
 _TRIES = 100
 _LOOK_EVERY_S = 0.05
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
@@ -44,7 +44,7 @@ class InUse(UserError):
 
 
 class Holder(BaseModel):
-    """Who holds a lock, as the file says."""
+    """The holder of a lock, read from the file."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -66,26 +66,26 @@ class Holder(BaseModel):
 
 
 class Lock:
-    """A file that this process holds until `release`, or until it ends."""
+    """A lock file that this process holds until `release`, or until it ends."""
 
     def __init__(self, path: Path, what: str, notify: Notify = lambda line: None):
         """Take the lock.
 
         Args:
-          what: what is locked, for the messages: "run directory 'runs/a'".
-          notify: told where the file system has no locks.
+          what: the locked thing, for messages: "run directory 'runs/a'".
+          notify: gets a line if the file system has no locks.
         Raises:
-          InUse: another process holds it; the message says which.
+          InUse: another process holds it; the message names it.
           OSError: the file can't be made.
         """
-        self._path = path.absolute()  # a task works in a folder of its own
+        self._path = path.absolute()  # absolute, since a task works in a folder of its own
         self._descriptor = _locked(path, what, notify)
-        with contextlib.suppress(OSError):  # a full disk: the lock holds without a name
+        with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, Holder.ourselves().model_dump_json().encode(), 0)
 
     def release(self) -> None:
-        """Remove the file while it is still held, so that nobody finds a name in it that holds nothing."""
+        """Remove the file while it is still locked, so that no process reads the name of a former holder."""
         if is_at(self._descriptor, self._path):
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
@@ -93,11 +93,11 @@ class Lock:
 
 @contextlib.contextmanager
 def sole_use(folder: Path, what: str, notify: Notify) -> Iterator[None]:
-    """Hold `folder` for as long as the block lasts. It is made where it is missing, and goes away again where it stays empty.
+    """Hold `folder` during the block. Make it if missing; remove it afterwards if it stayed empty.
 
     Args:
       what: the kind of folder, for the messages: "run directory".
-      notify: told what is dangerous about the folder and goes on nevertheless.
+      notify: gets a line for each danger that does not stop the work.
     Raises:
       UserError: another command holds it, it belongs to another user (files/ownership.py), or it can't be written.
     """
@@ -108,19 +108,19 @@ def sole_use(folder: Path, what: str, notify: Notify) -> Iterator[None]:
         yield
     finally:
         lock.release()
-        with contextlib.suppress(OSError):  # something is in it, or in one above it
+        with contextlib.suppress(OSError):  # it or a folder above it is not empty
             for place in missing:
                 place.rmdir()
 
 
 def share(path: Path) -> None:
-    """Share the lock `path` with other processes until this one has ended. Where the system refuses nobody waits for it."""
+    """Share the lock `path` with other processes until this one ends. If the system refuses, none waits for it."""
     with contextlib.suppress(OSError):
         fcntl.flock(open_to_write(path, os.O_RDWR | os.O_CREAT), fcntl.LOCK_SH | fcntl.LOCK_NB)
 
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
-    """Return when no process shares `path` any more. Raises UserError where one still does after `within_s`."""
+    """Return when no process shares `path` any more. Raises UserError if one still does after `within_s`."""
     with os.fdopen(open_to_write(path, os.O_RDWR | os.O_CREAT)) as file:
         if not _wait_for(file.fileno(), within_s):
             raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
@@ -128,14 +128,14 @@ def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN
 
 @contextlib.contextmanager
 def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
-    """Hold `path` for the moment that the block takes, once nobody else does. Who has it for `within_s` stands still: go on."""
+    """Hold `path` during a short block. Waits at most `within_s` for the holder, then goes on without the lock."""
     with os.fdopen(open_to_write(path, os.O_RDWR | os.O_CREAT)) as file:
         _wait_for(file.fileno(), within_s)
         yield
 
 
 def is_empty(folder: Path) -> bool:
-    """Return whether nothing but the lock is in a folder, or there is none."""
+    """Return whether a folder contains nothing but the lock, or does not exist."""
     return not folder.is_dir() or all(path.name == LOCK for path in folder.iterdir())
 
 
@@ -144,7 +144,7 @@ def _take(folder: Path, what: str, notify: Notify) -> Lock:
         ownership.check_way(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
         ownership.check_folder(folder, what, notify)
-        os.scandir(folder).close()  # who can't read it can't tell whether it is empty
+        os.scandir(folder).close()  # raises if the folder is unreadable: then it can't be called empty
         return Lock(folder / LOCK, f"{what} '{folder}'", notify)
     except (NotADirectoryError, FileExistsError) as error:
         raise UserError(f"{what} '{folder}' can't be made: a file is in the way") from error
@@ -153,7 +153,7 @@ def _take(folder: Path, what: str, notify: Notify) -> Lock:
 
 
 def _locked(path: Path, what: str, notify: Notify) -> int:
-    """A descriptor of the file, locked. Between opening and locking its last holder may have removed it."""
+    """Return a descriptor of the locked file. Its last holder may remove the file between opening and locking."""
     for _ in range(_TRIES):
         descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT)
         try:
@@ -176,12 +176,12 @@ def _locked(path: Path, what: str, notify: Notify) -> int:
 def _holder(path: Path) -> str:
     try:
         return str(read_json(path, Holder, _MOST_BYTES))
-    except (OSError, UserError):  # it has only just begun, or is just ending
+    except (OSError, UserError):  # the holder is just starting or ending
         return "another command"
 
 
 def _wait_for(descriptor: int, within_s: float) -> bool:
-    """Lock a file; False where others have it for longer than `within_s`. Where there are no locks nobody waits."""
+    """Lock a file. Return False if others hold it for longer than `within_s`, True at once where there are no locks."""
     deadline = time.monotonic() + within_s
     while True:
         try:

@@ -2,4 +2,4 @@
 
 
 class Malformed(ValueError):
-    """Content that is damaged, too large, or not what it has to be. The message is one clause without the file's name."""
+    """Content that is damaged, too large, or of the wrong kind. The message is one clause without the file's name."""

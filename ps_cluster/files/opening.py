@@ -1,4 +1,4 @@
-"""Open files that somebody else may have written."""
+"""Open files from untrusted writers."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ps_cluster.files.ownership import trusted
 
 
 def open_regular(path: Path) -> BinaryIO:
-    """Return a regular file, open for reading. A pipe or device is refused, not waited for.
+    """Return a regular file, open for reading. A pipe or device is refused without waiting for it.
 
     Raises:
       OSError: the system refused, or it is a folder.
-      Malformed: no regular file, or a link that another user made.
+      Malformed: not a regular file, or a link that another user made.
     """
     descriptor = _open(path)
     mode = os.fstat(descriptor).st_mode
@@ -34,7 +34,7 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
 
     Raises:
       OSError: the system refused.
-      Malformed: no regular file, more bytes, or a link that another user made.
+      Malformed: not a regular file, too large, or a link that another user made.
     """
     with open_regular(path) as file:
         content = file.read(most_bytes + 1)

@@ -1,8 +1,8 @@
-"""Look at whose a folder is before files in it are trusted or written.
+"""Check the owner of a folder before files in it are trusted or written.
 
-Refused is what another user of this machine could have prepared: a folder that belongs to somebody else, a way to it that leads
-through somebody else's link. Said is what only may be wrong: others may write to it too (the files of a container's volume
-often are so), or root works in what belongs to a user. What belongs to root is nobody else's: root can do everything anyway.
+Refused is what another user could have prepared: a folder of another user, or a path through another user's link.
+Reported is what may be wrong: other users may write to the folder (common for volumes of containers), or root works in
+a user's folder. Root's files are trusted: root can do everything anyway.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ Notify = Callable[[str], None]
 def unknown_owners(
     uid_map: Path = Path("/proc/self/uid_map"), overflow: Path = Path("/proc/sys/kernel/overflowuid")
 ) -> frozenset[int]:
-    """The id that stands for everybody whom a user namespace does not know, root outside included, where this is one.
+    """Return the id that stands for all users unknown to this user namespace, outer root included; empty outside one.
 
-    A task in the private network of its run is in one, and sees what belongs to root so. The launcher, which is not, has
-    looked at the run directory before.
+    A task in the private network of its run is in a user namespace and sees root's files with that id. The launcher is
+    in none, and has checked the run directory before.
     """
     try:
         whole = uid_map.read_text().split() == ["0", "0", str(2**32 - 1)]
@@ -38,18 +38,18 @@ _UNKNOWN = unknown_owners()
 
 
 class Foreign(UserError):
-    """A file or folder of another user, or one reached through a link that another user made."""
+    """A file or folder of another user, or one reached through another user's link."""
 
 
 def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = None) -> None:
-    """Refuse a folder that is another user's, and say where others may write. One that is not there yet has only its way.
+    """Refuse a folder of another user; report where others may write. For a missing folder only the path is checked.
 
     Args:
       what: the kind of folder, for the message: "run directory".
-      notify: gets one line for each thing that is said.
-      user: id of the one who works; None: of this process.
+      notify: gets one line for each report.
+      user: id of the user who works in it; None: that of this process.
     Raises:
-      Foreign: it belongs to another user, or the way there leads through a link that another user made.
+      Foreign: it belongs to another user, or the path to it leads through another user's link.
     """
     user = os.geteuid() if user is None else user
     check_way(folder, what, user=user)
@@ -60,7 +60,7 @@ def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = 
 
 
 def check_way(folder: Path, what: str, *, user: int | None = None) -> None:
-    """Refuse a folder whose way leads through a link that another user made, so before anything is made there."""
+    """Refuse a folder whose path leads through another user's link, before anything is made there."""
     user = os.geteuid() if user is None else user
     for link in _links(folder.absolute(), set()):
         owner = os.lstat(link).st_uid
@@ -72,18 +72,18 @@ def check_way(folder: Path, what: str, *, user: int | None = None) -> None:
 
 
 def is_foreign(path: Path, *, user: int | None = None) -> bool:
-    """Return whether `path` belongs to a user whose files are not to be trusted, or is a link of one; for root: never."""
+    """Return whether `path` belongs to an untrusted user or is such a user's link. For root: never."""
     user = os.geteuid() if user is None else user
     return user != 0 and not {os.stat(path).st_uid, os.lstat(path).st_uid} <= trusted(user)
 
 
 def trusted(user: int) -> frozenset[int]:
-    """The owners that `user` trusts: himself and root."""
+    """Return the owners that `user` trusts: the user and root."""
     return _UNKNOWN | {0, user}
 
 
 def refuse_foreign(path: Path) -> None:
-    """Raise Foreign where a file or folder that is about to be trusted belongs to another user."""
+    """Raise Foreign if a file or folder that is about to be trusted belongs to another user."""
     if is_foreign(path):
         raise Foreign(
             f"'{path}' belongs to {name_of(os.stat(path).st_uid)}: copy what you trust into a folder of yours"
@@ -91,7 +91,7 @@ def refuse_foreign(path: Path) -> None:
 
 
 def name_of(user: int) -> str:
-    """`user alice (uid 1000)`."""
+    """Return e.g. `user alice (uid 1000)`."""
     try:
         return f"user {pwd.getpwuid(user).pw_name} (uid {user})"
     except KeyError:
@@ -109,7 +109,7 @@ def _check_owner(folder: Path, what: str, notify: Notify, user: int) -> None:
 
 
 def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
-    """The links on the way to an absolute path, those behind links included."""
+    """Yield the links on an absolute path, including those behind links."""
     for place in (*reversed(path.parents), path):
         if place not in seen and os.path.islink(place):
             seen.add(place)
@@ -118,9 +118,9 @@ def _links(path: Path, seen: set[Path]) -> Iterator[Path]:
 
 
 def _open_to_others(folder: Path) -> Iterator[str]:
-    """What others may do to a folder: write into it, or put another in the place of it or of one above it."""
+    """Yield what others may do to a folder: write into it, or replace it or a folder above it."""
     for place in (folder, *folder.parents):
-        if not os.path.exists(place):  # or it is out of reach: whoever opens it is told
+        if not os.path.exists(place):  # missing or out of reach: opening it will tell
             continue
         status = os.stat(place)
         sticky = status.st_mode & stat.S_ISVTX
@@ -131,7 +131,7 @@ def _open_to_others(folder: Path) -> Iterator[str]:
 
 
 def _is_private(status: os.stat_result) -> bool:
-    """Return whether the group is the owner's own: many systems give each user one of the same name."""
+    """Return whether the group is the owner's own. Many systems give each user a group of the same name."""
     try:
         return pwd.getpwuid(status.st_uid).pw_name == grp.getgrgid(status.st_gid).gr_name
     except KeyError:

@@ -1,4 +1,4 @@
-"""Find out, before any work is done, whether its result can be written."""
+"""Check, before any work is done, that its result can be written."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 
 from ps_cluster.files.malformed import Malformed
 
-LONGEST_NAME = 200  # bytes; systems take 255, and a file is written beside its name first
-LONGEST_PATH = 3000  # bytes; systems take 4,096, and a run has its files below
+LONGEST_NAME = 200  # bytes; most systems allow 255, and a temporary name is longer
+LONGEST_PATH = 3000  # bytes; most systems allow 4,096, and a run's files are below it
 
 
 def check_file(path: Path) -> None:
-    """Raises Malformed where no file can be written at `path`; its folders may be missing. Leaves nothing behind."""
+    """Raise Malformed if no file can be written at `path`. Its folders may be missing. Leaves nothing behind."""
     try:
         _check_names(path)
         if path.is_dir():
@@ -26,7 +26,7 @@ def check_file(path: Path) -> None:
 
 
 def check_folder(path: Path) -> None:
-    """Raises Malformed where files can't be written into `path`, a folder that may be missing. Leaves nothing behind."""
+    """Raise Malformed if files can't be written into `path`, a folder that may be missing. Leaves nothing behind."""
     try:
         _check_names(path)
         _check_folder(path.absolute())
@@ -40,7 +40,7 @@ def _check_names(path: Path) -> None:
 
 
 def _check_folder(folder: Path) -> None:
-    """Make a file without a name in the nearest folder that is there: that a folder says it may be written is no proof."""
+    """Make an unnamed file in the nearest existing folder: its permissions alone prove nothing."""
     nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
     with tempfile.TemporaryFile(dir=nearest):
         pass

@@ -1,4 +1,4 @@
-"""Make text from anywhere safe to print as one line."""
+"""Make untrusted text safe to print as one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
 def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
     """Return `text` on one line of at most `most` characters, without control characters or terminal escapes.
 
-    Escapes, controls and the marks that turn the direction of writing become `?`; what is too long loses its middle.
+    Escapes, control characters and marks that change the direction of writing become `?`. Long text loses its middle.
     """
     clean = "".join(" " if character.isspace() else _printable(character) for character in text)
     line = " ".join(clean.split())
@@ -22,7 +22,7 @@ def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
 
 
 def printable(text: str) -> str:
-    """Return `text` with `?` for every control character, line breaks among them; what is harmless stays as it is."""
+    """Return `text` with `?` for every control character, including line breaks; other characters stay."""
     return text if text.isascii() and text.isprintable() else "".join(map(_printable, text))
 
 

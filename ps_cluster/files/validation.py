@@ -1,4 +1,4 @@
-"""Tell in one line what a model found wrong with its input."""
+"""Report in one line what a model found wrong with its input."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from ps_cluster.files.plain_text import one_line
 
-MOST_ERRORS = 10_000  # each that is looked at takes 1 KB
+MOST_ERRORS = 10_000  # most errors looked at; each takes 1 KB
 
 _short = reprlib.Repr()
 _short.maxlevel, _short.maxstring, _short.maxother = 2, 80, 80
@@ -33,7 +33,7 @@ def first_error(error: ValidationError, origin: str, known: str = "") -> str:
     reason = first["msg"].removeprefix("Value error, ")
     if first["type"] in ("model_type", "dict_type"):
         reason = "names with values are needed"
-    elif not field:  # settings that don't fit together, each named in the reason
+    elif not field:  # settings that don't fit together: the reason names each
         return f"{origin}: {reason}"
     where = f"{origin}: {field}" if field else origin
     return f"{where}: got {one_line(_short.repr(first['input']), 300)}: {reason}{more}"

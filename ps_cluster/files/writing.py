@@ -1,7 +1,7 @@
-"""Write files where somebody else could have put something in the way: never through a link, never half of a file.
+"""Write files safely where others may write too: never through a link, never half a file.
 
-A file that others read whole is written beside its place and renamed. The name beside it can't be foreseen, and for as long
-as the writer lives the file is locked: by that, and by nothing in its name, what a killed writer left is known.
+A file that others read whole is written beside its place and renamed. Its temporary name is random. The writer keeps it
+locked, so an unlocked one was left by a killed writer. The name alone proves nothing.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from typing import IO, Any, BinaryIO
 from ps_cluster.files.ownership import trusted
 
 _MODE = 0o644
-_SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused, not waited for
+_SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused without waiting for it
 _TRIES = 100
 
 
 def write_whole(path: Path, content: str | bytes) -> None:
-    """Write beside `path`, flush to the disk and rename: readers see the old file or the new one, never a part."""
+    """Write beside `path`, flush to the disk and rename: readers see the old or the new file, never a part."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with create_beside(path) as file:
         file.write(content.encode() if isinstance(content, str) else content)
@@ -38,7 +38,7 @@ def write_json(path: Path, value: Any) -> None:
 
 @contextlib.contextmanager
 def create_beside(path: Path, encoding: str | None = None) -> Iterator[IO[Any]]:
-    """Yield a new file that becomes `path` where the block ends well, and goes away where it does not.
+    """Yield a new file that becomes `path` if the block ends well, and is removed otherwise.
 
     Args:
       encoding: of a text file; None for a file of bytes.
@@ -55,9 +55,9 @@ def create_beside(path: Path, encoding: str | None = None) -> Iterator[IO[Any]]:
 
 
 def remove_leftovers(directory: Path, pattern: str) -> None:
-    """Remove what writers left that were killed while they wrote a file of a name that fits `pattern`."""
+    """Remove the files of killed writers that fit `pattern`."""
     for left_over in directory.glob(f".{pattern}.*.tmp"):
-        with contextlib.suppress(OSError):  # somebody writes it, it went away, or it is none of ours
+        with contextlib.suppress(OSError):  # locked by a writer, gone, or not ours
             descriptor = os.open(left_over, os.O_WRONLY | _SAFELY)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -67,7 +67,7 @@ def remove_leftovers(directory: Path, pattern: str) -> None:
 
 
 def open_append(path: Path) -> BinaryIO:
-    """Open a file to add to its end; make it where there is none. Errors as of `open_to_write`."""
+    """Open a file for appending; make it if missing. Errors as in `open_to_write`."""
     return os.fdopen(open_to_write(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT), "ab")
 
 
@@ -75,8 +75,8 @@ def open_to_write(path: Path, flags: int) -> int:
     """Return a descriptor of a regular file, opened with `flags` and not inherited by other programs.
 
     Raises:
-      OSError: the system refuses; or the file is a link or no regular file, has a second name elsewhere, or belongs to
-        another user. Root may write into what belongs to others, and what belongs to root is nobody else's.
+      OSError: the system refuses; or the file is a link or not a regular file, has a second hard link, or belongs to
+        another user. Root may write to files of others, and files of root are nobody else's.
     """
     try:
         descriptor = os.open(path, flags | _SAFELY, _MODE)
@@ -91,7 +91,7 @@ def open_to_write(path: Path, flags: int) -> int:
 
 
 def is_at(descriptor: int, path: Path) -> bool:
-    """Return whether an open file is the one at `path`: somebody may have removed it, and made another."""
+    """Return whether an open file is still the one at `path`: it may have been removed and made anew."""
     try:
         return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
@@ -113,7 +113,7 @@ def _refusal(path: Path, reason: str) -> OSError:
 
 
 def _new_beside(path: Path) -> tuple[Path, int]:
-    """A new file beside `path`, locked, and its descriptor."""
+    """Return a new, locked file beside `path`, and its descriptor."""
     for _ in range(_TRIES):
         beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
         descriptor = open_to_write(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
@@ -124,11 +124,11 @@ def _new_beside(path: Path) -> tuple[Path, int]:
 
 
 def _lock_new(descriptor: int, path: Path) -> bool:
-    """Lock a file just made; False where `remove_leftovers` took it for one of a killed writer before it was locked."""
+    """Lock a new file. Return False if `remove_leftovers` removed it, as a killed writer's, before it was locked."""
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
-    except OSError:  # a file system without locks: nobody else can lock it either, and it is left alone
+    except OSError:  # no locks in this file system: others can't lock it either, so they leave it alone
         return True
     return is_at(descriptor, path)

@@ -1,7 +1,7 @@
-"""Read and write YAML: bounded, without what makes a short file large, and with values that are what they look like.
+"""Read and write YAML: bounded, without features that expand short files, and with values that are what they look like.
 
-The values are those of YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema) in decimal: `1e-3` is a number,
-and `off`, `2024-01-01` are text. What other versions of YAML take for another number, such as `010`, is refused.
+Values follow YAML 1.2's core schema (https://yaml.org/spec/1.2.2/#103-core-schema) in decimal: `1e-3` is a number;
+`off` and `2024-01-01` are text. What other YAML versions read as another number, such as `010`, is refused.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ps_cluster.files import plain_numbers
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import read_bytes
 
-MOST_BYTES = 2**16  # PyYAML takes up to 2 s for them; the longest file that is shipped has 5,000
+MOST_BYTES = 2**16  # PyYAML takes up to 2 s for them; the longest shipped file has 5,000
 MOST_LEVELS = 20
 
 _WORDS = {"": None, "~": None} | {
@@ -32,15 +32,15 @@ _DOUBTFUL = re.compile(
 )
 _AROUND = (yaml.StreamStartEvent, yaml.StreamEndEvent, yaml.DocumentStartEvent, yaml.DocumentEndEvent)
 
-Event = Any  # a yaml.Event: which attributes it has, its class says
+Event = Any  # a yaml.Event; its class decides which attributes it has
 Events = Iterator[Event]
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
-    """Return the sections of a YAML file; those of an empty one are none.
+    """Return the sections of a YAML file; an empty file has none.
 
     Raises:
-      UserError: it can't be read, or is refused by `parse_yaml`; one line that names the file and, if it can, the line.
+      UserError: it can't be read, or `parse_yaml` refuses it; one line that names the file and, if known, the line.
     """
     try:
         content = parse_yaml(read_bytes(path, MOST_BYTES))
@@ -61,8 +61,8 @@ def parse_yaml(text: bytes | str) -> Any:
     """Return the value of a YAML text: dict, list, str, int, float, bool or None.
 
     Raises:
-      Malformed: not YAML, too long, too deep, more than one document, a key twice in one mapping or a key that is no text, an
-        anchor, alias, merge key or tag, or a number that is too long or that others read as another one.
+      Malformed: not YAML, too long, too deep, more than one document, a key twice in one mapping, a key that is not
+        text, an anchor, alias, merge key or tag, or a number that is too long or that other versions read differently.
     """
     if len(text) > MOST_BYTES:
         raise Malformed(f"has more than {MOST_BYTES:,} bytes")
@@ -78,7 +78,7 @@ def parse_yaml(text: bytes | str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Return YAML from which `parse_yaml` reads the same value."""
+    """Return YAML that `parse_yaml` reads as the same value."""
     return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
 
 
@@ -87,7 +87,7 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
-        """Quote what would be read as something else than text."""
+        """Quote text that would be read as another type."""
         return self.represent_scalar("tag:yaml.org,2002:str", text, None if _is_plain_text(text) else "'")
 
 
@@ -113,7 +113,7 @@ def _document(events: Events) -> Any:
 
 
 def _value(event: Event, events: Events, levels: int) -> Any:
-    """Build what begins with `event`. Nothing is built of an alias, so a file never becomes larger than it is."""
+    """Return the value that begins with `event`. Aliases are refused, so the value can't be larger than the file."""
     if isinstance(event, yaml.AliasEvent) or event.anchor:
         raise _at(event, "anchors and aliases (&, *) are not read: write the value itself")
     if event.tag:
@@ -158,7 +158,7 @@ def _scalar(event: yaml.ScalarEvent) -> Any:
 
 
 def _plain(text: str) -> Any:
-    """Return the value of a scalar without quotes."""
+    """Return the value of an unquoted scalar."""
     if text in _WORDS:
         return _WORDS[text]
     if _NOT_FINITE.fullmatch(text):
@@ -177,7 +177,7 @@ def _at(event: Event, problem: str) -> Malformed:
 
 
 def _reason(error: Exception) -> str:
-    """Return the parser's reason without the piece of the file that it quotes."""
+    """Return the parser's reason without the quoted piece of the file."""
     mark = getattr(error, "problem_mark", None)
     reason = getattr(error, "problem", None) or getattr(error, "reason", None) or str(error)
     return f"line {mark.line + 1}: {reason}" if mark else reason

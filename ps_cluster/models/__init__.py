@@ -1,1 +1,1 @@
-"""The networks and how their weights lie in one flat vector."""
+"""The networks, and the layout of their weights in one flat vector."""

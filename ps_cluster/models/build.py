@@ -8,18 +8,18 @@ import numpy as np
 from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.networks import NETWORKS, NetworkSettings
 
-EXAMPLES = 2000  # that initial weights may be made from
+EXAMPLES = 2000  # most examples that initial weights are computed from
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
 def build(settings: NetworkSettings, outputs: int, *, seed: int, examples: np.ndarray | None = None) -> keras.Model:
-    """Return a network with its initial weights, which are a function of `seed` and of the examples.
+    """Return a network with its initial weights, which depend only on `seed` and the examples.
 
     Args:
-      settings: with precision "float32", or "bfloat16" to compute in it; variables stay float32.
-      outputs: how many numbers the network gives for an example.
-      examples: [N, ...] raw training examples, of which the first `EXAMPLES` may be looked at; None where the weights are
-        loaded next.
+      settings: precision "float32", or "bfloat16" to compute in bfloat16; variables stay float32.
+      outputs: numbers that the network returns for an example.
+      examples: raw training examples [N, ...], of which the first `EXAMPLES` may be used; None if the
+        weights are loaded next.
     """
     network = NETWORKS[settings.name]
     before = keras.config.dtype_policy()

@@ -1,4 +1,4 @@
-"""How the variables of a network lie in one flat vector, and a network as a pure function of such vectors."""
+"""Lay out the variables of a network in one flat vector, and run a network as a pure function of such vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ps_cluster.models.fused import with_fused_layers
 
 @dataclass(frozen=True)
 class FlatLayout:
-    """Variables end to end, in order: the path and the shape of each."""
+    """The paths and shapes of variables that lie end to end, in order."""
 
     paths: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
@@ -34,21 +34,21 @@ class FlatLayout:
         return sum(self.sizes)
 
     def split(self, vector: tf.Tensor) -> list[tf.Tensor]:
-        """The variables' tensors out of `vector [length]`, in its dtype."""
+        """Return the variables' tensors from `vector [length]`, in its dtype."""
         if not self.shapes:
             return []
         return [tf.reshape(part, shape) for part, shape in zip(tf.split(vector, self.sizes), self.shapes)]
 
     def join(self, tensors: Sequence[tf.Tensor]) -> tf.Tensor:
-        """float32 [length]: the reverse of `split`."""
+        """Return float32 [length]: the reverse of `split`."""
         if not tensors:
             return tf.zeros([0])
         return tf.concat([tf.reshape(tf.cast(t, tf.float32), [-1]) for t in tensors], axis=0)
 
     def factors(self, rules: Iterable[tuple[str, float]]) -> np.ndarray:
-        """float32 [length]: for each weight the factor of the first pattern found in its variable's path, else 1.
+        """Return float32 [length]: for each weight the factor of the first pattern in its variable's path, else 1.
 
-        In a pattern `?` is any character, and `*` any number of them.
+        In a pattern, `?` is any character and `*` any number of them.
         """
         rules = [(f"*{pattern}*", factor) for pattern, factor in rules]
         chosen = [next((factor for glob, factor in rules if fnmatchcase(path, glob)), 1.0) for path in self.paths]
@@ -56,14 +56,14 @@ class FlatLayout:
 
 
 def statistics_of(model: keras.Model) -> list[keras.Variable]:
-    """The non-trainable float variables (BatchNorm's moving statistics)."""
+    """Return the non-trainable float variables (BatchNorm's moving statistics)."""
     return [v for v in model.non_trainable_variables if v.dtype == "float32"]
 
 
 def kept_shares(model: keras.Model) -> np.ndarray:
     """Return float32 [m]: the share of each statistic's old value that a batch in training mode keeps.
 
-    That is its layer's momentum for the moving mean and variance of a BatchNormalization, and 1 for any other variable.
+    That is the layer's momentum for moving mean and variance of a BatchNormalization, and 1 for any other variable.
     """
     momenta = {
         id(variable): layer.momentum
@@ -84,12 +84,12 @@ def _layers_in(layer: keras.Layer) -> Iterator[keras.Layer]:
 
 
 def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
-    """float32 [sum of sizes]: the values of the variables, end to end."""
+    """Return float32 [sum of sizes]: the values of the variables, end to end."""
     return np.concatenate([np.zeros(0, np.float32), *(np.asarray(v.value).ravel() for v in variables)])
 
 
 def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray) -> None:
-    """Puts flat vectors into a model's variables.
+    """Copy flat vectors into a model's variables.
 
     Raises:
       ValueError: a vector's length is not that of the model's variables.
@@ -106,10 +106,10 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray) -> N
 
 
 class FlatNetwork:
-    """A Keras model as a pure function of flat vectors; its own variables are never read or written.
+    """A Keras model as a pure function of flat vectors. Its own variables are never read or written.
 
-    A batch moves the statistics s to `keep` s + fresh, elementwise. What is fresh comes from the batch alone, so it can be
-    applied to other statistics than those that the step was given.
+    A batch changes the statistics s to `keep` * s + fresh, elementwise. The fresh part depends on the batch alone, so
+    it can be applied to other statistics than those that the step was given.
 
     Attributes:
       keep: float32 [m], see `kept_shares`.
@@ -124,14 +124,14 @@ class FlatNetwork:
     def scores(
         self, weights: tf.Tensor, statistics: tf.Tensor, images: tf.Tensor, random_state: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
-        """The forward pass in training mode.
+        """Run the forward pass in training mode.
 
         Args:
           weights: [n] in any float dtype.
           statistics: float32 [m].
           images: [B, 32, 32, 3], pixels 0..255.
-          random_state: int32 [2], what dropout and the like draw from. Keras keeps it in a variable of the layer, which
-            would depend on who ran which step before; given from outside it can come from the step id.
+          random_state: int32 [2], seed of dropout and the like. Keras keeps it in a variable of the layer, which would
+            depend on who ran which step before; passed in, it can be computed from the step id.
         Returns:
           (scores float32 [B, classes], fresh statistics float32 [m]: the new ones less `keep` times those given)
         """

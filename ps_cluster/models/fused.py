@@ -1,8 +1,8 @@
-"""Parts of a network that are quicker than Keras's own, and are the same functions.
+"""Layers that compute the same as Keras's, faster.
 
-Keras 3 builds batch normalisation out of single operations in float32, TensorFlow GELU and SiLU out of single operations in
-the dtype of their input, and oneDNN's kernel for the gradient of a convolution's filters in bfloat16 does half of the work a
-second that its others do (measured without AMX). docs/notebook.md says what these take.
+Keras 3 builds batch normalisation of single operations in float32; TensorFlow builds GELU and SiLU of single operations
+in the dtype of their input; and oneDNN's bfloat16 kernel for the gradient of a convolution's filters runs at half the
+speed of its others (measured without AMX). docs/notebook.md has the times.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from functools import cache
 import keras
 import tensorflow as tf
 
-CHEAP_ACTIVATIONS = ("linear", "relu")  # one operation as they are
-WIDE = 256  # channels; with 64 the copies cost what the products win
+CHEAP_ACTIVATIONS = ("linear", "relu")  # one operation already
+WIDE = 256  # channels; with 64 the copies cost as much as the products gain
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
-    """A copy of `model` to compute with, with weights of its own. Save the original: plain Keras can't load the copy."""
+    """Return a copy of `model`, with its own weights, to compute with. Save the original: Keras can't load the copy."""
 
     def clone(layer: keras.Layer) -> keras.Layer:
         return _fused_type(layer).from_config(layer.get_config())
@@ -46,7 +46,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """`inputs`: [B, height, width, channels] in the layer's compute dtype, as is the result."""
+        """Return `inputs` [B, height, width, channels] normalised, in the layer's compute dtype."""
         channels = inputs.shape[-1]
         normalised, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=inputs,
@@ -61,7 +61,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
         if training:
             values = tf.cast(tf.size(inputs) // channels, tf.float32)
             self._move(self.moving_mean, mean)
-            self._move(self.moving_variance, variance * (values - 1) / values)  # the kernel's is that of a sample
+            self._move(self.moving_variance, variance * (values - 1) / values)  # the kernel returns a sample variance
         return normalised
 
     def _value(self, variable: keras.Variable) -> tf.Tensor:
@@ -72,20 +72,20 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
 
 class CompiledActivation(keras.layers.Activation):
-    """`keras.layers.Activation`, by XLA: one loop there and one back, computed in float32."""
+    """`keras.layers.Activation`, compiled by XLA to one loop forward and one backward, in float32."""
 
     def __init__(self, activation: Callable, **options):
         super().__init__(activation, **options)
         self._compiled = compiled(self.activation)
 
     def call(self, inputs: tf.Tensor) -> tf.Tensor:
-        """`inputs`: any shape, in the layer's compute dtype, as is the result."""
+        """Return the activation of `inputs`, of any shape, in the layer's compute dtype."""
         return self._compiled(inputs)
 
 
-@cache  # layers of equal shape share what is compiled
+@cache  # layers of equal shape share the compiled code
 def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor], tf.Tensor]:
-    """`function`, which is of each value by itself, with the forward and the backward pass each compiled into one loop."""
+    """Return an elementwise `function` with its forward and its backward pass each compiled into one loop."""
 
     def in_float32(x: tf.Tensor) -> tf.Tensor:
         return tf.cast(function(tf.cast(x, tf.float32)), x.dtype)
@@ -107,10 +107,10 @@ def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
 
 
 class WideConvolution(keras.layers.Conv2D):
-    """`keras.layers.Conv2D` with stride 1 and "same" padding, whose kernel's gradient is made of products of matrices."""
+    """`keras.layers.Conv2D` with stride 1 and "same" padding, whose kernel gradient is computed by matrix products."""
 
     def convolution_op(self, inputs: tf.Tensor, kernel: keras.Variable) -> tf.Tensor:
-        """`inputs`: [B, height, width, channels] in the layer's compute dtype, as is the result."""
+        """Return the convolution of `inputs` [B, height, width, channels], in the layer's compute dtype."""
         return _convolution(inputs, tf.cast(tf.convert_to_tensor(kernel), inputs.dtype))
 
 
@@ -126,15 +126,15 @@ def _convolution(images: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Calla
 
 
 def kernel_gradient(images: tf.Tensor, upstream: tf.Tensor, shape: Sequence[int]) -> tf.Tensor:
-    """The gradient of the kernel of a "same" convolution with stride 1 and odd kernel sizes.
+    """Return the kernel gradient of a "same" convolution with stride 1 and odd kernel sizes.
 
-    For each row of the kernel a product of two matrices over all pixels of the batch: `images`, shifted by each of the row's
-    columns and laid side by side, and `upstream`. With the height as the first axis, the pixels under one row of the kernel
-    are one piece of memory, so that no product needs a copy of its own.
+    For each row of the kernel it takes one matrix product over all pixels of the batch: `images`, shifted by each of
+    the row's columns and laid side by side, times `upstream`. With the height as the first axis, the pixels under one
+    row of the kernel are contiguous in memory, so no product needs its own copy.
 
     Args:
-      images: [B, height, width, channels], what the convolution was given.
-      upstream: [B, height, width, filters], the gradient of what came out, in the same dtype.
+      images: [B, height, width, channels], the input of the convolution.
+      upstream: [B, height, width, filters], the gradient of its output, in the same dtype.
       shape: (rows, columns, channels, filters)
     """
     rows, columns, channels, filters = shape

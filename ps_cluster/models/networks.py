@@ -1,7 +1,6 @@
-"""The networks, by name. Each is a plain Keras model that takes raw pixels, so what is saved needs no code of ours to load.
+"""The networks, by name. Each is a plain Keras model of raw pixels, so a saved one loads without this code.
 
-Pooling comes before the activation: the maximum of what ReLU leaves is what ReLU leaves of the maximum, and ReLU has a
-quarter of the values to look at.
+Pooling comes before the activation: ReLU of the maximum is the maximum of ReLU, for a quarter of the values.
 """
 
 from __future__ import annotations
@@ -17,8 +16,8 @@ IMAGE_SHAPE = (32, 32, 3)
 
 
 def _pixels() -> list:
-    """Input `[B, 32, 32, 3]`, 0..255, and its normalisation to zero mean and unit variance a channel, in float32."""
-    row = IMAGE_SHAPE[1]  # TensorFlow spreads a row of 96 values over an image several times as fast as one of 3
+    """Return the input `[B, 32, 32, 3]`, 0..255, and its float32 normalisation per channel to mean 0 and variance 1."""
+    row = IMAGE_SHAPE[1]  # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3
     return [
         keras.Input(IMAGE_SHAPE, name="pixels"),
         keras.layers.Rescaling(
@@ -31,7 +30,7 @@ def _pixels() -> list:
 
 
 def _logits(classes: int) -> list:
-    """The dense layer of class scores, always returned as float32."""
+    """Return the dense layer of class scores, always in float32."""
     return [
         keras.layers.Dense(classes, name="logits"),
         keras.layers.Activation("linear", dtype="float32", name="scores"),
@@ -39,7 +38,7 @@ def _logits(classes: int) -> list:
 
 
 def tutorial_cnn(classes: int, settings: Any) -> keras.Model:
-    """The CNN of the TensorFlow CIFAR-10 tutorial (https://www.tensorflow.org/tutorials/images/cnn): 0.12 M parameters."""
+    """Return the CNN of https://www.tensorflow.org/tutorials/images/cnn (CIFAR-10 tutorial): 0.12 M parameters."""
     activation = settings.activation
     layers = keras.layers
     return keras.Sequential(
@@ -61,7 +60,7 @@ def tutorial_cnn(classes: int, settings: Any) -> keras.Model:
 
 
 def cifar_tf_cnn(classes: int, settings: Any) -> keras.Model:
-    """Two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512: 2.2 M parameters."""
+    """Return two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512: 2.2 M parameters."""
     activation = settings.activation
     layers = keras.layers
     return keras.Sequential(
@@ -94,7 +93,7 @@ def _residual(x, filters: int, stride: int, activation: str, name: str):
 
 
 def resnet_small(classes: int, settings: Any) -> keras.Model:
-    """A ResNet-14 for CIFAR (He et al. 2015, section 4.2, n = 2; 1x1 projections as shortcuts): 0.18 M parameters."""
+    """Return a ResNet-14 for CIFAR (He et al. 2015, section 4.2, n = 2; 1x1 projections): 0.18 M parameters."""
     activation = settings.activation
     layers = keras.layers
     pixels, normalise = _pixels()
@@ -113,9 +112,9 @@ def resnet_small(classes: int, settings: Any) -> keras.Model:
 
 
 def airbench(classes: int, settings: Any) -> keras.Model:
-    """The network of airbench (Jordan 2024, arXiv:2404.00498, section 3): about 2.0 M parameters.
+    """Return the network of airbench (Jordan 2024, arXiv:2404.00498, section 3): about 2.0 M parameters.
 
-    A 2x2 whitening convolution, then three groups of convolution, pooling, normalisation, activation, convolution,
+    A 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation, convolution,
     normalisation, activation; a 3x3 max pooling; a dense layer without bias whose output is divided by 9. The moving
     statistics forget more slowly than the paper's (0.6 for a batch of 1,024): a worker's batch is a fraction of that.
     """
@@ -141,14 +140,14 @@ def airbench(classes: int, settings: Any) -> keras.Model:
 
 
 def initialise_airbench(model: keras.Model, images: np.ndarray | None) -> None:
-    """Set airbench's initial weights: the partial identities, and the whitening convolution from uint8 [N, 32, 32, 3]."""
+    """Set airbench's initial weights: partial identities, and the whitening convolution from uint8 [N, 32, 32, 3]."""
     _make_partial_identity(model)
     if images is not None:
         _whiten(model, images)
 
 
 def _make_partial_identity(model: keras.Model) -> None:
-    """The first `in` filters of each 3x3 convolution pass their input through (Dirac initialisation; Jordan 2024, 3.3)."""
+    """Make the first `in` filters of each 3x3 convolution pass their input through (Dirac; Jordan 2024, 3.3)."""
     for layer in model.layers:
         if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
             kernel = np.array(layer.kernel)
@@ -159,7 +158,7 @@ def _make_partial_identity(model: keras.Model) -> None:
 
 
 def _whiten(model: keras.Model, images: np.ndarray) -> None:
-    """Sets the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2)."""
+    """Set the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2)."""
     layer = model.get_layer("whiten")
     normalised = (images - np.array(PIXEL_MEAN, np.float32)) / np.array(PIXEL_STD, np.float32)
     patches = np.lib.stride_tricks.sliding_window_view(normalised, (2, 2), axis=(1, 2))  # [N, 31, 31, 3, 2, 2]

@@ -1,1 +1,1 @@
-"""What a run shows: to a person while it goes on and when it is over, to programs, to TensorBoard."""
+"""Report a run: to a person while it goes on and at its end, to programs, and to TensorBoard."""

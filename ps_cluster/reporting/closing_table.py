@@ -1,4 +1,4 @@
-"""What a person sees when a run is over, out of summary.json and the run directory; no TensorFlow."""
+"""Print the end of a run for a person, from summary.json and the run directory. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from ps_cluster.training import checkpoints
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
-WIDE = 80  # columns from which on there is room for addresses
+WIDE = 80  # columns from which addresses have room
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
 Json = Mapping[str, Any]
 
 
 def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> None:
-    """Outcome, numbers, the evidence that several processes did the work, and where everything lies."""
+    """Print the outcome, numbers, evidence that several processes did the work, and where the files are."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
@@ -39,12 +39,12 @@ def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> Non
         console.print(f" {evidence(summary)}", style="bold", highlight=False)
     console.print()
     for line in (*_places(run_dir), *_next_commands(summary, run_dir)):
-        # One unbroken line each, whatever the width: these are to be copied.
+        # Each is one unbroken line at any width, so that it can be copied.
         console.print(line, soft_wrap=True, highlight=False)
 
 
 def evidence(summary: Json) -> str:
-    """`3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
+    """Return `3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
     count, workers = summary["worker_processes"], len(summary["workers"])
     restarts = sum(worker["restarts"] for worker in summary["workers"])
     again = f", {restarts} started again" if restarts else ""
@@ -58,7 +58,7 @@ def _plural(count: int, noun: str, ending: str = "s") -> str:
 
 
 def histogram_bars(histogram: Mapping[str, int]) -> str:
-    """A bar for each staleness from 0 to the highest, e.g. `▁█▄▁`; several to a bar where there are too many."""
+    """Return a bar for each staleness from 0 to the highest, e.g. `▁█▄▁`; wide ranges share bars."""
     counts = {int(value): count for value, count in histogram.items()}
     if not counts:
         return ""
@@ -66,7 +66,7 @@ def histogram_bars(histogram: Mapping[str, int]) -> str:
     sums = [0] * (max(counts) // per_bar + 1)
     for value, count in counts.items():
         sums[value // per_bar] += count
-    # An empty bar is a space; the smallest count still shows.
+    # A count of 0 is a space; the smallest other count still shows.
     return "".join(BARS[round(n / max(sums) * (len(BARS) - 1))] if n else " " for n in sums)
 
 
@@ -94,7 +94,7 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
         yield "proof", _proof(summary["proof"])
     if summary["gradients"]["dropped"]:
         yield "gradients", _gradients(summary["gradients"])
-    if summary["parameter_servers"]:  # without any, all gradients are of the newest parameters
+    if summary["parameter_servers"]:  # without them all gradients are of the newest parameters
         yield "staleness", _staleness(summary["staleness"])
 
 
@@ -107,7 +107,7 @@ def _data(summary: Json) -> Text:
 
 
 def _accuracy(evaluation: Json, last_step: int) -> Text:
-    """Say which step the score is of, and where that is not the last one."""
+    """Return the accuracy and its step; a step before the last one is pointed out."""
     if evaluation["test_accuracy"] is None:
         return Text("not measured: no checkpoint was scored", "yellow")
     text = Text(f"{evaluation['test_accuracy']:.2%}", "bold") + Text(f" at step {evaluation['step']:,}", "default")
@@ -133,7 +133,7 @@ def _ledger(updates: Json) -> Text:
 
 
 def _time(summary: Json) -> str:
-    """Say the seconds of the training, and those of the command: where the run was resumed, on a line of their own."""
+    """Return the seconds of training and of the command; for a resumed run on separate lines."""
     training = f"{number(summary['train_seconds'], '.1f')} s training"
     command = (
         f"{number(summary['startup_seconds'], '.1f')} s start-up · {number(summary['wall_seconds'], '.1f')} s in all"
@@ -145,7 +145,7 @@ def _time(summary: Json) -> str:
 
 
 def _in_vain(summary: Json) -> str:
-    """Say what faults took of the training time; nothing where there was none."""
+    """Return the training time lost to faults; empty if none."""
     rolled_back, interrupted = summary["rolled_back_seconds"], summary["interrupted_seconds"]
     if not rolled_back and not interrupted:
         return ""
@@ -156,7 +156,7 @@ def _in_vain(summary: Json) -> str:
 
 
 def _proof(proof: Json) -> Text:
-    """Say that the four counts of each slice agree, or the first thing that does not."""
+    """Return the proof as text: the four counts of each slice agree, or the first disagreement."""
     if not proof["holds"]:
         return Text(f"FAILS: {proof['problems'][0]}", "bold red")
     rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])
@@ -206,7 +206,7 @@ def _places(run_dir: RunDir) -> Iterator[str]:
 
 
 def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
-    """Name the commands that finish what this one has left."""
+    """Yield the commands that finish what this run left open."""
     root = shlex.quote(str(run_dir.root))
     if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
         yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}"
@@ -215,7 +215,7 @@ def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
 
 
 def _last_checkpoint(run_dir: RunDir) -> int:
-    """Return the step at which training ended with a checkpoint; 0 where it did not."""
+    """Return the step of the last checkpoint of a finished training; 0 where training has not finished with one."""
     try:
         ended = checkpoints.ended(run_dir.checkpoints)
     except checkpoints.CheckpointError:

@@ -1,4 +1,4 @@
-"""The state of a run as its files tell it, and that state drawn or put into a line. No TensorFlow, no clock, no output."""
+"""Keep the state of a run as its files tell it; draw it or format it as a line. No TensorFlow, clock or output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ Row = dict[str, Any]
 
 @dataclass
 class RunState:
-    """The newest of everything that was told about a run."""
+    """The newest values of everything reported about a run."""
 
     config: RunConfig
     run_dir: RunDir
@@ -52,7 +52,7 @@ class RunState:
 
     @property
     def seconds_left(self) -> float | None:
-        """At the speed of the last seconds; None while there is none."""
+        """Seconds left at the speed of the last seconds; None while no speed is known."""
         speed = self.row.get("examples_per_second")
         if not speed:
             return None
@@ -61,7 +61,7 @@ class RunState:
     def score(self, row: EvaluationRow) -> None:
         if self.best_score is None or merit(row) > merit(self.best_score):
             self.best_score = row
-        self.last_score = row  # last: the view may be drawn by another thread at any moment
+        self.last_score = row  # set last, since another thread may draw the view at any moment
 
 
 def headline(state: RunState) -> str:
@@ -71,7 +71,7 @@ def headline(state: RunState) -> str:
 
 
 def progress_line(state: RunState) -> str:
-    """Everything of a row of progress in a line, for logs."""
+    """Return a row of progress as a line for logs."""
     share = f"{state.applied:,}/{state.total:,} updates ({state.applied / state.total:.0%})"
     return " · ".join((state.phase, share, *_numbers(state), *_time_left(state)))
 
@@ -83,7 +83,7 @@ def score_line(row: EvaluationRow) -> str:
 
 
 def draw(state: RunState, width: int, seconds: float) -> Group:
-    """The live view.
+    """Return the live view.
 
     Args:
       width: columns of the terminal.
@@ -102,7 +102,7 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
 
 
 def clock(seconds: float) -> str:
-    """Seconds as `m:ss` or `h:mm:ss`."""
+    """Return seconds as `m:ss` or `h:mm:ss`."""
     minutes, second = divmod(max(0, round(seconds)), 60)
     hours, minute = divmod(minutes, 60)
     return f"{hours}:{minute:02}:{second:02}" if hours else f"{minute}:{second:02}"
@@ -116,7 +116,7 @@ def _crew(config: RunConfig) -> str:
 
 
 def _numbers(state: RunState) -> list[str]:
-    """The measures there are, as `name value`."""
+    """Return the measures that have a value, as `name value`."""
     formats = {
         "examples_per_second": "{:,.0f} images/s",
         "loss": "loss {:.3f}",
@@ -135,7 +135,7 @@ def _numbers(state: RunState) -> list[str]:
 
 
 def _filled(measures: list[str], width: int) -> str:
-    """Joined with dots, in lines of `width` that break between two measures and never within one."""
+    """Return the measures joined with dots, in lines of at most `width`, broken only between two measures."""
     unbreakable = " · ".join(measure.replace(" ", "\N{NO-BREAK SPACE}") for measure in measures)
     return textwrap.fill(unbreakable.replace(" ·", "\N{NO-BREAK SPACE}·"), width).replace("\N{NO-BREAK SPACE}", " ")
 
@@ -158,7 +158,7 @@ def _bar(state: RunState, seconds: float) -> Table:
 
 
 def _task_table(state: RunState, width: int) -> Table:
-    """A row for each process; with room for it, a bar of each worker's share of the updates."""
+    """Return a table with a row per process and, with enough room, a bar of each worker's share of the updates."""
     roomy = width >= 76
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for heading in ("task", "pid", "state", "updates", "images"):
@@ -177,7 +177,7 @@ def _task_table(state: RunState, width: int) -> Table:
 
 
 def _work(state: RunState) -> dict[int, Row]:
-    """Worker index → updates and examples of all processes that had it."""
+    """Return worker index → updates and examples of all its processes."""
     work: dict[int, Row] = {}
     for row in state.row.get("workers", []):
         sums = work.setdefault(row["index"], {"updates": 0, "examples": 0})

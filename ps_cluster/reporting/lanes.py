@@ -1,4 +1,4 @@
-"""What every task of a run did when, out of its ledger. No TensorFlow."""
+"""Turn a run's ledger into lanes: what each task did when. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ ABOUT_STEP = ("step", "version", "staleness", "pid")
 
 @dataclass(frozen=True)
 class Span:
-    """Times are unix seconds."""
+    """A named interval. Times are unix seconds."""
 
     name: str
     begins: float
@@ -25,9 +25,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Lane:
-    """What one task did, in one row or in several where it did things at a time.
+    """The spans of one task, in one row, or in several where it did things in parallel.
 
-    Spans of a row follow each other or lie within each other, and then the outer comes first.
+    Spans of a row follow each other or are nested, the outer one first.
     """
 
     name: str
@@ -35,12 +35,12 @@ class Lane:
 
 
 def lanes(updates: np.ndarray, applies: np.ndarray) -> list[Lane]:
-    """The chief's, each parameter server's and each worker's. `updates`: of ledger.ROW; `applies`: of tables.APPLY_ROW."""
+    """Return the lanes of chief, parameter servers and workers. `updates`: ledger.ROW; `applies`: tables.APPLY_ROW."""
     return [*_chief(updates), *_servers(applies), *_workers(updates)]
 
 
 def _chief(updates: np.ndarray) -> Iterator[Lane]:
-    """Each dispatch from when it was scheduled until its last update was applied; at first it waits for a worker."""
+    """Yield a span per dispatch, from its scheduling to its last applied update; first it waits for a worker."""
     scheduled = np.sort(updates[updates["scheduled_time"] != NOBODY], order=["scheduled_time", "asked_time"])
     if not len(scheduled):
         return
@@ -84,7 +84,7 @@ def _workers(updates: np.ndarray) -> Iterator[Lane]:
 
 
 def _spans(names: tuple[str, ...], edges: np.ndarray) -> Iterator[Span]:
-    """One between each two neighbours of `edges`; what took no time is left out."""
+    """Yield a span between each two neighbours of `edges`; spans of no duration are left out."""
     for name, begins, ends in zip(names, edges.tolist(), edges[1:].tolist(), strict=False):
         if ends > begins:
             yield Span(name, begins, ends)

@@ -1,4 +1,4 @@
-"""What a person sees while a run goes on: a live view on a terminal, plain lines elsewhere. No TensorFlow."""
+"""Show a run while it goes on: a live view on a terminal, plain lines elsewhere. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MEASURES = ("loss", "accuracy", "staleness_mean", "learning_rate")
 
 
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
-    """A live view where `stream` (standard output) is a terminal that can move its cursor, else plain lines."""
+    """Return a live view if `stream` (standard output) is a terminal that can move its cursor, else plain lines."""
     output = Output(stream or sys.stdout)
     console = SafeConsole(output, highlight=False)
     live = output.isatty() and console.is_terminal and not console.is_dumb_terminal
@@ -35,7 +35,7 @@ def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.mo
 
 
 class ProgressView:
-    """Takes in what happens in a run. None of its methods ever fails because nobody looks."""
+    """Takes in the events of a run. Its methods don't fail when the reader is gone."""
 
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
@@ -43,41 +43,41 @@ class ProgressView:
         self._state: RunState | None = None
 
     def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset) -> None:
-        """The run is known; nothing is running yet."""
+        """Take the run's configuration; nothing runs yet."""
         self._started_s = self._clock()
         self._state = RunState(config, run_dir, dataset)
 
     def notice(self, line: str) -> None:
-        """One line that stays to be read."""
+        """Show one line that stays."""
         raise NotImplementedError
 
     def tasks(self, tasks: list[dict[str, Any]]) -> None:
-        """All processes, `{"type", "index", "pid", "state"}` each."""
+        """Take all processes, each `{"type", "index", "pid", "state"}`."""
         if self._state:
             self._state.tasks = tasks
 
     def progress(self, row: Row) -> None:
-        """A row of metrics/progress.jsonl."""
+        """Take a row of metrics/progress.jsonl."""
         if self._state:
-            # A row between two updates has no news of these: the last ones stay.
+            # A row between two updates has none of these values: keep the last ones.
             known = {name: self._state.row.get(name) for name in _MEASURES if row.get(name) is None}
             lost = {"loss": math.nan} if row.get("diverged") else {}
             self._state.row = {**row, **known, **lost}
 
     def evaluation(self, row: EvaluationRow) -> None:
-        """A row of metrics/evaluation.jsonl."""
+        """Take a row of metrics/evaluation.jsonl."""
         if self._state:
             self._state.score(row)
 
     def close(self) -> None:
-        """Leaves the terminal as it was. May be called twice."""
+        """Restore the terminal. May be called twice."""
 
     def _seconds(self) -> float:
         return self._clock() - self._started_s
 
 
 class PlainView(ProgressView):
-    """Lines for a log: at most one of progress every few seconds, and one for each phase, score and notice."""
+    """Lines for a log: one per phase, score and notice, and at most one of progress every few seconds."""
 
     def __init__(self, output: TextIO, clock: Callable[[], float]):
         super().__init__(clock)
@@ -108,7 +108,7 @@ class PlainView(ProgressView):
         self.notice(dashboard.score_line(row))
 
     def close(self) -> None:
-        """Shows the last row, if it came too soon after the line before it."""
+        """Show the last row, if it was held back so far."""
         if self._state and self._state.row is not self._shown:
             self._show()
 
@@ -119,7 +119,7 @@ class PlainView(ProgressView):
 
 
 class LiveView(ProgressView):
-    """A view that redraws itself; notices and scores stand above it and stay when it goes."""
+    """A view that redraws itself. Notices and scores are printed above it and stay when it goes."""
 
     def __init__(self, console: Console, clock: Callable[[], float]):
         super().__init__(clock)
@@ -134,7 +134,7 @@ class LiveView(ProgressView):
             get_renderable=lambda: dashboard.draw(self._state, self._console.width, self._seconds()),
             console=self._console,
             refresh_per_second=REDRAWS_PER_SECOND,
-            transient=True,  # the closing table says it all again
+            transient=True,  # the closing table repeats it all
             redirect_stdout=False,
             redirect_stderr=False,
         )

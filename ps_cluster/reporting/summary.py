@@ -1,4 +1,4 @@
-"""summary.json: what a run did, read out of its directory. No TensorFlow."""
+"""Write summary.json: what a run did, read from its directory. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from ps_cluster.run_dir import RunDir
 
 __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
 
-SCHEMA = 2  # 1: train_seconds and examples_per_second began anew with every chief, startup_seconds was the last one's
+SCHEMA = 2  # in 1, train_seconds and examples_per_second restarted with each chief; startup_seconds was the last one's
 
 UPDATES = tuple(Updates.model_fields)  # names
 FROM_TRAINING = (
@@ -56,21 +56,21 @@ def write_summary(
     network: Json,
     notify: Notify = lambda line: None,
 ) -> Json:
-    """Writes summary.json and returns its content.
+    """Write summary.json and return its content.
 
-    Where the leader left no result, because it was killed, the counts are those of its last row of progress, and what that
-    row can't tell is null.
+    If the leader was killed before it left a result, the counts come from its last row of progress. What that row can't
+    tell is null.
 
     Args:
       outcome: "completed", "stopped" or "failed".
       wall_seconds: from the start of the command to now.
-      began: monotonic seconds when the command was started. life: of this start of the launcher, as in rows of progress.
-        `wall_seconds`, `startup_seconds` and `session_train_seconds` are of it alone, `train_seconds` of all.
+      began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
+        `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
       silences: worker processes that were ended because they did nothing (cluster/silence.py).
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
-      machine: what this start of the launcher was on (cluster/machine.py).
-      network: "private", and "notice": what was said where it is not (cluster/isolation.py).
-      notify: told what was damaged, a line each; the summary is made without it.
+      machine: the machine of this start of the launcher (cluster/machine.py).
+      network: "private", and "notice": the message if it is not private (cluster/isolation.py).
+      notify: gets one line for each damaged file; the summary is written without it.
     """
     config = load_config(run_dir.config)
     story = _Story.of(run_dir, life, notify)
@@ -109,7 +109,7 @@ def write_summary(
 
 
 def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Json:
-    """Puts the scores there are now into a summary.json that was written before them, and returns its content.
+    """Add the newest scores to a summary.json that was written before them, and return its content.
 
     Raises:
       UserError: the summary is damaged.
@@ -126,12 +126,12 @@ def _write(run_dir: RunDir, summary: Summary) -> Json:
 
 @dataclass
 class _Story:
-    """What all rows of progress tell together.
+    """Facts from all rows of progress together.
 
     Attributes:
-      last: the newest row. rolled_back: updates that rows reported as applied and that a later start of the leader did
-        not have any more. begun: monotonic seconds of the first update since this start of the launcher. lives: all
-        starts of a launcher. before: seconds that were trained when this one began to tell, None where it told nothing.
+      last: the newest row. rolled_back: updates that rows reported as applied and that a later start of the leader had
+        lost. begun: monotonic seconds of the first update since this start of the launcher. lives: all starts of a
+        launcher. before: seconds trained before this start; None where it wrote no row.
     """
 
     last: ProgressRow = field(default_factory=lambda: ProgressRow(phase="starting"))
@@ -158,10 +158,10 @@ class _Story:
 
 
 def _training(run_dir: RunDir, story: _Story, notify: Notify) -> TrainingResult:
-    """The leader's result, unless rows of progress go on after it: then it is that of an earlier part of the run."""
+    """Return the leader's result, unless newer rows of progress exist: then it is of an earlier part of the run."""
     result = _read(run_dir.training_result, TrainingResult, notify)
     training = result if result and story.last.applied <= result.updates.applied else _from_progress(story.last)
-    # A leader that starts again from a checkpoint can't know how far the one before it had come; the rows do.
+    # A leader that restarts from a checkpoint can't know how far the last one had come; the rows do.
     updates = training.updates.model_copy(update={"rolled_back": story.rolled_back})
     return training.model_copy(update={"updates": updates})
 
@@ -179,7 +179,7 @@ def _from_progress(row: ProgressRow) -> TrainingResult:
 
 
 def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
-    """One row an index: the work of all processes that had it, and the newest process's pid."""
+    """Return one row per index: the work of all its processes, and the newest process's pid."""
     indices = {row.index for row in rows} | {index for kind, index in tasks if kind == task_type}
     return [
         _worker(index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0))
@@ -221,7 +221,7 @@ def _tasks(run_dir: RunDir, notify: Notify) -> Tasks:
 
 
 def _evaluation(run_dir: RunDir, notify: Notify) -> Evaluation:
-    """The scores, each step once (the newest of it), in the order of steps; nulls and an empty history without any."""
+    """Return the scores in the order of steps, the newest of each step; nulls and an empty history without any."""
     by_step = {row.step: _score(row) for row in read_rows(run_dir.evaluation, EvaluationRow, notify)}
     history = [by_step[step] for step in sorted(by_step)]
     if not history:

@@ -1,4 +1,4 @@
-"""Scalars for TensorBoard. TensorFlow is imported when a writer is made, not before."""
+"""Write scalars for TensorBoard. TensorFlow is imported only when a writer is made."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ class TrainingWriter(_Writer):
         super().__init__(run_dir.tensorboard / "training")
 
     def write(self, row: Row) -> None:
-        """A row of metrics/progress.jsonl; values that are None are left out."""
+        """Write a row of metrics/progress.jsonl; None values are left out."""
         self._scalars(row, TRAINING, row["applied"])
 
     def write_staleness(self, histogram: Mapping[str, int], step: int) -> None:
-        """The staleness of all updates of the run: {"0": 3, "1": 80} means 3 updates with 0, 80 with 1."""
+        """Write the staleness of all updates of the run: {"0": 3, "1": 80} means 3 updates with 0, 80 with 1."""
         import numpy as np
 
         if histogram:
@@ -60,5 +60,5 @@ class EvaluationWriter(_Writer):
         super().__init__(run_dir.tensorboard / "evaluation")
 
     def write(self, row: Row) -> None:
-        """A row of metrics/evaluation.jsonl; values that are None are left out."""
+        """Write a row of metrics/evaluation.jsonl; None values are left out."""
         self._scalars(row, EVALUATION, row["step"])

@@ -1,4 +1,4 @@
-"""Output for a person who may cease to look: a run ends with the same exit code when its terminal is closed."""
+"""Print for a reader who may go away: closing the terminal does not change a run's exit code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
 
 
 def make_console() -> Console:
-    """Return a console on standard output that never fails because nobody looks, and shows text from anywhere as it is."""
+    """Return a console on standard output that survives a closed terminal and shows any text literally."""
     return SafeConsole(Output(sys.stdout))
 
 
@@ -32,13 +32,13 @@ def print_error(message: str) -> None:
 
 
 class SafeConsole(Console):
-    """A console for text from anywhere: brackets are no markup in it, and only its own styles and moves are escapes."""
+    """A console for text from anywhere. Brackets are no markup; only its own styles and moves become escapes."""
 
     def __init__(self, file: Output, *, highlight: bool = True):
         super().__init__(file=file, markup=False, emoji=False, highlight=highlight)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        return super().render_str(_printable_lines(text), **options)  # before its width is taken
+        return super().render_str(_printable_lines(text), **options)  # before its width is measured
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
         for segment in super().render(renderable, options):
@@ -50,7 +50,7 @@ def _printable_lines(text: str) -> str:
 
 
 class Output:
-    """A text stream that goes silent when its reader leaves, and makes do with what its encoding has."""
+    """A text stream that goes silent when its reader leaves, and replaces what its encoding lacks."""
 
     def __init__(self, stream: TextIO):
         self._stream = stream

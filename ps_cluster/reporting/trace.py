@@ -1,4 +1,4 @@
-"""Where the time of a run went, out of its ledger: a trace of what every task did, and the shares. No TensorFlow.
+"""Turn a run's ledger into a trace of every task, and shares of time. No TensorFlow.
 
 The trace is written twice: in Chrome's format, for chrome://tracing or https://ui.perfetto.dev, and for TensorBoard.
 """
@@ -23,7 +23,7 @@ from ps_cluster.training.tables import APPLY_ROW, read_csv
 
 
 def write_trace(run_dir: RunDir) -> None:
-    """Writes metrics/trace.json and TensorBoard's profile: what every task did, on one clock.
+    """Write metrics/trace.json and TensorBoard's profile: what every task did, on one clock.
 
     Raises:
       UserError: the run has left no ledger.
@@ -35,7 +35,7 @@ def write_trace(run_dir: RunDir) -> None:
 
 
 def print_shares(run_dir: RunDir, console: Console) -> None:
-    """A line for each worker and each parameter server; what took nobody's time has no column."""
+    """Print a row for each worker and parameter server. A column that is 0 for all is left out."""
     updates = _updates(run_dir)
     shares = {f"worker {worker}": share for worker, share in phase_shares(updates).items()}
     shares |= _apply_shares(updates, _applies(run_dir))
@@ -68,7 +68,7 @@ def _applies(run_dir: RunDir) -> np.ndarray:
 
 
 def _apply_shares(updates: np.ndarray, applies: np.ndarray) -> dict[str, dict[str, float]]:
-    """Of the same time as the workers' shares."""
+    """Return the shares of each parameter server, of the same time as the workers' shares."""
     seconds = applies["applied_time"] - applies["entered_time"]
     whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
     return {
@@ -78,7 +78,7 @@ def _apply_shares(updates: np.ndarray, applies: np.ndarray) -> dict[str, dict[st
 
 
 def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
-    """A process for each lane, a thread for each row; microseconds since `start`."""
+    """Yield a process for each lane and a thread for each row; times in microseconds since `start`."""
     for process, lane in enumerate(found):
         yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": lane.name}}
         yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}

@@ -1,4 +1,4 @@
-"""Lanes as TensorBoard's profile plugin takes them."""
+"""Convert lanes for TensorBoard's profile plugin."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 from ps_cluster.reporting.lanes import Lane
 
-# The plugin shows the host's threads and what is named like a device; of these every one can be folded by itself.
+# The plugin shows the host's threads, and planes named like devices. Only those can be folded one by one.
 PLANE_PREFIX = "/device:CUSTOM:"
 
 
 def xspace(found: Sequence[Lane], start: float) -> bytes:
-    """An XSpace with a plane for each lane and a line for each row; times count from `start` (unix seconds)."""
+    """Return an XSpace with a plane for each lane and a line for each row. Times count from `start` (unix seconds)."""
     space = messages().XSpace()
     for index, lane in enumerate(found):
         _fill(space.planes.add(id=index, name=PLANE_PREFIX + lane.name), lane, start)
@@ -37,7 +37,7 @@ def _fill(plane: Any, lane: Lane, start: float) -> None:
 
 
 class _Names:
-    """A plane's table of names, from 1 on: events and their stats hold numbers in their place."""
+    """A plane's table of names, numbered from 1. Events and their stats refer to these numbers."""
 
     def __init__(self, table: Any):
         self._table = table
@@ -51,7 +51,7 @@ class _Names:
 
 
 def messages() -> ModuleType:
-    """TensorFlow's module of the messages alone: imported by its name it would bring all of TensorFlow."""
+    """Return TensorFlow's module of messages without importing the rest of TensorFlow."""
     package = Path(find_spec("tensorflow").origin).parent
     spec = spec_from_file_location("xplane_pb2", package / "tsl" / "profiler" / "protobuf" / "xplane_pb2.py")
     module = module_from_spec(spec)

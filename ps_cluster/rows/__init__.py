@@ -1,1 +1,1 @@
-"""Typed models of every file of a run that is read back, the same for who writes it and who reads it. No TensorFlow."""
+"""Typed models of the files of a run that are read back, shared by writers and readers. No TensorFlow."""

@@ -1,4 +1,4 @@
-"""The header of a checkpoint: its step, the names of its arrays, and what a training needs to go on beside them."""
+"""The header of a checkpoint: its step, the names of its arrays, and the other state that training resumes from."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from ps_cluster.rows.base import Count, Histogram, Index, Number, Pid, Row
 from ps_cluster.rows.dataset import Kind
 from ps_cluster.training.training_clock import Times
 
-MOST_OPEN = 2**24  # step ids between the first that is missing and the last that is in; windows are shorter
+MOST_OPEN = 2**24  # step ids from the first missing to the last present one; windows are shorter
 
 
 class StepsState(Row):
-    """A set of step ids (training/step_set.py): all below `below`, those `beyond` it; `count`: how many are in."""
+    """A set of step ids (training/step_set.py): all below `below`, and those in `beyond`. `count`: size of the set."""
 
     below: Count
     beyond: list[Count] = []
@@ -30,7 +30,7 @@ class StepsState(Row):
 class TallyState(Row):
     """Sums over the ledger (training/tally.py). `workers`: index, pid, updates, examples of each process.
 
-    `first_updates`: worker, when its first update was applied [s of training], examples of all until then.
+    `first_updates`: worker, time of its first update [s of training], examples of all workers until then.
     """
 
     examples: Count = 0
@@ -40,7 +40,7 @@ class TallyState(Row):
 
 
 class ProgressState(Row):
-    """What was scheduled and applied (training/run_progress.py)."""
+    """Scheduled and applied work (training/run_progress.py)."""
 
     scheduled: StepsState
     applied: StepsState
@@ -49,11 +49,11 @@ class ProgressState(Row):
 
 
 class Meta(Row):
-    """What a checkpoint says beside its arrays; None where a simpler writer does not say it.
+    """Facts in a checkpoint beside its arrays; None where the writer does not record them.
 
     Attributes:
-      config: the run's, as config.yaml has it. examples: behind its updates.
-      times, progress: what a leader goes on with.
+      config: the run's, as in config.yaml. examples: trained by its updates.
+      times, progress: state that a leader resumes with.
     """
 
     config: dict[str, Any] | None = None
@@ -65,7 +65,7 @@ class Meta(Row):
 
 
 class Header(Row):
-    """The member `header` of the file."""
+    """The member `header` of a checkpoint."""
 
     step: Count
     meta: Meta

@@ -1,4 +1,4 @@
-"""cluster.json, which says who is there, and the file in which a task says what ended it."""
+"""cluster.json, which lists the tasks, and the file in which a task records its fatal error."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class Launcher(Row):
 
 
 class TaskRow(Row):
-    """The newest process of a task. `address`: host:port; None for a task that has no server."""
+    """The newest process of a task. `address`: host:port; None for a task without a server."""
 
     type: TaskType
     index: Index
@@ -25,7 +25,7 @@ class TaskRow(Row):
 
 
 class ClusterFile(Row):
-    """`isolated`: whether its ports are in a network of their own."""
+    """The launcher and all tasks. `isolated`: the ports are in a private network."""
 
     launcher: Launcher
     isolated: bool | None = None
@@ -33,11 +33,11 @@ class ClusterFile(Row):
 
 
 class TaskError(Row):
-    """errors/<type>-<index>.json.
+    """The error that ended a task, in errors/<type>-<index>.json.
 
     Attributes:
       time: unix seconds. message: one line.
-      user_error: bad input that only the task could see. final: to start the task again is of no use.
+      user_error: bad input that only the task could see. final: restarting the task would not help.
     """
 
     time: Number = 0.0

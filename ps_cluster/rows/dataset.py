@@ -14,7 +14,7 @@ Examples = Annotated[int, Field(gt=0, le=2**31)]
 
 
 class DatasetPointer(Row):
-    """dataset.json of a run: the packed folder that the tasks of this machine map, whose manifest has the say."""
+    """dataset.json of a run: the packed folder that this machine's tasks map. Its manifest is authoritative."""
 
     name: Word | None = None
     kind: Word | None = None
@@ -22,8 +22,10 @@ class DatasetPointer(Row):
 
 
 class Manifest(Row):
-    """dataset.json of a packed folder. `bytes`: file name → its size. `source`: the archive or folder that it was
-    packed from, "" where it was generated."""
+    """dataset.json of a packed folder.
+
+    `bytes`: file name → size. `source`: archive or folder that it was packed from; "" if it was generated.
+    """
 
     format: int
     name: Name

@@ -1,4 +1,4 @@
-"""A row of metrics/progress.jsonl: how far the training is."""
+"""A row of metrics/progress.jsonl: the progress of training."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from ps_cluster.training.training_clock import Times
 
 
 class WorkerRow(Row):
-    """The work of one process. A worker that was started again has a row for each."""
+    """The work of one process. A restarted worker has a row for each."""
 
     index: Index
     pid: Pid
@@ -16,14 +16,14 @@ class WorkerRow(Row):
 
 
 class ProgressRow(Row):
-    """The training as the leader saw it last; means are over the updates that no earlier row has covered.
+    """The training as the leader last saw it. Means are over the updates since the row before.
 
     Attributes:
-      time, monotonic: unix seconds, and seconds that other processes of this machine can compare with theirs.
+      time, monotonic: unix seconds, and monotonic seconds that processes of this machine can compare.
       life: of the launcher (run_dir.LIFE); None for a task without one.
       scheduled, applied, total: updates. written: rows of the ledger read for its proof and tables.
-      loss, accuracy, learning_rate, staleness_mean: None without an update, or where it is no number any more.
-      workers: what each process did. dispatches: of the open ones, the pid of who is at it; None where nobody is known.
+      loss, accuracy, learning_rate, staleness_mean: None without an update, or if not finite.
+      workers: the work of each process. dispatches: pid of the worker of each open one; None if unknown.
     """
 
     time: Number = 0.0

@@ -1,4 +1,4 @@
-"""What the evaluator reads and leaves: scores, the best one, and the mark that training has ended."""
+"""Files that the evaluator reads and writes: scores, the best one, and the mark that training has ended."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ class Score(Row):
     """A checkpoint scored on the test images, as summary.json has it.
 
     Attributes:
-      test_loss: None where it was not finite.
-      validation_accuracy: on the training images held out; None where there are none.
-      augmented_test_accuracy: that of the mean over six views of each image; None where nobody asked for it.
-      train_seconds, examples: None where the checkpoint does not tell.
+      test_loss: None if not finite.
+      validation_accuracy: on held-out training images; None without any.
+      augmented_test_accuracy: of the mean over six views of each image; None if not asked for.
+      train_seconds, examples: None if the checkpoint does not have them.
     """
 
     step: Count
@@ -27,7 +27,7 @@ class Score(Row):
 
 
 class EvaluationRow(Score):
-    """A row of metrics/evaluation.jsonl. `seconds`: that the scoring took."""
+    """A row of metrics/evaluation.jsonl. `seconds`: duration of the scoring."""
 
     time: Number = 0.0
     seconds: Seconds = 0.0
@@ -44,7 +44,7 @@ class BestRecord(Row):
 
 
 class EndedMark(Row):
-    """checkpoints/ended.json: no checkpoint comes after that of `last_step`."""
+    """checkpoints/ended.json: the checkpoint of `last_step` is the last one."""
 
     last_step: Count
     outcome: Literal["completed", "stopped"]

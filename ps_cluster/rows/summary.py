@@ -21,7 +21,7 @@ class ProcessWork(Row):
 
 
 class WorkerSummary(WorkerRow):
-    """The work of all processes that had the index; `pid` and `address` are of the newest."""
+    """The work of all processes of one worker. `pid` and `address` are of the newest."""
 
     address: Word | None = None
     restarts: Count = 0
@@ -29,7 +29,7 @@ class WorkerSummary(WorkerRow):
 
 
 class ServerSummary(Row):
-    """A parameter server; what nobody told is None."""
+    """A parameter server; None for unknown values."""
 
     index: Index
     pid: Pid | None = None
@@ -48,7 +48,7 @@ class Silence(Row):
 
 
 class ProcessUsage(Row):
-    """What a process took of the machine; None where it could not be read."""
+    """A process's use of the machine; None for what could not be read."""
 
     type: Word
     index: Index
@@ -72,14 +72,14 @@ class Evaluation(Row):
 
 
 class NetworkSummary(Row):
-    """Return whether nobody else reaches the ports, and what was said where that is not so (cluster/isolation.py)."""
+    """Isolation of the ports from others, and the notice if there is none (cluster/isolation.py)."""
 
     private: bool | None = None
     notice: str | None = None
 
 
 class Summary(Row):
-    """All of it. Names that are not known are kept: an evaluation by hand writes the file again."""
+    """The whole file. Unknown names are kept, since an evaluation by hand writes the file again."""
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, serialize_by_alias=True)
 

@@ -1,4 +1,4 @@
-"""metrics/training.json: what the leader says of the finished training."""
+"""metrics/training.json: the leader's result of the finished training."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from pydantic import Field
 from ps_cluster.rows.base import MOST, Count, Histogram, Index, Number, Row, Seconds, Text
 from ps_cluster.rows.progress import WorkerRow
 
-Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 where more was applied than handed out
+Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 if more was applied than scheduled
 
 
 class Updates(Row):
-    """The counts of docs/definitions.md, "Updates"; None where nobody could count."""
+    """The counts of docs/definitions.md, "Updates"; None if unknown."""
 
     scheduled: Count | None = None
     applied: Count = 0
@@ -25,7 +25,7 @@ class Updates(Row):
 
 
 class Gradients(Row):
-    """Scheduled, applied and come too late; and how many an update averages."""
+    """Gradients scheduled, applied and too late, and the number that an update averages."""
 
     scheduled: Count | None = None
     applied: Count | None = None
@@ -34,7 +34,7 @@ class Gradients(Row):
 
 
 class Staleness(Row):
-    """Versions that the applied gradients were behind; None where nobody counted."""
+    """Staleness of the applied gradients, in versions; None if not measured."""
 
     mean: Seconds | None = None
     p50: Count | None = None
@@ -44,7 +44,7 @@ class Staleness(Row):
 
 
 class SliceProof(Row):
-    """What a slice counted (training/ledger.py, COUNTS), and the rows and distinct steps of its journal."""
+    """Counters of a slice (training/ledger.py, COUNTS), and the rows and distinct steps of its journal."""
 
     index: Index
     rows: Count
@@ -57,7 +57,7 @@ class SliceProof(Row):
 
 
 class Proof(Row):
-    """Return whether all evidence agrees, and what does not, a line each."""
+    """Agreement of all evidence, and what disagrees, one line each."""
 
     holds: bool
     problems: list[Text] = []
@@ -65,19 +65,19 @@ class Proof(Row):
 
     @property
     def problem(self) -> str | None:
-        """The first thing that does not agree; None where all does."""
+        """The first disagreement; None if there is none."""
         return None if self.holds else next(iter(self.problems), "no reason is given")
 
 
 class Server(Row):
-    """A parameter server and how many parameters it holds."""
+    """A parameter server and the number of its parameters."""
 
     index: Index
     parameters: Count
 
 
 class TrainingResult(Row):
-    """Times in seconds of training. `completed`: every update was applied, nobody asked for the end before."""
+    """The leader's result, times in seconds of training. `completed`: all updates were applied before any stop."""
 
     completed: bool
     train_seconds: Number = 0.0

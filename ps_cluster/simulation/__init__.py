@@ -1,1 +1,1 @@
-"""A parameter-server cluster as a discrete-event simulation, to plan one. No TensorFlow."""
+"""Simulate a parameter-server cluster by discrete events, to plan one. No TensorFlow."""

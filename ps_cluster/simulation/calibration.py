@@ -1,4 +1,4 @@
-"""Costs out of a finished run: wall seconds from its ledger, processor seconds from its summary."""
+"""Measure costs from a finished run: wall seconds from its ledger, CPU seconds from its summary."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from ps_cluster.simulation.costs import Costs, make_costs
 from ps_cluster.training import phases, tables
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
-COLD_STEPS = 8  # the first ones of each worker, in which graphs are still made
+COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs
 
 
 @dataclass(frozen=True)
 class FinishedRun:
-    """What a run has left."""
+    """Configuration, summary and ledger of a finished run."""
 
     root: Path
     config: RunConfig
     summary: Summary
     rows: np.ndarray  # of ledger.ROW
-    starts: int  # of its leader
+    starts: int  # number of times its leader started
 
     @property
     def parameters(self) -> int:
@@ -46,13 +46,13 @@ class FinishedRun:
         return len(np.unique(self.rows["scheduled_time"]))
 
     def cpu_seconds(self, kind: str, startup: float) -> float:
-        """Of all processes of a kind ("worker", "ps", "chief") together, without that of their start-up."""
+        """Return the CPU seconds of all processes of a kind ("worker", "ps", "chief"), without their start-up."""
         took = [process.cpu_seconds for process in self.summary.processes if process.type == kind]
         return max(0.0, sum(seconds or 0.0 for seconds in took) - startup * len(took))
 
 
 def read_run(root: Path) -> FinishedRun:
-    """Raises UserError where no training has ended in `root`, or it tells less than is needed."""
+    """Return the run in `root`. Raises UserError where no training has ended, or its files lack what is needed."""
     run_dir = RunDir.open(root)
     try:
         rows, summary = tables.read_csv(run_dir.updates), read_json(run_dir.summary, Summary)
@@ -70,15 +70,16 @@ def read_run(root: Path) -> FinishedRun:
 
 
 def calibrate(run: FinishedRun, base: Costs) -> Costs:
-    """The costs of a run of mode async.
+    """Return the costs of a step, measured in a run of mode async.
 
-    What one run can't tell is taken from `base`: the costs by parameter, by dispatch, and of starting up.
+    One run can't tell the costs per parameter, per dispatch and of start-up: they are taken from `base`.
+
     Raises:
-      UserError: a run of another mode, one that began more than once, or too short.
+      UserError: the run is of another mode, started more than once, or is too short.
     """
     if run.config.mode.name != ASYNC.name:
         raise UserError(f"run directory '{run.root}': mode.name: got '{run.config.mode.name}': it needs {ASYNC.name}")
-    if run.starts > 1:  # the processor seconds are those of the last launcher, or of steps that were rolled back too
+    if run.starts > 1:  # the CPU seconds are those of the last launcher only, or include steps that were rolled back
         raise UserError(
             f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"
         )
@@ -118,18 +119,18 @@ def _about(run: FinishedRun, servers: int) -> str:
 
 
 def _split(whole: float, one: float, other: float) -> tuple[float, float]:
-    """`whole` in the proportion of `one` to `other`."""
+    """Split `whole` in the proportion of `one` to `other`."""
     return whole * one / (one + other), whole * other / (one + other)
 
 
 def _cpu_seconds(run: FinishedRun, base: Costs) -> dict[str, float]:
-    """By a step, of all processes of a kind."""
+    """Return the CPU seconds per step of all processes of a kind."""
     kinds = ("worker", "ps", "chief")
     return {kind: run.cpu_seconds(kind, base.startup_cpu_seconds) / len(run.rows) for kind in kinds}
 
 
 def _wall_seconds(run: FinishedRun) -> dict[str, float]:
-    """Means over all workers, and two coefficients of variation."""
+    """Return means over all workers, and two coefficients of variation."""
     steps = [_steps_of(run.rows[run.rows["pid"] == pid]) for pid in np.unique(run.rows["pid"])]
     if not any(len(within) and len(between) for _, within, between in steps):
         raise UserError(f"run directory '{run.root}': {len(run.rows)} steps are too few to calibrate from")
@@ -147,7 +148,7 @@ def _wall_seconds(run: FinishedRun) -> dict[str, float]:
 
 
 def _steps_of(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Of one worker process: seconds [3, steps] of pull, compute, push; of the gaps in a dispatch; of those between two."""
+    """Return one worker's seconds [3, steps] of pull, compute, push; of gaps within a dispatch; of gaps between two."""
     rows = np.sort(rows, order="asked_time")[COLD_STEPS:]
     times = phases.phase_times(rows)
     _, pull, compute, _, push, apply = np.diff(times, axis=0)

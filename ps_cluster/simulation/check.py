@@ -1,4 +1,4 @@
-"""The simulation held against a real run on this machine."""
+"""Compare the simulation with a real run on this machine."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Compared:
 
     @property
     def error(self) -> float | None:
-        """Relative to what was measured; None where that is 0."""
+        """Error relative to the measured value; None where that is 0."""
         return self.predicted / self.measured - 1 if self.measured else None
 
     def to_json(self) -> dict[str, Any]:
@@ -32,10 +32,10 @@ class Compared:
 
 
 def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
-    """Predicts `run`, whose processes shared `cores`, and compares.
+    """Predict `run`, whose processes shared `cores`, and compare.
 
     Raises:
-      UserError: a run of another mode or of other steps than `costs` are of, or one that measured nothing.
+      UserError: the run's mode or steps differ from those of `costs`, or the run measured nothing.
     """
     _refuse_other_work(costs, run)
     config = run.config

@@ -1,4 +1,4 @@
-"""What a step costs, and the cluster it is to run on: all that the simulation knows of the real thing."""
+"""The input of the simulation: what a step costs, and the cluster that it runs on."""
 
 from __future__ import annotations
 
@@ -26,49 +26,45 @@ _DELAYS = ("pull_delay_seconds", "push_delay_seconds", "step_gap_seconds")
 
 
 class Costs(BaseModel):
-    """Of one step of one worker. Seconds are wall seconds on a free machine, but for those called cpu."""
+    """Costs of one step of one worker. Seconds are wall seconds on a free machine, except for fields named cpu."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
 
     measured_on: str
-    processor: str  # as `machine.processor_of` names it: on another one all seconds are others
+    processor: str  # as `machine.processor_of` names it; on another processor all seconds differ
     parameters: int = Field(ge=1, le=10**12)
     bytes_per_parameter: float = Field(gt=0, le=8)  # on the wire
     images_per_step: int = Field(ge=1, le=10**9)
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]  # as in the configuration
 
-    compute_seconds: float = Field(gt=0, le=1e6)  # from the parameters' arrival at the worker to the gradient
+    compute_seconds: float = Field(gt=0, le=1e6)  # from the arrival of the parameters at the worker to the gradient
     compute_cv: Variation
-    worker_cpu_seconds: Seconds  # all that the worker's process takes in a step, its share of pull and push included
+    worker_cpu_seconds: Seconds  # of the worker's process in a step, its share of pull and push included
 
-    pull_fixed_seconds: Seconds  # of the parameter server's processor, for each request
+    pull_fixed_seconds: Seconds  # of the parameter server's CPU, for each request
     pull_seconds_per_parameter: Seconds
     push_fixed_seconds: Seconds
     apply_seconds_per_parameter: Seconds
-    server_cv: Variation  # of these four together
+    server_cv: Variation  # of the four costs above together
 
-    pull_delay_seconds: Seconds  # of a pull, in no queue: calls, packing, waking up
+    pull_delay_seconds: Seconds  # of a pull, outside of any queue: calls, packing, waking up
     push_delay_seconds: Seconds
     step_gap_seconds: Seconds  # between two steps
-    dispatch_delay_seconds: Seconds  # that a new dispatch adds to it, beside what the chief's processor takes
-    chief_seconds: Seconds  # of the chief's processor, for each dispatch
-    chief_background_cores: float = Field(
-        ge=0, lt=1
-    )  # that the chief takes all the time: it looks, and writes progress
+    dispatch_delay_seconds: Seconds  # added to it by a new dispatch, beside the chief's CPU time
+    chief_seconds: Seconds  # of the chief's CPU, for each dispatch
+    chief_background_cores: float = Field(ge=0, lt=1)  # that the chief always uses, to look and to write progress
 
-    # What a gradient takes in a round of sync-ps beside what it takes in mode async.
-    round_push_seconds: (
-        Seconds  # of the parameter server's processor: it is added up, and the last one closes the round
-    )
+    # Extra costs of a gradient in a round of sync-ps, beside those in mode async.
+    round_push_seconds: Seconds  # of the parameter server's CPU: gradients are added up, the last one closes the round
     round_worker_cpu_seconds: Seconds
-    startup_cpu_seconds: Seconds  # of each process before its first step; only for calibrating by CPU seconds
+    startup_cpu_seconds: Seconds  # of each process before its first step; only used to calibrate by CPU seconds
 
     def pull_seconds(self, servers: int) -> float:
-        """Of one parameter server's processor for a pull, where `servers` share the parameters."""
+        """Return the CPU seconds of one parameter server for a pull, if `servers` share the parameters."""
         return self.pull_fixed_seconds + self.pull_seconds_per_parameter * self.parameters / servers
 
     def push_seconds(self, servers: int) -> float:
-        """Of one parameter server's processor for a push, the update included."""
+        """Return the CPU seconds of one parameter server for a push, the update included."""
         return (
             self.push_fixed_seconds
             + self.round_push_seconds
@@ -77,43 +73,43 @@ class Costs(BaseModel):
 
     @property
     def wire_bytes(self) -> float:
-        """Of all parameters, one way."""
+        """Bytes of all parameters, one way."""
         return self.bytes_per_parameter * self.parameters
 
     @property
     def delay_seconds(self) -> float:
-        """Of every step's delays."""
+        """Sum of the delays of a step."""
         return sum(getattr(self, name) for name in _DELAYS)
 
     def of_mode(self, mode: str) -> Costs:
-        """The costs of a step in this mode."""
+        """Return the costs of a step in this mode."""
         if MODES[mode].waits is not Waits.IN_ROUNDS:
             return self.model_copy(update={"round_push_seconds": 0.0, "round_worker_cpu_seconds": 0.0})
         return self
 
     def with_delays_times(self, factor: float) -> Costs:
-        """The same work with every step's delays so many times as long."""
+        """Return the same costs with all delays of a step multiplied by `factor`."""
         return self.model_copy(update={name: factor * getattr(self, name) for name in _DELAYS})
 
 
 @dataclass(frozen=True)
 class Network:
-    """Every machine has one link of this rate in each direction; the switch between them is never short of it."""
+    """A network with one link of this rate per machine and direction. The switch is never the bottleneck."""
 
     link_bytes_per_second: float
     latency_seconds: float
 
     def seconds(self, size_bytes: float) -> float:
-        """That a link is busy with so many bytes."""
+        """Return how many seconds a link is busy with `size_bytes`."""
         return size_bytes / self.link_bytes_per_second
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """What is simulated.
+    """The cluster to simulate.
 
-    `cores`: of the one machine that all processes share; None gives each process its own. `pinned`:
-    there each worker keeps to a part of them.
+    `cores`: of the one machine that all processes share; None gives each process a machine of its own. `pinned`: each
+    worker on the one machine keeps to some of its cores.
     """
 
     workers: int
@@ -128,32 +124,32 @@ class Cluster:
 
     @property
     def waits(self) -> Waits:
-        """For what a worker may have to wait."""
+        """What a worker may have to wait for."""
         return MODES[self.mode].waits
 
     @property
     def gradients_per_update(self) -> int:
-        """Gradients that one update averages."""
+        """Number of gradients that one update averages."""
         return self.workers - self.backup_workers if MODES[self.mode].averages else 1
 
 
 def known_costs() -> list[str]:
-    """Names that `costs_of` takes."""
+    """Return the names that `costs_of` takes."""
     return sorted(path.stem for path in COSTS_FOLDER.glob("*.yaml"))
 
 
 def costs_of(network: str) -> Costs:
-    """The costs in configs/simulate/<network>.yaml."""
+    """Return the costs in configs/simulate/<network>.yaml."""
     return read_costs(COSTS_FOLDER / f"{network}.yaml")
 
 
 def read_costs(file: Path) -> Costs:
-    """Raises UserError for a file that can't be read, or a value of the wrong type or range."""
+    """Return the costs in a file. Raises UserError for an unreadable file or a value of the wrong type or range."""
     return make_costs(read_yaml(file), str(file))
 
 
 def make_costs(values: dict[str, Any], origin: str) -> Costs:
-    """Raises UserError, which names `origin`, for a value of the wrong type or range."""
+    """Return costs of these values. Raises UserError, naming `origin`, for a value of the wrong type or range."""
     try:
         return Costs.model_validate(values)
     except ValidationError as error:
@@ -161,5 +157,5 @@ def make_costs(values: dict[str, Any], origin: str) -> Costs:
 
 
 def write_costs(file: Path, costs: Costs) -> None:
-    """As YAML that `read_costs` takes."""
+    """Write the costs as YAML that `read_costs` takes."""
     write_whole(file, dump_yaml(costs.model_dump(mode="json")))

@@ -1,4 +1,4 @@
-"""What varies: seconds drawn from gamma distributions, and workers that are slow."""
+"""Draw what varies: seconds from gamma distributions, and the delays of slow workers."""
 
 from __future__ import annotations
 
@@ -12,10 +12,9 @@ _NUMBERS_AT_ONCE = 1 << 14
 
 
 def gamma(random: np.random.Generator, mean: float, variation: float, shape: tuple[int, ...] = ()) -> np.ndarray:
-    """float64 `shape`: gamma-distributed with this mean and coefficient of variation; without variation the mean.
+    """Return float64 `shape`, gamma-distributed with this mean and coefficient of variation; the mean if that is 0.
 
-    How the times of a machine's tasks are drawn in Ali et al. 2000 and, for asynchronous training, in Hakimi et al. 2019
-    (arXiv:1907.11612).
+    Task times are drawn so in Ali et al. 2000 and, for asynchronous training, in Hakimi et al. 2019 (arXiv:1907.11612).
     """
     if variation == 0 or mean == 0:
         return np.full(shape, mean)
@@ -23,7 +22,7 @@ def gamma(random: np.random.Generator, mean: float, variation: float, shape: tup
 
 
 def gammas(random: np.random.Generator, mean: float, variation: float, width: int | None = None) -> Iterator:
-    """Endless draws, each a float or, with `width`, float64 [width]; drawn many at once, which is much faster."""
+    """Yield draws without end: floats or, with `width`, float64 [width]. Drawing many at once is much faster."""
     rows = max(1, _NUMBERS_AT_ONCE // (width or 1))
     while True:
         block = gamma(random, mean, variation, (rows,) if width is None else (rows, width))
@@ -31,7 +30,7 @@ def gammas(random: np.random.Generator, mean: float, variation: float, width: in
 
 
 class Slow:
-    """How much longer workers wait after a computation, as `--straggler` makes real ones wait."""
+    """The extra wait of slow workers after a computation, as `--straggler` makes real workers wait."""
 
     def __init__(self, stragglers: Stragglers, workers: int, random: np.random.Generator, seed: int):
         self._stragglers = stragglers
@@ -42,7 +41,7 @@ class Slow:
             self._factors[slow.worker], self._extras[slow.worker] = slow.factor, slow.extra_s
 
     def seconds(self, worker: int | slice, own_seconds: float | np.ndarray) -> float | np.ndarray:
-        """For one worker, or for several, after computations that took `own_seconds`, each its own."""
+        """Return the wait of one worker, or of several, after computations of `own_seconds` each."""
         if not self._stragglers:
             return 0.0 * own_seconds
         variation = gamma(self._random, 1.0, TASK_VARIATION if self._stragglers.gamma else 0.0, np.shape(own_seconds))

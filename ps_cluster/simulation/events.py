@@ -1,4 +1,4 @@
-"""Time in the simulation, and the things that queue in it."""
+"""The clock of the simulation, and its queues."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Action = Callable[..., None]
 
 
 class Events:
-    """What happens when. Things of the same moment happen in the order in which they were planned."""
+    """A queue of events by time. Events of the same time happen in the order in which they were planned."""
 
     def __init__(self) -> None:
         self.now = 0.0  # seconds
@@ -20,7 +20,7 @@ class Events:
         self._order = count()
 
     def at(self, time: float, action: Action, *arguments) -> None:
-        """Plans `action(*arguments)` for a moment that is not over."""
+        """Plan `action(*arguments)` for a time that is not over."""
         heapq.heappush(self._heap, (time, next(self._order), action, arguments))
 
     def after(self, seconds: float, action: Action, *arguments) -> None:
@@ -33,14 +33,14 @@ class Events:
 
 
 class Core:
-    """What is on it goes forward at the same rate: egalitarian processor sharing.
+    """One core. All its jobs progress at the same rate: egalitarian processor sharing.
 
-    `_share`, the seconds that each job has had since the beginning, orders the jobs: one ends when `_share` is what it was at
-    the job's start plus the job's seconds.
+    `_share`, the seconds that each job has had since the beginning, orders the jobs: a job ends when `_share` reaches
+    its value at the job's start plus the job's seconds.
     """
 
     def __init__(self, events: Events, ran_dry: Callable[[Core], None]):
-        """`ran_dry` is called when nothing is left to do."""
+        """Make an idle core. `ran_dry` is called when it has no job left."""
         self._events = events
         self._ran_dry = ran_dry
         self._jobs: list[tuple[float, int, Action]] = []
@@ -53,13 +53,13 @@ class Core:
         return len(self._jobs)
 
     def add(self, seconds: float, then: Action) -> None:
-        """`then()` once the job has had so many CPU seconds."""
+        """Add a job; call `then()` when it has had `seconds` of CPU."""
         self._go_on()
         heapq.heappush(self._jobs, (self._share + seconds, next(self._order), then))
         self._plan_next()
 
     def take_longest(self) -> tuple[float, Action]:
-        """The job that would end last, off this core: the seconds left of it, and what comes then."""
+        """Remove the job that would end last; return its seconds left and its action."""
         self._go_on()
         longest = max(self._jobs)
         self._jobs.remove(longest)
@@ -77,7 +77,7 @@ class Core:
         self._seen = self._events.now
 
     def _plan_next(self) -> None:
-        self._plan += 1  # what was planned before counted on another rate
+        self._plan += 1  # cancels what was planned with another rate
         if self._jobs:
             left = max(0.0, self._jobs[0][0] - self._share)
             self._events.after(left / self._rate, self._end_first, self._plan)
@@ -94,9 +94,9 @@ class Core:
 
 
 class Cores:
-    """Cores of one machine, as a scheduler deals them out: no core has nothing to do while two threads share another.
+    """Cores of one machine under a fair scheduler: no core is idle while two threads share another one.
 
-    A thread begins on a core that has the fewest, and a core that runs dry takes one over from the one that has the most.
+    A thread starts on the core with the fewest threads. A core without threads takes one from the core with the most.
     """
 
     def __init__(self, events: Events, number: int):
@@ -104,7 +104,7 @@ class Cores:
         self._all = tuple(self._idle)
 
     def run(self, seconds: float, then: Action, threads: float = 1.0) -> None:
-        """`then()` once each of so many threads has had so many CPU seconds; 1.5: a second one for half of the time."""
+        """Call `then()` when each thread has had `seconds` of CPU; with 1.5 threads the second one has half of them."""
         left = math.ceil(threads)
 
         def ended() -> None:
@@ -119,7 +119,7 @@ class Cores:
 
     @property
     def load(self) -> float:
-        """Threads for each core."""
+        """Threads per core."""
         return sum(map(len, self._all)) / len(self._all)
 
     def _take_over(self, dry: Core) -> None:
@@ -131,14 +131,14 @@ class Cores:
 
 
 def least_busy(parts: Sequence[Cores]) -> Cores:
-    """Of the parts of one machine, the one on which a thread goes forward fastest."""
+    """Return the part of a machine with the fewest threads per core, where a thread progresses fastest."""
     return min(parts, key=lambda cores: cores.load)
 
 
 class Process:
-    """A process of the machine that does one thing after the other, in the order in which they come.
+    """A process of the machine that does its jobs one after the other, in the order of their arrival.
 
-    Each is done on the cores that are least busy when it begins.
+    Each job runs on the cores that are least busy when it begins.
     """
 
     def __init__(self, cores: Sequence[Cores]):
@@ -147,7 +147,7 @@ class Process:
         self._busy = False
 
     def do(self, seconds: float, then: Action) -> None:
-        """`then()` once all that came earlier and so many CPU seconds are done."""
+        """Add a job of `seconds` CPU seconds; call `then()` when it and all earlier jobs are done."""
         self._waiting.append((seconds, then))
         if not self._busy:
             self._start_next()

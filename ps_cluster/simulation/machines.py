@@ -1,4 +1,4 @@
-"""A machine for every process: queues at the parameter servers' processors and links."""
+"""Simulate one machine per process: queues at the CPUs and links of the parameter servers."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from ps_cluster.simulation.training import Training
 
 
 class SeparateMachines(Training):
-    """Every request goes to all parameter servers at once, so one numpy operation serves it in all their queues.
+    """A cluster with a machine for each process. One numpy operation serves a request in the queues of all servers.
 
-    That is exact, not an approximation: the messages of a request arrive at all servers at one moment, so every queue has
-    the same order and Lindley's recursion `free = max(free, arrival) + service` (Lindley 1952) can be taken for all
-    queues together. What differs between servers is how long each takes.
+    That is exact, not an approximation: the messages of a request arrive at all servers at the same time, so every
+    queue has the same order, and Lindley's recursion `free = max(free, arrival) + service` (Lindley 1952) holds for all
+    queues at once. The servers differ only in how long each takes.
     """
 
     def __init__(self, costs: Costs, cluster: Cluster):
         super().__init__(costs, cluster)
         servers, network = cluster.servers, cluster.network
         self._latency = network.latency_seconds
-        # In rounds a push is answered with the next parameters: the worker hears nothing and asks for nothing between.
+        # In rounds a push is answered with the next parameters: the worker sends no request for them.
         self._answer_latency = 0.0 if self.in_rounds else self._latency
         self._slice_seconds = network.seconds(costs.wire_bytes / servers)
         self._all_seconds = network.seconds(costs.wire_bytes)
-        # Of a worker's link: what is still to come, itself included, when the i-th slice begins to arrive.
+        # Seconds that a worker's link still has to receive when the i-th slice begins to arrive, that slice included.
         self._still_to_come = self._slice_seconds * np.arange(servers, 0, -1)
         self._processors_free = np.zeros(servers)
         self._links_out_free = np.zeros(servers)
-        self._links_in_free = 0.0  # equal for all: a gradient's slices leave the worker side by side
+        self._links_in_free = 0.0  # equal for all servers: the slices of a gradient leave the worker at the same time
         self._chief_free = 0.0
         self._pulls = gammas(self.random, costs.pull_seconds(servers), costs.server_cv, servers)
         self._pushes = gammas(self.random, costs.push_seconds(servers), costs.server_cv, servers)
@@ -54,12 +54,12 @@ class SeparateMachines(Training):
         self.events.at(arrived + seconds, self.compute_and_wait, worker, seconds, self._push)
 
     def _serve(self, seconds: np.ndarray) -> np.ndarray:
-        """float64 [servers]: when each is done with a request that arrives now."""
+        """Return float64 [servers]: when each is done with a request that arrives now."""
         self._processors_free = np.maximum(self._processors_free, self.events.now) + seconds
         return self._processors_free
 
     def _push(self, worker: int) -> None:
-        """The worker's link sends to all servers, each of whose links others may be using."""
+        """Send a gradient's slices to all servers over their links, which other workers may be using."""
         reaches = self.events.now + self.costs.push_delay_seconds + self._latency
         self._links_in_free = max(self._links_in_free, reaches) + self._slice_seconds
         self.events.at(max(self._links_in_free, reaches + self._all_seconds), self._serve_push, worker)

@@ -1,4 +1,4 @@
-"""All processes on one machine, whose cores they share: what a run on one machine is checked against."""
+"""Simulate all processes on one machine with shared cores, to check the simulation against a run on one machine."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ Serve = Callable[[int, int], None]
 
 
 class OneMachine(Training):
-    """No network; what takes processor time takes it of `cluster.cores`.
+    """One machine without a network. All CPU time is taken from `cluster.cores`.
 
-    As far as a worker's processor time is more than the wall seconds of its computation, it was spent in what the costs call
-    delays (calls, packing); what is still left was a second thread of the computation.
+    If a worker's CPU time exceeds the wall seconds of its computation, the excess was spent in what the costs call
+    delays (calls, packing). Whatever exceeds these too was a second thread of the computation.
     """
 
     def __init__(self, costs: Costs, cluster: Cluster):
@@ -37,7 +37,7 @@ class OneMachine(Training):
         self._idle = max(0.0, costs.compute_seconds - computing)
 
         own = [_cores_of(worker, cluster) for worker in range(cluster.workers)]
-        # Cores that no worker keeps to are left out: whoever waits for a parameter server leaves it cores enough.
+        # Cores that no worker is pinned to are left out: workers that wait for a server leave it enough cores.
         parts = {part: Cores(self.events, len(part)) for part in dict.fromkeys(own)}
         self._of_worker = [parts[part] for part in own]
         self._all = list(parts.values())
@@ -49,7 +49,7 @@ class OneMachine(Training):
         self._look_on()
 
     def _look_on(self) -> None:
-        """What the chief does beside its dispatches, in a thread of its own: it looks, and writes progress."""
+        """Run the chief's background thread, which looks at the cluster and writes progress."""
         if self.costs.chief_background_cores:
             self._chief_looking.do(CHIEF_LOOKS_EVERY_S * self.costs.chief_background_cores, lambda: None)
             self.events.after(CHIEF_LOOKS_EVERY_S, self._look_on)
@@ -65,7 +65,7 @@ class OneMachine(Training):
         self.events.after(delay, self._request, worker, self._pulls, self.read, self._compute)
 
     def _request(self, worker: int, seconds: Iterator[float], serve: Serve, then: Callable[[int], None]) -> None:
-        """`serve(worker, server)` when each parameter server has come to it, `then(worker)` when all have."""
+        """Call `serve(worker, server)` when each server has done its part, and `then(worker)` when all have."""
         self._unserved[worker] = len(self._servers)
         for index, server in enumerate(self._servers):
             server.do(next(seconds), partial(self._served, worker, index, serve, then))

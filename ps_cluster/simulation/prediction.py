@@ -1,4 +1,4 @@
-"""What a cluster would do, in numbers: throughput, staleness, and what keeps it from doing more."""
+"""Predict throughput, staleness and bottleneck of a cluster."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from ps_cluster.simulation.training import Trained
 
 @dataclass(frozen=True)
 class Prediction:
-    """`utilisation`: resource → share of the time for which it is busy, 0 to 1, the mean over all of its kind."""
+    """The result of a simulation. `utilisation`: resource → share of time for which it is busy, 0..1."""
 
     workers: int
     parameter_servers: int | None  # None where there are none
     images_per_second: float
-    efficiency: float  # against so many workers, each as fast as one alone
+    efficiency: float  # against as many workers that are each as fast as one alone
     staleness_mean: float
     staleness_p95: int
     utilisation: dict[str, float]
@@ -35,10 +35,10 @@ class Prediction:
 
 
 def predict(costs: Costs, cluster: Cluster) -> Prediction:
-    """Simulates the cluster, and one worker of it alone.
+    """Simulate the cluster, and one worker of it alone.
 
     Args:
-      cluster: mode "async", "sync-ps" or "sync"; the last has no parameter servers and a machine for each worker.
+      cluster: mode "async", "sync-ps" or "sync"; "sync" has no parameter servers, and a machine for each worker.
     """
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
@@ -46,12 +46,12 @@ def predict(costs: Costs, cluster: Cluster) -> Prediction:
 
 
 def simulate(costs: Costs, cluster: Cluster, steps: int | None = None) -> Trained:
-    """Training of `cluster` in mode async or sync-ps."""
+    """Simulate training of `cluster` in mode async or sync-ps."""
     kind = SeparateMachines if cluster.cores is None else OneMachine
     return kind(costs.of_mode(cluster.mode), cluster).run(steps)
 
 
-@lru_cache  # one worker alone is asked for with every number of workers
+@lru_cache  # one worker alone is needed for every number of workers
 def _outcome(costs: Costs, cluster: Cluster) -> Prediction:
     return _all_reduced(costs, cluster) if cluster.waits is Waits.FOR_ALL_REDUCE else _trained(costs, cluster)
 
@@ -71,7 +71,7 @@ def _trained(costs: Costs, cluster: Cluster) -> Prediction:
 
 
 def _utilisation(costs: Costs, cluster: Cluster, trained: Trained) -> dict[str, float]:
-    """By the utilisation law: throughput times what a step takes of the resource (Denning and Buzen 1978)."""
+    """Return utilisations by the utilisation law: throughput x seconds per step (Denning and Buzen 1978)."""
     rate, servers = trained.steps_per_second, cluster.servers
     server = rate * (costs.pull_seconds(servers) + costs.push_seconds(servers))
     dispatching = costs.chief_seconds * trained.dispatches / len(trained.seconds)

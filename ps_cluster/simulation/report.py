@@ -1,4 +1,4 @@
-"""Predictions as tables for a terminal of 80 columns."""
+"""Print predictions as tables for a terminal of 80 columns."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps_cluster.simulation.prediction import Prediction
 
 
 def print_predictions(predictions: Sequence[Prediction], console: Console) -> None:
-    """A line for each cluster."""
+    """Print a row for each cluster."""
     table = _table("workers", "ps", "images/s", "efficiency", "staleness", "p95", "busiest")
     for one in predictions:
         table.add_row(
@@ -29,7 +29,7 @@ def print_predictions(predictions: Sequence[Prediction], console: Console) -> No
 
 
 def print_foreign(costs: Costs, processor: str, measure: Sequence[str], console: Console) -> None:
-    """Say that `costs` are of another processor than `processor`, and the commands that measure that one; else nothing."""
+    """Print a warning and the commands that measure `processor`, if `costs` are of another one."""
     if costs.processor == processor:
         return
     told = f"OTHER PROCESSOR: the costs are of {costs.processor}, and this is {processor}: the figures may be far off."
@@ -39,7 +39,7 @@ def print_foreign(costs: Costs, processor: str, measure: Sequence[str], console:
 
 
 def print_setting(costs: Costs, cluster: Cluster, console: Console) -> None:
-    """What was simulated, and on whose costs; `cluster`: any of the clusters."""
+    """Print what was simulated, and with whose costs. `cluster`: any of the clusters."""
     network = cluster.network
     where = (
         f"{8e-9 * network.link_bytes_per_second:g} Gbit/s links, {1e6 * network.latency_seconds:g} us latency"
@@ -54,7 +54,7 @@ def print_setting(costs: Costs, cluster: Cluster, console: Console) -> None:
 
 
 def print_check(compared: Sequence[Compared], console: Console) -> None:
-    """A line for each quantity."""
+    """Print a row for each quantity."""
     table = _table("", "predicted", "measured", "error")
     for one in compared:
         error = "-" if one.error is None else f"{100 * one.error:+.1f} %"

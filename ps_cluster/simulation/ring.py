@@ -1,4 +1,4 @@
-"""Synchronous training by ring all-reduce, by formula: there are no queues in it to simulate.
+"""Calculate synchronous training by ring all-reduce with a formula: it has no queues to simulate.
 
 Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (Journal of Parallel and
 Distributed Computing 69(2)): W workers reduce n bytes in 2 (W - 1) turns, in each of which every worker sends n / W bytes.
@@ -15,9 +15,10 @@ ROUNDS = 400
 
 
 def phase_seconds(costs: Costs, cluster: Cluster) -> dict[str, float]:
-    """Means of an update's phases, one after the other.
+    """Return the mean seconds of each phase of an update.
 
-    The slowest worker's computation; 2 (W - 1) / W bytes / bandwidth; 2 (W - 1) latency; the update of a whole replica.
+    The phases follow each other: the slowest worker's computation; 2 (W - 1) / W bytes / bandwidth; 2 (W - 1) latency;
+    the update of a whole replica.
     """
     turns = 2 * (cluster.workers - 1)
     return {

@@ -1,4 +1,4 @@
-"""From what the user asked for to tables: whose costs, which clusters, or which run to check against."""
+"""Run `simulate`: choose costs and clusters, or a run to check against, and print tables."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ANY_NETWORK = "tutorial_cnn"
 
 @dataclass(frozen=True)
 class Settings:
-    """What `ps-cluster simulate` takes; the options of the same names."""
+    """Settings of `ps-cluster simulate`; its options have the same names."""
 
     workers: tuple[int, ...] = (10, 100, 1000, 10_000)
     parameter_servers: tuple[int, ...] = (1, 4, 16, 64, 256)
@@ -53,7 +53,7 @@ class Settings:
 
 
 def run_simulation(settings: Settings, console: Console) -> None:
-    """Prints, and writes the files asked for. Raises UserError for bad input."""
+    """Simulate, print, and write the files asked for. Raises UserError for bad input."""
     costs = _costs(settings)
     if settings.save_costs:
         write_costs(settings.save_costs, costs)
@@ -75,7 +75,7 @@ def _costs(settings: Settings) -> Costs:
 
 
 def _same_or_any(run: calibration.FinishedRun | None) -> str:
-    """The network of the run where its costs are known."""
+    """Return the network of the run if its costs are known."""
     return run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
 
 
@@ -105,7 +105,7 @@ def _predict(settings: Settings, costs: Costs, console: Console) -> dict[str, An
 
 
 def _measure(config: RunConfig | None, goes_on: str) -> tuple[str, str]:
-    """Return the commands that measure this processor with the work of `config`, and go on with its costs."""
+    """Return commands that measure this processor with the work of `config` and then use the costs."""
     work = "--model tutorial_cnn"
     if config is not None:
         training, model = config.training, config.model
@@ -121,7 +121,7 @@ def _plain(settings: Settings) -> dict[str, Any]:
 
 
 def _clusters(settings: Settings) -> list[Cluster]:
-    """All that are asked for, fewest workers first."""
+    """Return all clusters asked for, fewest workers first."""
     stragglers = _stragglers(settings)
     _refuse_what_does_not_fit(settings)
     cores = (settings.cores or allowance().threads) if settings.one_machine else None
@@ -136,7 +136,7 @@ def _clusters(settings: Settings) -> list[Cluster]:
             backup_workers=settings.backup_workers,
             stragglers=stragglers,
             cores=cores,
-            pinned=MODES[settings.mode].pins_workers,  # as by default
+            pinned=MODES[settings.mode].pins_workers,  # the default of real runs
             seed=settings.seed,
         )
         for workers, parameter_servers in product(settings.workers, servers)

@@ -1,4 +1,4 @@
-"""Asynchronous and round-based training as events, whatever the machines: who pulls which version, and what it becomes."""
+"""Simulate asynchronous and round-based training on any machines: the versions that workers pull, and staleness."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from ps_cluster.simulation.draws import Slow
 from ps_cluster.simulation.events import Events
 
 STEPS_PER_WORKER, FEWEST_STEPS = 10, 4000
-WARM_UP = 0.4  # share of the steps that are left out: the queues fill up first
+WARM_UP = 0.4  # share of the steps that is left out, because the queues fill up first
 
 
 @dataclass(frozen=True)
 class Trained:
-    """A row for each step in the order in which they ended, the warm-up included."""
+    """The steps of a simulation in the order in which they ended, the warm-up included."""
 
-    seconds: np.ndarray  # float64 [steps], when the gradient was applied or dropped
-    staleness: np.ndarray  # int64 [steps], -1 where it was dropped
-    versions: np.ndarray  # int64 [servers], at the end
-    computing_seconds: float  # that all workers together had spent, slow on purpose not counted
+    seconds: np.ndarray  # float64 [steps]: when the gradient was applied or dropped
+    staleness: np.ndarray  # int64 [steps]: -1 where it was dropped
+    versions: np.ndarray  # int64 [servers]: at the end
+    computing_seconds: float  # spent by all workers together, without being slow on purpose
     dispatches: int
 
     @property
@@ -36,25 +36,25 @@ class Trained:
 
     @property
     def steps_per_second(self) -> float:
-        """Of steps computed, late ones included."""
+        """Computed steps per second, including late ones."""
         first, seconds = self._span
         return (len(self.seconds) - first) / seconds
 
     @property
     def gradients_per_second(self) -> float:
-        """Of gradients that counted."""
+        """Gradients per second that were applied."""
         first, seconds = self._span
         return np.count_nonzero(self.staleness[first:] >= 0) / seconds
 
     @property
     def warm_staleness(self) -> np.ndarray:
-        """int64 [gradients that counted after the warm-up]"""
+        """int64 [applied gradients after the warm-up]"""
         warm = self.staleness[self._span[0] :]
         return warm[warm >= 0]
 
 
 class Training(ABC):
-    """Workers that go round: dispatched → pull → compute → push → (in rounds: wait for the next one) → dispatched."""
+    """Workers in a loop: dispatched → pull → compute → push → (in rounds: wait for the next round) → dispatched."""
 
     def __init__(self, costs: Costs, cluster: Cluster):
         self.costs = costs
@@ -62,8 +62,8 @@ class Training(ABC):
         self.events = Events()
         self.random = np.random.default_rng(cluster.seed)
         self._slow = Slow(cluster.stragglers, cluster.workers, self.random, cluster.seed)
-        # Of the dispatch that each worker has, how much is done: every one begins somewhere in the middle, since in a
-        # run that goes on for long they don't ask the chief at the same time.
+        # Steps of its dispatch that each worker has done. Each begins somewhere in the middle: in a long run the
+        # workers don't ask the chief at the same time.
         self._dispatch_done = self.random.random(cluster.workers)
         self._dispatches = 0
         self._versions = np.zeros(cluster.servers, np.int64)
@@ -72,10 +72,10 @@ class Training(ABC):
         self._contributions = 0
         self._computing = 0.0
         self._ends: list[tuple[float, int]] = []
-        self._waiting: list[int] = []  # workers, for the next round
+        self._waiting: list[int] = []  # workers that wait for the next round
 
     def run(self, steps: int | None = None) -> Trained:
-        """Trains until so many steps have ended; without `steps` as many as a steady mean needs."""
+        """Simulate `steps` steps, by default as many as a steady mean needs."""
         wanted = steps or max(FEWEST_STEPS, STEPS_PER_WORKER * self.cluster.workers)
         for worker, late in enumerate(self.random.random(self.cluster.workers)):
             self.events.at(late * self.costs.compute_seconds, self.dispatch, worker)
@@ -88,7 +88,7 @@ class Training(ABC):
         return self.cluster.waits is Waits.IN_ROUNDS
 
     def dispatch(self, worker: int) -> None:
-        """The worker's next step: of the dispatch it has, or of a new one from the chief."""
+        """Give the worker its next step, from its dispatch or from a new one of the chief."""
         gap = self.costs.step_gap_seconds
         self._dispatch_done[worker] += 1 / self._steps_per_dispatch
         if self._dispatch_done[worker] < 1:
@@ -100,30 +100,30 @@ class Training(ABC):
 
     @property
     def _steps_per_dispatch(self) -> int:
-        """What the chief would hand out now."""
+        """Steps that the chief would put into a dispatch now."""
         workers = self.cluster.workers
         per_second = len(self._ends) / self.events.now / workers if self.events.now else 0.0
         return dispatch_size(self.costs.steps_per_dispatch, workers=workers, per_second=per_second, left=math.inf)
 
     @abstractmethod
     def ask_chief(self, then: Callable[[], None]) -> None:
-        """`then()` once the chief's processor has made a dispatch."""
+        """Call `then()` when the chief has made a dispatch."""
 
     @abstractmethod
     def pull(self, worker: int) -> None:
-        """`read` on every parameter server, compute, wait `slow`, and push."""
+        """Call `read` on every parameter server, compute, call `compute_and_wait` and push."""
 
     def read(self, worker: int, server: int | slice) -> None:
-        """A pull is served: the version of each slice that the worker gets."""
+        """Serve a pull: note the version of each slice that the worker gets."""
         self._pulled[worker, server] = self._versions[server]
 
     def compute_and_wait(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
-        """A computation of so many seconds is over: `then(worker)`, later where the worker is slow on purpose."""
+        """End a computation of `seconds`: call `then(worker)`, later if the worker is slow on purpose."""
         self._computing += seconds
         self.events.after(self._slow.seconds(worker, seconds), then, worker)
 
     def take(self, worker: int, server: int | slice) -> None:
-        """A push is served: its gradient is applied, counts in the round, or comes too late."""
+        """Serve a push: its gradient is applied, counts in the round, or comes too late."""
         behind = self._versions[server] - self._pulled[worker, server]
         if self.in_rounds:
             self._take_in_round(worker, late=bool(np.any(behind)))
@@ -142,12 +142,12 @@ class Training(ABC):
             self._waiting.clear()
 
     def ended(self, worker: int, seconds: float) -> None:
-        """All slices have the worker's push, the last one at `seconds`."""
+        """End a step: all slices have the worker's push, the last one at `seconds`."""
         self._ends.append((seconds, int(self._stalest[worker])))
         self._stalest[worker] = 0
 
     def go_on(self, worker: int) -> None:
-        """The worker's push was taken; in rounds it waits for the next one if it has given its gradient to this one."""
+        """Let the worker continue. In rounds it waits for the next one if its gradient counted in this one."""
         if self.in_rounds and self._versions[0] == self._pulled[worker, 0]:
             self._waiting.append(worker)
         else:

@@ -1,4 +1,4 @@
-"""The kinds of fault, objects that know all about their kind (chaos/kind.py). A new file here needs no other change."""
+"""The kinds of fault (see chaos/kind.py). A new file here is found without any other change."""
 
 from __future__ import annotations
 

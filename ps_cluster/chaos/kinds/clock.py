@@ -1,4 +1,4 @@
-"""The machine's clock is set back. All use it, so it is done to the run alone: its processes are shown another time."""
+"""Set the clock back for the run alone: the real clock is that of the whole machine."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ _COMPILED_WITHIN_S = 60.0
 
 
 class ClockSetBack(FaultKind):
-    """An hour, for all processes of the run at once; nothing has to die of it, and no duration may be wrong.
+    """An hour back, for all processes of the run at once. No process may die of it, and no duration may be wrong.
 
-    A library in front of the C library answers `clock_gettime`, `gettimeofday` and `time`. Unlike with a clock that is really
-    set, waits that began before take no longer, and times of files are those of the true clock.
+    A library in front of the C library answers `clock_gettime`, `gettimeofday` and `time`. Unlike with a real change of
+    the clock, waits that have begun don't get longer, and the times of files are true.
     """
 
     name = "clock set back"
@@ -47,7 +47,7 @@ class ClockSetBack(FaultKind):
         return "the library that shows another time needs a C compiler (cc) for the GNU C library 2.30 or newer"
 
     def inject(self, scene: Scene) -> Injection:
-        with _shift_file(scene.run.tools).open("r+b") as file:  # in place: the processes have mapped it
+        with _shift_file(scene.run.tools).open("r+b") as file:  # in place, since the processes have mapped it
             (shift,) = _SHIFT.unpack(file.read(_SHIFT.size))
             file.seek(0)
             file.write(_SHIFT.pack(shift - BACK_S))

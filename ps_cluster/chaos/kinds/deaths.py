@@ -10,14 +10,14 @@ from ps_cluster.chaos.signs import signs_after_deaths
 
 
 class Death(FaultKind):
-    """A kind that comes to the death of its victims, of which the launcher has a table."""
+    """A kind that ends in the death of its victims. The launcher's table says what follows."""
 
     def whole_cluster(self, on_death: OnDeaths) -> bool:
         return any(on_death[victim].whole_cluster for victim in self.victims)
 
 
 class Signalled(Death):
-    """One signal to one task of each of these types, within a millisecond."""
+    """One signal to one task of each of these types, all within a millisecond."""
 
     def __init__(self, name: str, victims: tuple[str, ...], number: int):
         self.name, self.victims, self._signal = name, victims, number

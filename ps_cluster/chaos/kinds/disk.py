@@ -1,4 +1,4 @@
-"""A disk without room and one without inodes: a tiny file system over folders of the run, seen by its processes alone."""
+"""Mount a disk without room, or without inodes, over folders of the run: a tiny file system only its processes see."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from ps_cluster.chaos.inside import MOUNTS, inside
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, NotAllowed, Run, Scene
 from ps_cluster.chaos.signs import NewFile, TrainingBack
 
-FULL, NO_INODES = "size=4k", "nr_inodes=1"  # options of tmpfs; the one inode is that of the folder
+FULL, NO_INODES = "size=4k", "nr_inodes=1"  # options of tmpfs; the one inode is that of the folder itself
 NOTICED_WITHIN_S = 30.0
 
-_REFUSED = "No space left on device"  # for want of either
+_REFUSED = "No space left on device"  # what the system says in both cases
 
 
 class _SmallDisk(FaultKind):
@@ -29,7 +29,7 @@ class _SmallDisk(FaultKind):
 
 
 class FullAtLastCheckpoint(_SmallDisk):
-    """The folder of checkpoints has no room when the run is drained: it fails in one line. With room again, it is resumed."""
+    """No room for the last checkpoint when the run is drained: it fails with one line. With room again, it resumes."""
 
     name = "disk full at the last checkpoint"
 
@@ -41,7 +41,7 @@ class FullAtLastCheckpoint(_SmallDisk):
         with inside(run.pid, MOUNTS) as call:
             _mount(call, run.files.checkpoints, FULL)
         run.interrupt()
-        scene.wait_for_end(1)  # the small disk ends with the processes that see it
+        scene.wait_for_end(1)  # the small disk goes away with the processes that see it
         if _REFUSED not in run.last_line:
             raise ChaosFailed(f"the run on a full disk ended with other words than '{_REFUSED}': {run.last_line}")
         run.resume()
@@ -49,7 +49,7 @@ class FullAtLastCheckpoint(_SmallDisk):
 
 
 class OutOfInodes(_SmallDisk):
-    """No file can be made where checkpoints and snapshots go: training goes on, and writes the next one when it can."""
+    """No file can be made for checkpoints and snapshots: training continues, and saves again when it can."""
 
     name = "out of inodes"
 
@@ -76,7 +76,7 @@ def _mount(call: Callable[..., None], folder: Path, options: str) -> None:
 
 
 def _unmount(call: Callable[..., None], folder: Path) -> None:
-    call(_program("umount"), "--lazy", str(folder))  # also while somebody looks into it
+    call(_program("umount"), "--lazy", str(folder))  # works even while a process uses the folder
 
 
 def _program(name: str) -> str:

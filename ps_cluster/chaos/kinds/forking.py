@@ -1,4 +1,4 @@
-"""The process that tasks are forked from is stopped when it has forked one and has not told of it yet."""
+"""Stop the process that forks tasks after it has forked one and before it has reported it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps_cluster.cluster.fork_server import STOP_VARIABLE
 
 
 class ForkServerStopped(Death):
-    """A worker is killed, and the fork that is to replace it never told of."""
+    """A worker is killed, and the fork of its replacement is never reported."""
 
     name = "fork server stopped"
     victims = (WORKER,)

@@ -1,4 +1,4 @@
-"""The terminal of a run is closed: SIGHUP to its launcher."""
+"""Close the terminal of a run: send SIGHUP to its launcher."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ps_cluster.chaos.signs import TrainingBack
 
 
 class HangUp(FaultKind):
-    """The run is drained and ends with exit code 0; resumed, it trains."""
+    """The run is drained and ends with exit code 0. Resumed, it trains."""
 
     name = "hang up"
 

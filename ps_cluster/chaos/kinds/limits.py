@@ -1,4 +1,4 @@
-"""Tasks that get less of the machine: control groups with a limit around one process, which need the right to make them."""
+"""Limit a task's memory or CPU by a control group, which the user must be allowed to make."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ps_cluster.chaos.signs import TrainingGoesOn, WorkerGoesOn, signs_after_dea
 from ps_cluster.cluster.topology import Task
 
 KILLED_WITHIN_S = 30.0
-# Shorter than the launcher lets a worker be silent for: it is slow, not dead.
+# Shorter than the launcher's limit for a silent worker: the worker is slow, not dead.
 THROTTLED_S = 6.0
 
 NO_MEMORY = Limit(
@@ -30,9 +30,9 @@ FIVE_PERCENT = Limit(
 
 
 class OutOfMemory(Death):
-    """A worker is killed, and its next process gets a megabyte more than it began with: the kernel kills it as it grows.
+    """A worker is killed. Its replacement may use 1 MB more than it starts with, so the kernel kills it as it grows.
 
-    One that has trained for a while asks for no more memory, and what a process has counts in the group that it had it in.
+    A worker that has trained for a while asks for no more memory, and its memory stays counted in its first group.
     """
 
     name = "out of memory"
@@ -54,7 +54,7 @@ class OutOfMemory(Death):
 
 
 class Throttled(FaultKind):
-    """A task, whichever, gets 5 % of a processor for a while. Nothing has to die of it."""
+    """Any one task gets 5 % of a CPU for a while. No process may die of it."""
 
     name = "throttle"
 

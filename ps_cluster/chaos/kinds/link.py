@@ -1,4 +1,4 @@
-"""The link between all tasks, in the run's own network: cut, and slow."""
+"""Cut or slow the link between all tasks, in the run's own network."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from ps_cluster.cluster.isolation import NAMESPACE_ARGV
 
 CUT_S = 3.0
 SLOW_S = 6.0
-# A step of the default network takes and brings a megabyte. A packet on this link is up to 64 KiB.
+# A step of the default network moves a megabyte each way. A packet on this link has up to 64 KiB.
 RATE, BURST, LATENCY = "16mbit", "128kb", "200ms"
 
 _CUT, _JOIN = (*NAMESPACE_ARGV, "loopback", "down"), (*NAMESPACE_ARGV, "loopback", "up")
 
 
 class _Link(FaultKind):
-    """For some seconds the link is not what it was; then training goes on."""
+    """The link is worse for some seconds; then training continues."""
 
     seconds: float
 
     def worsen(self) -> tuple[str, ...]:
-        """Returns the program that makes it so, in the network. Raises NotAllowed where there is none."""
+        """Return the program that worsens the link, run in the network. Raises NotAllowed where there is none."""
         raise NotImplementedError
 
     def mend(self) -> tuple[str, ...]:
-        """Returns the program that makes it as before."""
+        """Return the program that restores the link."""
         raise NotImplementedError
 
     def why_not(self, run: Run) -> str | None:
@@ -50,7 +50,7 @@ class _Link(FaultKind):
 
 
 class LinkCut(_Link):
-    """No task hears of any other: the interface is down."""
+    """No task reaches any other: the interface is down."""
 
     name = "link cut"
     seconds = CUT_S
@@ -63,7 +63,7 @@ class LinkCut(_Link):
 
 
 class LinkSlow(_Link):
-    """All tasks together send no more than RATE."""
+    """All tasks together send at most RATE."""
 
     name = "link slow"
     seconds = SLOW_S
@@ -83,7 +83,7 @@ def _traffic_control() -> tuple[str, ...]:
 
 
 def _anyone(run: Run) -> int:
-    """The pid of some task: all are in the same network."""
+    """Return the pid of any task: all are in the same network."""
     return next(iter(run.running().values()))
 
 
