@@ -175,7 +175,7 @@ class Silence:
         return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:
-        """Return the seconds a worker may be silent. They double at each end, so a wrong deadline soon is long enough."""
+        """Return the seconds a worker may be silent. They double each time, so a wrong deadline soon is long enough."""
         step_s, limits = self._workers[index].step_s, self._limits
         if step_s is None:
             return limits.first_update_s
