@@ -14,7 +14,7 @@ MOST_FACTORS = 100
 
 
 class LearningRateFactor(Section):
-    # No regular expression: of some, a search takes longer than anybody waits.
+    # Not a regular expression, because matching some of those takes practically for ever.
     match: str = Field(max_length=100, pattern=r"^[A-Za-z0-9_/*?-]+$")
     factor: Factor
 
@@ -37,12 +37,12 @@ class RuleSettings(Section):
 
 
 class OptimizerRule:
-    """An optimizer. Subclass it, and override in what yours differs.
+    """An optimizer. Subclass it, and override the parts in which yours differs.
 
     Attributes:
-      name: by which it is chosen.
-      Settings: the section `optimizer`, with the settings of its own.
-      update: "module:class" of what changes a slice's weights, a `training.update_rules.UpdateRule`.
+      name: the name by which users choose it.
+      Settings: the class of the section `optimizer`, with this rule's own settings.
+      update: "module:class" of the `training.update_rules.UpdateRule` that changes a slice's weights.
     """
 
     name = ""
