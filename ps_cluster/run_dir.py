@@ -26,7 +26,7 @@ class RunDir:
         """Make a new run directory in a folder that is missing or empty.
 
         Raises:
-          UserError: the folder is not empty, or it can't be written.
+          UserError: the folder is not empty, a file is in the way, or it can't be written.
         """
         run_dir = cls(root.resolve())
         if not locks.is_empty(run_dir.root):

@@ -12,7 +12,7 @@ from ps_cluster.catalogue.settings import Section
 
 
 class NetworkSettings(Section):
-    """The section `model` of a configuration. A network with settings of its own adds them in a subclass, with defaults."""
+    """The section `model` of a configuration. A network adds settings of its own in a subclass, with defaults."""
 
     name: Annotated[str, AfterValidator(lambda name: NETWORKS.check_name(name))]
     precision: Literal["auto", "bfloat16", "float32"]

@@ -28,7 +28,7 @@ class LearningRateFactor(Section):
 
 
 class RuleSettings(Section):
-    """The section `optimizer` of a configuration. A rule with settings of its own adds them in a subclass, with defaults."""
+    """The section `optimizer` of a configuration. A rule adds settings of its own in a subclass, with defaults."""
 
     rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))]
     learning_rate: float = Field(gt=0, le=LARGEST_FACTOR)

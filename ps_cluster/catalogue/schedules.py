@@ -11,7 +11,7 @@ from ps_cluster.catalogue.settings import Fraction, Section
 
 
 class ScheduleSettings(Section):
-    """The section `schedule` of a configuration. A schedule with settings of its own adds them in a subclass."""
+    """The section `schedule` of a configuration. A schedule adds settings of its own in a subclass."""
 
     kind: Annotated[str, AfterValidator(lambda name: SCHEDULES.check_name(name))]
     warmup_fraction: Fraction

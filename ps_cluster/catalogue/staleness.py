@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StalenessSettings(Section):
-    """The section `staleness` of a configuration. A method with settings of its own adds them in a subclass."""
+    """The section `staleness` of a configuration. A method adds settings of its own in a subclass."""
 
     method: Annotated[str, AfterValidator(lambda name: METHODS.check_name(name))]
 

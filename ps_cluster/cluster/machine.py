@@ -29,9 +29,9 @@ def fastest_precision(cpuinfo: Path = _CPUINFO) -> str:
 def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict[str, Any]:
     """Return the machine's entry in summary.json; nothing in it names the machine or its user.
 
-    `cores` and `memory_gib` are what this process may use; `cpu_limit` (processor seconds a second) and `memory_limit_gib`
-    are those of its control group, None where it has none; `tensorflow` is None where it is not installed, `commit` where
-    this code is no working copy of git. It ends in "-dirty" where a file differs from that commit.
+    `cores` and `memory_gib` are what this process may use. `cpu_limit` (processor seconds per second) and
+    `memory_limit_gib` are the limits of its control group, None without a limit. `tensorflow` is None where it is not
+    installed. `commit` is None outside a git checkout, and ends in "-dirty" where a file differs from that commit.
     """
     flags, allowed = _flags(cpuinfo), allowed or allowance()
     memory, limit = psutil.virtual_memory().total, allowed.memory_bytes

@@ -1,6 +1,6 @@
 """Make and enter network namespaces, each as a program of its own: the kernel wants a process with a single thread.
 
-    python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends the descriptors of a new namespace through a socket
+    python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends a new namespace's descriptors through a socket
     python -I -S namespace.py enter DESCRIPTORS ARGV...         runs ARGV inside it, with the same pid
     python -I -S namespace.py loopback up|down                  connects, or cuts, all connections inside
 

@@ -67,7 +67,7 @@ def load_config(file: Path) -> RunConfig:
 
 
 def rates_found(config: RunConfig) -> recipes.Found | None:
-    """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not; None without any."""
+    """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not, else None."""
     place = (config.mode.name, config.training_workers, config.training.batch_size_per_worker)
     _, found = _recipe(config.model.name)
     return next((rates for rates in found if rates.place == place), None)

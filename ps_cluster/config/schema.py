@@ -211,7 +211,7 @@ class RunConfig(Section):
         return self.model.precision if self.cluster.wire == "auto" else self.cluster.wire
 
     def with_values(self, values: Layer) -> RunConfig:
-        """Return the configuration with some values replaced, e.g. `{"model.precision": "float32"}`; validated again."""
+        """Return a validated configuration with some values replaced, e.g. `{"model.precision": "float32"}`."""
         own, changes = self.model_dump(mode="json"), nested(values)
         try:
             return fitted(merged(without_strangers(own, changes), changes))

@@ -25,7 +25,7 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Rounds:
-    """How many step ids an update has, and how many of their gradients it averages. Both are 1 except in rounds."""
+    """The number of step ids of an update, and of the gradients that it averages. Both are 1 except in rounds."""
 
     steps_per_update: int
     gradients_per_update: int
@@ -105,7 +105,9 @@ def audit(
     total: int | None,
     on_rows: OnRows = lambda rows: None,
 ) -> Json:
-    """Return {"holds": bool, "problems": [a line each], "slices": [counts, rows, distinct steps], "duplicated": gradients}.
+    """Return the proof as {"holds": bool, "problems": [a line each], "slices": [dict each], "duplicated": gradients}.
+
+    A slice's dict has its counters, rows and distinct steps.
 
     Args:
       paths: the journals, one for each slice. counts: int64 [slices, len(COUNTS)], from the parameter servers.

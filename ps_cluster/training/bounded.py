@@ -23,11 +23,11 @@ class BoundedSlice(WaitingSlice):
     waits before its pull while s + 1 others are under way. It waits before its push while its update would leave no
     order of the other workers' pushes that keeps the bound. The worker that pulled first never waits to push.
 
-    `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter server",
-    NIPS, section 2): a worker's clock is the number of its steps that have ended, applied or refused as replays. A
-    worker at clock c begins its next step only when all workers waited for are at c - s or later. So it sees every
-    update made at a clock up to c - s - 1, its own included. With s = 0 training is bulk-synchronous: nobody begins
-    step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
+    `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
+    server", NIPS, section 2): a worker's clock is the number of its steps that have ended, applied or refused as
+    replays. A worker at clock c begins its next step only when all workers waited for are at c - s or later. So it sees
+    every update made at a clock up to c - s - 1, its own included. With s = 0 training is bulk-synchronous: nobody
+    begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
     Workers wait for all others except those not heard of for `LEASE_S` and, once the last dispatch has begun, those
     without a step left. A worker that comes back (or late) goes on at the lowest clock that the bound allows. If it was

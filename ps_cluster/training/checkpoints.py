@@ -59,8 +59,8 @@ class CheckpointGone(CheckpointError):
 class Checkpoint:
     """The state of a training after `step` applied updates.
 
-    `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the other
-    float variables, flat), and everything else that training needs to go on. Arrays of a loaded checkpoint are
+    `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
+    other float variables, flat), and everything else that training needs to go on. Arrays of a loaded checkpoint are
     read-only views of the file.
     """
 

@@ -45,8 +45,9 @@ class WaitingSlice(Slice):
 class RoundSlice(WaitingSlice):
     """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
 
-    Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of the
-    b slowest are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers).
+    Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of
+    the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
+    workers).
     """
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):

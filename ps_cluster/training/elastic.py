@@ -2,11 +2,11 @@
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
 EASGD). The paper's text was not available; this follows the authors' code (github.com/sixin-zh/mpiT,
-asyncsgd/optim-eamsgd.lua), and its moving rate is beta / workers (mlaunch.lua). Worker i with weights x_i repeats, with the
-centre c, the moving rate a and the period k:
+asyncsgd/optim-eamsgd.lua), and its moving rate is beta / workers (mlaunch.lua). Worker i with weights x_i repeats, with
+the centre c, the moving rate a and the period k:
 
   x ← x_i;  x_i ← x_i - a (x - c);  c ← c + a (x - c)         an exchange
-  x_i ← x_i - (learning rate) g(x)                             a step, with the gradient at x, the weights before the exchange
+  x_i ← x_i - (learning rate) g(x)                             a step; gradient at x, the weights before the exchange
   k - 1 times: x_i ← x_i - (learning rate) g(x_i)              the other steps of the period
 
 The first exchange changes nothing, because all begin with the weights of the centre. So a step id here is k steps and

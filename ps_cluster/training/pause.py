@@ -8,7 +8,8 @@ import tensorflow as tf
 
 from ps_cluster.training.waiting import after, sleep
 
-# "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed, applied.
+# "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed,
+# applied.
 VARIABLE = "PS_CLUSTER_TEST_PAUSE"
 _LOOK_EVERY_S = 0.02
 

@@ -72,9 +72,9 @@ class Correction:
 class InverseStaleness(Correction):
     """Scales a gradient by 1 / staleness; one with staleness 0 counts whole.
 
-    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain SGD
-    with the learning rate of each gradient divided by its own staleness. (The paper's text was not available; this is
-    its rule as others quote it.) What it means for other rules and for weight decay is this project's choice: see
+    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain
+    SGD with the learning rate of each gradient divided by its own staleness. (The paper's text was not available; this
+    is its rule as others quote it.) What it means for other rules and for weight decay is this project's choice: see
     `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
     """
 
@@ -115,7 +115,8 @@ class _WithBackups(Correction):
 class ConstantDelayCompensation(_WithBackups):
     """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise; lambda is `strength`.
 
-    Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326, algorithm 2.
+    Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326,
+    algorithm 2.
     """
 
     def _corrected(self, gradient, moved, worker):

@@ -19,8 +19,8 @@ from ps_cluster.training.stragglers import SlowDown
 from ps_cluster.training.waiting import after, now_after
 
 Compute = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]
-"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result; a `TrainStep`, or `LocalSteps` with weights
-[2, n]."""
+"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result. A `TrainStep`, or `LocalSteps` with
+weights [2, n]."""
 
 TIME = tf.TensorSpec([], tf.float64)  # unix seconds
 

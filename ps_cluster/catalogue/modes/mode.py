@@ -30,7 +30,7 @@ def _known(name: str) -> str:
 
 
 class ModeSettings(Section):
-    """The section `mode` of a configuration. A mode with settings of its own adds them in a subclass, with defaults."""
+    """The section `mode` of a configuration. A mode adds settings of its own in a subclass, with defaults."""
 
     name: Annotated[str, AfterValidator(_known)]
 
@@ -79,7 +79,7 @@ class Mode:
 
     @property
     def has_parameter_servers(self) -> bool:
-        """Whether chief, parameter servers and workers are processes of their own."""
+        """Whether chief, parameter servers and workers are separate processes."""
         return PS in self.tasks
 
     @property
@@ -89,7 +89,7 @@ class Mode:
 
     @property
     def averages(self) -> bool:
-        """Whether an update is the mean of all workers' gradients, each of a step id of its own."""
+        """Whether an update is the mean of all workers' gradients, each with its own step id."""
         return self.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
 
     def settings(self, config: RunConfig) -> Any:
