@@ -105,7 +105,7 @@ class Silence:
         self._still_s = 0.0  # since the last update of any worker, while updates were due
 
     def forget(self) -> None:
-        """Forget all workers. Call it when all processes start again."""
+        """Forget all workers and their times. Call it when all processes start again."""
         self._workers.clear()
         self._still_s = 0.0
 

@@ -30,7 +30,7 @@ def gap_times(rows: np.ndarray) -> np.ndarray:
     """
     asked = rows["asked_time"]
     free, handed, received = asked.copy(), asked.copy(), asked.copy()
-    done = np.maximum(rows["applied_time"], rows["pushed_time"])  # applied_time is of another machine's clock
+    done = np.maximum(rows["applied_time"], rows["pushed_time"])  # applied_time is of the ps, whose clock may differ
     for worker in np.unique(rows["worker"]):
         mine = np.flatnonzero(rows["worker"] == worker)
         mine = mine[np.argsort(asked[mine], kind="stable")]
@@ -51,7 +51,7 @@ def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
     found = {}
     for worker in np.unique(rows["worker"]):
         mine = rows["worker"] == worker
-        # applied_time is of another machine's clock, which may be behind the worker's.
+        # applied_time is of the parameter server, whose clock may be behind the worker's.
         seconds = np.maximum(np.diff(times[:, mine], axis=0), 0).sum(axis=1)
         _, dispatch, returns = np.diff(gaps[:, mine], axis=0).sum(axis=1)
         shares = np.array([*seconds, returns, dispatch]) / (times[-1].max() - times[0].min())
