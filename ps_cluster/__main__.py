@@ -1,4 +1,4 @@
-"""`python -m ps_cluster …` is `ps-cluster …`, wherever this package was found."""
+"""Run `ps-cluster …` as `python -m ps_cluster …`."""
 
 from ps_cluster.commands.main import main
 

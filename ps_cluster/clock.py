@@ -1,19 +1,19 @@
-"""A clock for time limits that no process breaks by being stopped."""
+"""A clock for time limits that does not count time in which this process was stopped."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
 
-# Whoever waits looks several times a second. Longer gaps come from a process, or a machine, that did not run.
+# A waiting process reads the clock several times a second. A longer gap means that process or machine did not run.
 LONGEST_GAP_S = 2.0
 
 
 class AwakeClock:
-    """Seconds in which this process has looked at the clock: a longer gap between two looks counts as `LONGEST_GAP_S`.
+    """Seconds in which this process ran: a gap between two reads counts as at most `LONGEST_GAP_S`.
 
-    A run that is frozen as a whole (control group, SIGSTOP, a laptop's suspend) then loses no time that it was given:
-    its limits count only time in which the others could have answered. Ask it at least once in `LONGEST_GAP_S`.
+    So a run that is frozen as a whole (control group, SIGSTOP, a laptop's suspend) does not exceed its limits: they
+    count only time in which the other processes could have answered. Read it at least once in `LONGEST_GAP_S`.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic):

@@ -1,4 +1,4 @@
-"""What all commands have in common: errors of one line, and options that are settings of the configuration."""
+"""The common parts of all commands: errors on one line, and options that set values of the configuration."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ps_cluster.reporting.terminal import print_error
 
 
 def _options_of_modes() -> dict[str, tuple[str, str]]:
-    """Return the options that set what single modes have: `--max-staleness` for `mode.max_staleness`."""
+    """Return the options for settings of single modes, e.g. `--max-staleness` for `mode.max_staleness`."""
     found: dict[str, tuple[str, str]] = {}
     for mode in MODES:
         for name in own_settings("mode", mode):
@@ -59,11 +59,11 @@ CONFIG_OPTIONS = {
     "--seed": ("training.seed", "The same seed gives the same batches."),
 }
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
-MOST_OF_A_LIST = 100  # values with commas between them
+MOST_OF_A_LIST = 100  # values in a CommaList
 
 
 class CommaList(click.ParamType):
-    """Values of one type with commas between them, as a tuple."""
+    """A parameter type: a tuple of values of one type, separated by commas."""
 
     name = "list"
 
@@ -80,14 +80,14 @@ class CommaList(click.ParamType):
 
 
 class Whole(click.IntRange):
-    """A whole number of a range in plain digits; click also takes `1_000`, `010` and full-width digits."""
+    """A parameter type: a whole number in plain digits; click also takes `1_000`, `010` and full-width digits."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> int:
         return super().convert(_plain(whole, value, self, parameter, context), parameter, context)
 
 
 class Number(click.FloatRange):
-    """A finite number of a range, likewise; click takes "nan" for one of every range."""
+    """A parameter type: a finite number in plain digits; click takes "nan" to be in every range."""
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> float:
         return super().convert(_plain(decimal, value, self, parameter, context), parameter, context)
@@ -101,13 +101,13 @@ def _plain(
     context: click.Context | None,
 ) -> Any:
     try:
-        return read(value) if isinstance(value, str) else value  # a default is a number already
+        return read(value) if isinstance(value, str) else value  # a default is already a number
     except Malformed as error:
         kind.fail(f"{value!r:.80} {error}.", parameter, context)
 
 
 class NameOf(click.ParamType):
-    """The name of a kind: one that there is, or the reader's own as path/to/file.py:name. The configuration checks it."""
+    """A parameter type: a name in the catalogue, or path/to/file.py:name. The configuration checks the object."""
 
     name = "name"
 
@@ -125,7 +125,7 @@ class NameOf(click.ParamType):
 
 
 class OutputPath(click.Path):
-    """A file or folder that is written at the end, refused at once where it can't be."""
+    """A parameter type: a file or folder to write at the end. One that can't be written is refused at once."""
 
     def __init__(self, check: Callable[[Path], None]):
         super().__init__(path_type=Path)
@@ -141,12 +141,12 @@ class OutputPath(click.Path):
 
 
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
-FOLDER = click.Path(path_type=Path)  # one that is read
+FOLDER = click.Path(path_type=Path)  # a folder to read
 LIST = CommaList()
 
 
 class _OneLine:
-    """Ends the program with what the command returns, and tells the user's mistakes in one line with exit code 2."""
+    """Exits with the code that the command returns; prints errors on one line (exit code 2 for bad input)."""
 
     def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> None:
         try:
@@ -176,11 +176,11 @@ class OneLineErrors(_OneLine, click.Group):
 
 
 class OneLineCommand(_OneLine, click.Command):
-    """A command without others beside it, likewise."""
+    """A command without a group, which returns an exit code, and whose errors are one line."""
 
 
 def trusted_code(command: Callable) -> Callable:
-    """Add --code: files that a run directory names, and that may be run."""
+    """Add --code to a command: files named by a run directory that may be run."""
 
     def trust(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
         for file in files:
@@ -192,9 +192,9 @@ def trusted_code(command: Callable) -> Callable:
 
 
 def config_options(*names: str) -> Callable:
-    """Adds these options, all of CONFIG_OPTIONS when none is named; the command gets what `overrides` takes.
+    """Add these options, or all of CONFIG_OPTIONS, to a command. It gets them as the `options` of `overrides`.
 
-    Their choices and ranges are those of the configuration.
+    Their choices and ranges come from the configuration.
     """
 
     def add(command: Callable) -> Callable:
@@ -207,7 +207,7 @@ def config_options(*names: str) -> Callable:
 
 
 def config_layers(command: Callable) -> Callable:
-    """Adds --config and --set, which `layered_config` takes."""
+    """Add --config and --set to a command, for `layered_config`."""
     text = "Any setting; repeatable."
     command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=text)(command)
     return click.option("--config", "file", type=click.Path(path_type=Path), help="A YAML file of settings.")(command)
@@ -216,7 +216,7 @@ def config_layers(command: Callable) -> Callable:
 def layered_config(
     file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], tf_config: dict[str, Any] | None = None
 ) -> RunConfig:
-    """The configuration from a file, `--set` and the command's own options; raises UserError for any of them.
+    """Return the configuration from a file, `--set` and the command's own options. Raises UserError for bad input.
 
     Args:
       tf_config: as for `build_config`.
@@ -225,13 +225,13 @@ def layered_config(
 
 
 def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Dotted key → value of `--set` and, over it, of the command's own options; raises UserError for either."""
+    """Return dotted key → value of `--set` and, over it, of the command's options. Raises UserError for bad input."""
     given = {name: value for name, value in options.items() if value is not None}
     values = {key: given[_parameter(key)] for key, _ in CONFIG_OPTIONS.values() if _parameter(key) in given}
     if "training.epochs" in values:
         if "training.steps" in values:
             raise UserError("--epochs and --steps say the same thing twice: give one of them")
-        values["training.steps"] = None  # a file's steps would win over the epochs asked for here
+        values["training.steps"] = None  # else a file's steps would win over these epochs
     return _assigned(assignments) | values
 
 
@@ -244,14 +244,14 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
 
 
 def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
-    """Raise UserError for options that say what stands in a run's directory already."""
+    """Raise UserError for options not in `allowed`, because the run's directory already has their values."""
     for parameter in context.command.params:
         if parameter.name not in (*allowed, "code") and is_given(context, parameter.name):
             raise UserError(f"{because} the run as it was: leave {parameter.opts[0]} out")
 
 
 def is_given(context: click.Context, name: str) -> bool:
-    """Return whether the user gave a value for this option, be it the default."""
+    """Return whether the user gave a value for this option, even if it is the default."""
     return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
 
 

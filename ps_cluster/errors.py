@@ -1,4 +1,4 @@
-"""The failures that are told in one line."""
+"""The exceptions that are told in one line."""
 
 
 class UserError(Exception):
@@ -9,7 +9,7 @@ class UserError(Exception):
 
 
 class RunFailed(Exception):
-    """The machine refused, or a program that this one has started failed: which, why, where its logs are; exit code 1.
+    """A failure of the machine or of a child process, told in one line: which, why, where its logs are; exit code 1.
 
-    Anything else that escapes is a bug.
+    Any other exception that escapes is a bug.
     """

@@ -1,4 +1,4 @@
-"""Where this package is: in a checkout of the project, or installed by pip."""
+"""Find this package's files: in a checkout of the project, or installed by pip."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ _INSTALLED = _INSTALLED_CONFIGS.is_dir()
 
 IMPORT_FOLDER = _PACKAGE.parent  # the checkout, or site-packages
 CONFIG_FOLDER = _INSTALLED_CONFIGS if _INSTALLED else IMPORT_FOLDER / "configs"
-PROGRAM = "ps-cluster" if _INSTALLED else "python cli.py"  # what its user types
+PROGRAM = "ps-cluster" if _INSTALLED else "python cli.py"  # the command that users type
 
 
 def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
-    """Return the environment variables `given`, with which another Python process finds this package from any folder."""
+    """Return `given` with a PYTHONPATH that lets another Python process find this package from any folder."""
     return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_FOLDER), given.get("PYTHONPATH")]))}

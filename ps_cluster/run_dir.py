@@ -1,4 +1,4 @@
-"""The one place that names every file of a run, and what its rows are written and read with."""
+"""The names of all files of a run, and printing to a task's log."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
-        """A new run directory, in a folder that is not there or empty.
+        """Make a new run directory in a folder that is missing or empty.
 
         Raises:
-          UserError: there is something in the way, or it can't be written.
+          UserError: the folder is not empty, a file is in the way, or it can't be written.
         """
         run_dir = cls(root.resolve())
         if not locks.is_empty(run_dir.root):
@@ -37,10 +37,10 @@ class RunDir:
         return run_dir
 
     def make_folders(self) -> None:
-        """Make what is missing of the folders that every run has.
+        """Make the folders of a run that are missing.
 
         Raises:
-          UserError: there is something in the way, it can't be written, or another user made a link of one.
+          UserError: a file is in the way, a folder can't be written, or another user made it a link.
         """
         try:
             for folder in self._written:
@@ -56,7 +56,7 @@ class RunDir:
 
     @classmethod
     def open(cls, root: Path) -> RunDir:
-        """The directory of an earlier run. Raises UserError where it is not one."""
+        """Return the directory of an earlier run. Raises UserError where it is not a run directory."""
         run_dir = cls(root.resolve())
         if not run_dir.config.is_file():
             raise UserError(f"run directory '{root}' is not one: it holds no {run_dir.config.name}")
@@ -74,7 +74,7 @@ class RunDir:
 
     @property
     def alive(self) -> Path:
-        """Shared by all tasks of the run for as long as they live."""
+        """The lock file that all tasks of the run share for as long as they live."""
         return self.root / ".alive"
 
     @property
@@ -87,7 +87,7 @@ class RunDir:
 
     @property
     def dataset(self) -> Path:
-        """Which packed data set the tasks of this machine map: name, kind, directory."""
+        """The packed data set that the tasks of this machine map: name, kind, directory."""
         return self.root / "dataset.json"
 
     @property
@@ -96,7 +96,7 @@ class RunDir:
 
     @property
     def summary_lock(self) -> Path:
-        """Held while the summary is made of the rows there are: launcher and evaluator both do, in turn."""
+        """The lock for making the summary from the rows, which launcher and evaluator both do, in turn."""
         return self.root / ".summary.lock"
 
     @property
@@ -105,12 +105,12 @@ class RunDir:
 
     @property
     def progress(self) -> Path:
-        """Rows of the chief while it trains, a JSON object a line."""
+        """The leader's rows while it trains, one JSON object per line."""
         return self.metrics / "progress.jsonl"
 
     @property
     def evaluation(self) -> Path:
-        """A row for each checkpoint scored, a JSON object a line."""
+        """A row for each checkpoint scored, one JSON object per line."""
         return self.metrics / "evaluation.jsonl"
 
     @property
@@ -120,26 +120,26 @@ class RunDir:
 
     @property
     def applies(self) -> Path:
-        """When each parameter server was at each update of its slice (CSV); absent without parameter servers."""
+        """The times at which each parameter server applied each update (CSV); absent without parameter servers."""
         return self.metrics / "applies.csv"
 
     def journal(self, index: int) -> Path:
-        """The ledger of one slice of the parameters, appended to while training goes on (training/journal.py)."""
+        """Return the file of one slice's ledger, appended to during training (training/journal.py)."""
         return self.metrics / "journal" / f"slice-{index}.bin"
 
     @property
     def trace(self) -> Path:
-        """What every task did when, in Chrome's trace format."""
+        """The timeline of all tasks, in Chrome's trace format."""
         return self.metrics / "trace.json"
 
     @property
     def profile(self) -> Path:
-        """The same for TensorBoard's profile plugin, which looks for <logdir>/plugins/profile/<run>/<host>.xplane.pb."""
+        """The timeline for TensorBoard's profile plugin: <logdir>/plugins/profile/<run>/<host>.xplane.pb."""
         return self.tensorboard / "plugins" / "profile" / self.root.name / "cluster.xplane.pb"
 
     @property
     def training_result(self) -> Path:
-        """What the chief says of the finished training; the summary is made from it."""
+        """The leader's result of the finished training; the summary is made from it."""
         return self.metrics / "training.json"
 
     @property
@@ -152,12 +152,12 @@ class RunDir:
 
     @property
     def snapshots(self) -> Path:
-        """What a chief that died is started again from; of no interest to an evaluator."""
+        """The snapshots from which a cluster restarts after a death; the evaluator ignores them."""
         return self.root / "snapshots"
 
     @property
     def states(self) -> tuple[Path, Path]:
-        """The folders with something to go on from."""
+        """The folders with states that training can resume from."""
         return self.checkpoints, self.snapshots
 
     @property
@@ -184,7 +184,7 @@ class RunDir:
         return self.root / "errors"
 
     def error(self, task_type: str, index: int) -> Path:
-        """What ended a task, written by the task itself."""
+        """Return the file into which a task writes the error that ended it."""
         return self.errors / f"{task_type}-{index}.json"
 
     @property
@@ -192,23 +192,23 @@ class RunDir:
         return self.root / "tasks"
 
     def workspace(self, task_type: str, index: int) -> Path:
-        """The working directory of a task: the graph names its data and identity relative to it."""
+        """Return the working directory of a task. The graph has the paths of data and identity relative to it."""
         return self.tasks / f"{task_type}-{index}"
 
 
-LIFE = "PS_CLUSTER_LIFE"  # environment variable: names the launcher's life, for rows; a task without one has none
+LIFE = "PS_CLUSTER_LIFE"  # environment variable: the launcher's unique id, for rows; unset in a task started by hand
 
 _unsaid: deque[str] = deque(maxlen=100)
 
 
 def say(line: str) -> None:
-    """Prints a line for the task's log; while the disk that the log is on is full, it is kept for the next time."""
+    """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
     _unsaid.append(printable(line))
     say_the_rest()
 
 
 def say_the_rest() -> None:
-    """Prints what could not be printed before, if that is possible now."""
+    """Print the lines that could not be printed before, if that is possible now."""
     with contextlib.suppress(OSError):
         while _unsaid:
             print(_unsaid[0], flush=True)

@@ -1,7 +1,7 @@
-"""Load what others bring: the name of something in a Python file, or an entry point of an installed package.
+"""Load users' own code: a name in a Python file, or an entry point of an installed package.
 
-A file is only run when the user has named it on the command line, by an option or in the file given with --config. A run
-directory or a checkpoint may name one too, and may come from somebody else: that alone never runs it.
+A file is run only if the user has named it on the command line, by an option or in the file given with --config. A run
+directory or a checkpoint may name a file too, but may come from somebody else: that alone never runs it.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
 
-TRUSTED = "PS_CLUSTER_CODE"  # the trusted files, for the processes that a command starts; os.pathsep between them
+TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, for child processes, joined by os.pathsep
 _REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
 
 
@@ -40,7 +40,7 @@ def parse(text: str) -> Reference | None:
 
 
 def absolute(text: str, folder: Path) -> str:
-    """Return a reference with its file's whole path, as seen from `folder`; any other text as it is."""
+    """Return a reference with the absolute path of its file, as seen from `folder`; any other text as it is."""
     reference = parse(text)
     if reference is None:
         return text
@@ -49,7 +49,7 @@ def absolute(text: str, folder: Path) -> str:
 
 
 def trust(file: Path) -> None:
-    """Let `file` be run, here and in every process that is started from here: the user has named it."""
+    """Allow `file` to be run, in this process and its children, because the user has named it."""
     files = dict.fromkeys([*_trusted(), str(file.absolute())])
     os.environ[TRUSTED] = os.pathsep.join(files)
 
@@ -71,7 +71,7 @@ def is_trusted(file: Path) -> bool:
 
 
 def load(reference: Reference) -> Any:
-    """Run the file, once, and return what it defines under the name.
+    """Run the file, once per process, and return the object that it defines under the name.
 
     Raises:
       UserError: the user did not name the file, it can't be read or run, or it defines no such name.
@@ -93,7 +93,7 @@ def entry_point_names(group: str) -> list[str]:
 
 
 def load_entry_point(group: str, name: str) -> Any:
-    """Return what an installed package has registered. Raises UserError where it can't be loaded."""
+    """Return the object that an installed package has registered. Raises UserError where it can't be loaded."""
     (point, *_) = metadata.entry_points(group=group, name=name)
     try:
         return point.load()
@@ -108,7 +108,7 @@ def _trusted() -> list[str]:
 
 
 def _module(reference: Reference) -> ModuleType:
-    """Import the file under a name of its own. Files beside it can be imported by it."""
+    """Import the file under a unique module name. It can import files beside it."""
     path = str(reference.file)
     name = f"ps_cluster_door_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
     if name in sys.modules:
@@ -116,7 +116,7 @@ def _module(reference: Reference) -> ModuleType:
     if not reference.file.is_file():
         raise UserError(f"'{reference}': there is no file '{reference.file}'")
     spec = importlib.util.spec_from_file_location(name, path)
-    assert spec is not None and spec.loader is not None  # of every name that ends in .py
+    assert spec is not None and spec.loader is not None  # true for every name that ends in .py
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     folder = str(reference.file.parent)

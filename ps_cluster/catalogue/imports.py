@@ -1,4 +1,4 @@
-"""Find the TensorFlow part that a kind names: imported when it is needed, by a process that has TensorFlow."""
+"""Import the TensorFlow part that a catalogue object names, when a process that has TensorFlow needs it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ps_cluster.catalogue import doors
 
 
 def find(place: str | Any) -> Any:
-    """Return what "package.module:name" or "path/to/file.py:name" leads to; anything but text is returned as it is."""
+    """Return the object at "package.module:name" or "path/to/file.py:name"; return anything but text as it is."""
     if not isinstance(place, str):
         return place
     if reference := doors.parse(place):

@@ -1,4 +1,4 @@
-"""The things of one kind by name: what the package has, what installed packages add, and what a file of the user's defines."""
+"""Look up objects of one kind by name: the package's own, those of installed packages, and those in users' files."""
 
 from __future__ import annotations
 
@@ -16,22 +16,23 @@ T = TypeVar("T")
 
 
 class Kinds(Generic[T]):
-    """All things of one kind.
+    """All objects of one kind (mode, network, ...), by name.
 
-    The package's own are the objects of class `base` in the module `home`, or in the modules of that package: a new file
-    there is found without being named anywhere else.
+    The package's own are the instances of `base` in the module `home`, or in the modules of the package `home`: a new
+    file there is found without being named anywhere else.
     """
 
     def __init__(
         self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] = lambda found: found
     ):
-        """
+        """Keep where to look; nothing is imported yet.
+
         Args:
-          noun: what one is called in messages, e.g. "optimizer rule".
-          base: their class; each object has a `name`.
+          noun: the kind's name in messages, e.g. "optimizer rule".
+          base: the class of the objects; each has a `name`.
           home: the module or package that defines the package's own.
-          group: the entry points of installed packages that add others, e.g. "ps_cluster.modes".
-          wrap: makes an object of the kind from what a file or package brings, e.g. from a function.
+          group: the entry point group by which installed packages add others, e.g. "ps_cluster.modes".
+          wrap: converts what a file or package defines, e.g. a function, to an object of the kind.
         """
         self.noun = noun
         self._base = base
@@ -42,12 +43,12 @@ class Kinds(Generic[T]):
 
     @property
     def settings(self) -> Any:
-        """The settings that all of this kind have: a `Section`."""
+        """The class of the settings that all objects of this kind have: a `Section`."""
         return self._base.Settings  # type: ignore[attr-defined]
 
     @cached_property
     def own(self) -> dict[str, T]:
-        """The package's own, by name."""
+        """The package's own objects, by name."""
         found: dict[str, T] = {}
         for module in self._modules():
             for thing in vars(module).values():
@@ -57,7 +58,7 @@ class Kinds(Generic[T]):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The package's own, file by file in the order of their definition, and those of installed packages."""
+        """The names of the package's own objects, file by file, then those of installed packages."""
         others = [name for name in doors.entry_point_names(self._group) if name not in self.own]
         return (*self.own, *others)
 
@@ -68,10 +69,10 @@ class Kinds(Generic[T]):
         return isinstance(name, str) and (name in self.names or doors.parse(name) is not None)
 
     def __getitem__(self, name: str) -> T:
-        """Return the one of this name.
+        """Return the object of this name.
 
         Raises:
-          UserError: there is none, or what the name leads to can't be loaded or is no such thing.
+          UserError: there is none, or it can't be loaded, or it is not of this kind.
         """
         if name in self.own:
             return self.own[name]
@@ -80,13 +81,13 @@ class Kinds(Generic[T]):
         return self._brought[name]
 
     def check_name(self, name: str) -> str:
-        """Return `name`. Raises ValueError, with what there is, for one that is not known."""
+        """Return `name`. Raises ValueError, which lists the known names, if it is unknown."""
         if name not in self:
             raise ValueError(self.unknown(name))
         return name
 
     def unknown(self, name: str) -> str:
-        """Say what there is in place of `name`."""
+        """Return a message with the known names, and the one nearest to `name`."""
         near = get_close_matches(name, self.names, 1)
         hint = f"did you mean '{near[0]}'? " if near else ""
         return f"{hint}There are {', '.join(self.names)}, and yours as path/to/file.py:name"
@@ -101,7 +102,7 @@ class Kinds(Generic[T]):
         return self._made(found, name)
 
     def _made(self, found: Any, name: str) -> T:
-        """Return an object of the kind under the name that it is known by here."""
+        """Return `found` as an object of the kind, with `name` as its name."""
         is_class = isinstance(found, type) and issubclass(found, self._base)
         found = found() if is_class else self._wrap(found)
         if not isinstance(found, self._base):

@@ -1,4 +1,4 @@
-"""The networks: what builds and initialises each, and its recipe in configs/models/<name>.yaml."""
+"""The networks: the functions that build and initialise each. Recipes are in configs/models/<name>.yaml."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ps_cluster.catalogue.settings import Section
 
 
 class NetworkSettings(Section):
-    """The section `model` of a configuration. A network with settings of its own adds them in a subclass, with defaults."""
+    """The section `model` of a configuration. A network adds settings of its own in a subclass, with defaults."""
 
     name: Annotated[str, AfterValidator(lambda name: NETWORKS.check_name(name))]
     precision: Literal["auto", "bfloat16", "float32"]
@@ -22,14 +22,14 @@ class Network:
     """A network. Subclass it, or bring a function `build(outputs, settings)` that returns a Keras model.
 
     Attributes:
-      name: by which it is chosen.
-      Settings: the section `model`, with the settings of its own.
-      build: "module:function" of `build(outputs, settings)`, which returns a Keras model of raw examples; `outputs` is how
-        many numbers it gives for an example.
-      initialise: "module:function" of `initialise(model, examples)`, called behind `build` with uint8 [N, …] training
-        examples, or None where the weights are loaded next; None: Keras's initial weights stay.
-      worker_mb: memory of a worker's process with a batch of 128, measured (cluster/memory.py); None where it is not known.
-      recipe: a layer of settings that it needs otherwise than configs/default.yaml has them.
+      name: the name by which users choose it.
+      Settings: the class of the section `model`, with this network's own settings.
+      build: "module:function" of `build(outputs, settings)`, which returns a Keras model that takes raw examples;
+        `outputs` is the number of outputs for each example.
+      initialise: "module:function" of `initialise(model, examples)`, called after `build` with uint8 [N, …] training
+        examples, or with None if the weights are loaded next; None: Keras's initial weights stay.
+      worker_mb: measured memory in MB of a worker's process with a batch of 128 (cluster/memory.py); None if unknown.
+      recipe: a layer of settings in which it differs from configs/default.yaml.
     """
 
     name = ""
@@ -84,7 +84,7 @@ AIRBENCH = Airbench()
 
 
 def _from_function(found: Any) -> Any:
-    """Return a network of a function that builds a model."""
+    """Return a network for a function that builds a model; return anything else as it is."""
     if isinstance(found, type) or not callable(found):
         return found
     network = Network()

@@ -14,7 +14,7 @@ MOST_FACTORS = 100
 
 
 class LearningRateFactor(Section):
-    # No regular expression: of some, a search takes longer than anybody waits.
+    # Not a regular expression, because matching some of those takes practically for ever.
     match: str = Field(max_length=100, pattern=r"^[A-Za-z0-9_/*?-]+$")
     factor: Factor
 
@@ -28,7 +28,7 @@ class LearningRateFactor(Section):
 
 
 class RuleSettings(Section):
-    """The section `optimizer` of a configuration. A rule with settings of its own adds them in a subclass, with defaults."""
+    """The section `optimizer` of a configuration. A rule adds settings of its own in a subclass, with defaults."""
 
     rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))]
     learning_rate: float = Field(gt=0, le=LARGEST_FACTOR)
@@ -37,12 +37,12 @@ class RuleSettings(Section):
 
 
 class OptimizerRule:
-    """An optimizer. Subclass it, and override in what yours differs.
+    """An optimizer. Subclass it, and override the parts in which yours differs.
 
     Attributes:
-      name: by which it is chosen.
-      Settings: the section `optimizer`, with the settings of its own.
-      update: "module:class" of what changes a slice's weights, a `training.update_rules.UpdateRule`.
+      name: the name by which users choose it.
+      Settings: the class of the section `optimizer`, with this rule's own settings.
+      update: "module:class" of the `training.update_rules.UpdateRule` that changes a slice's weights.
     """
 
     name = ""

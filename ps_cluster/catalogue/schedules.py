@@ -1,4 +1,4 @@
-"""The schedules of the learning rate: by what the peak rate is multiplied at an update."""
+"""The learning-rate schedules: the factor of the peak rate at each update."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps_cluster.catalogue.settings import Fraction, Section
 
 
 class ScheduleSettings(Section):
-    """The section `schedule` of a configuration. A schedule with settings of its own adds them in a subclass."""
+    """The section `schedule` of a configuration. A schedule adds settings of its own in a subclass."""
 
     kind: Annotated[str, AfterValidator(lambda name: SCHEDULES.check_name(name))]
     warmup_fraction: Fraction
@@ -20,13 +20,13 @@ class ScheduleSettings(Section):
 
 
 class Schedule:
-    """A schedule. Subclass it, and override in what yours differs.
+    """A schedule. Subclass it, and override the parts in which yours differs.
 
     Attributes:
-      name: by which it is chosen.
-      Settings: the section `schedule`, with the settings of its own.
-      after_warmup: "module:function" of `after_warmup(settings, past)`: the factor, float32 [], behind the warm-up, where
-        `past` goes from 0 to 1.
+      name: the name by which users choose it.
+      Settings: the class of the section `schedule`, with this schedule's own settings.
+      after_warmup: "module:function" of `after_warmup(settings, past)`, which returns the factor, float32 [], after the
+        warm-up; `past` goes from 0 to 1.
     """
 
     name = ""

@@ -7,7 +7,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
-# Far above all that is of use, and far from where float32 ends.
+# Far above any useful value, and far below the largest float32.
 LARGEST_FACTOR = 1e6
 
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -21,11 +21,11 @@ def _no_zero(path: Path) -> Path:
     return path
 
 
-# Not strict, because YAML has paths as text; what is in it is checked.
+# Not strict, because YAML has paths as text; their content is checked.
 PathFromText = Annotated[Path, Field(strict=False), AfterValidator(_no_zero)]
 
 
 class Section(BaseModel):
-    """Settings that belong together: typed strictly, without unknown keys, never changed."""
+    """A group of settings: strictly typed, immutable, and without unknown keys."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)

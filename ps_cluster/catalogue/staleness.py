@@ -1,4 +1,4 @@
-"""The staleness methods: what a parameter server does about a gradient that comes from older weights."""
+"""The staleness methods: how a parameter server treats a gradient that was computed from older weights."""
 
 from __future__ import annotations
 
@@ -15,18 +15,19 @@ if TYPE_CHECKING:
 
 
 class StalenessSettings(Section):
-    """The section `staleness` of a configuration. A method with settings of its own adds them in a subclass."""
+    """The section `staleness` of a configuration. A method adds settings of its own in a subclass."""
 
     method: Annotated[str, AfterValidator(lambda name: METHODS.check_name(name))]
 
 
 class StalenessMethod:
-    """What is done about stale gradients. Subclass it, and override in what yours differs.
+    """A way to treat stale gradients. Subclass it, and override the parts in which yours differs.
 
     Attributes:
-      name: by which it is chosen. says: what it does, in one sentence for --help.
-      Settings: the section `staleness`, with the settings of its own.
-      correction: "module:class" of what corrects gradients in a slice, a `training.staleness.Correction`.
+      name: the name by which users choose it.
+      says: one sentence for --help on what it does.
+      Settings: the class of the section `staleness`, with this method's own settings.
+      correction: "module:class" of the `training.staleness.Correction` that corrects gradients in a slice.
     """
 
     name = ""
@@ -35,10 +36,10 @@ class StalenessMethod:
     correction: Any = "ps_cluster.training.staleness:Correction"
 
     def check(self, config: RunConfig) -> None:
-        """Raise ValueError, which names the setting and its value, for settings that do not fit together."""
+        """Raise ValueError, with the setting and its value, for settings that do not fit together."""
 
     def optimizer(self, config: RunConfig) -> RuleSettings:
-        """Return the optimizer that the parameter servers run."""
+        """Return the optimizer settings that the parameter servers use."""
         return config.optimizer
 
 
@@ -103,10 +104,10 @@ class CorrectedMomentum(StalenessMethod):
 
 
 def corrected_momentum(momentum: float, workers: int) -> float:
-    """The momentum to set so that, with what asynchrony adds, about `momentum` is at work: max(0, momentum - (1 - 1/M)).
+    """Return max(0, momentum - (1 - 1/M)), since asynchrony adds about 1 - 1/M of momentum.
 
-    Mitliagkas, Zhang, Hadjis and Re 2016, "Asynchrony begets Momentum", arXiv:1605.09774: where M workers take
-    independent, exponentially distributed times, the staleness is geometric and in expectation
+    Mitliagkas, Zhang, Hadjis and Re 2016, "Asynchrony begets Momentum", arXiv:1605.09774: if the step times of M
+    workers are independent and exponentially distributed, the staleness is geometric, and in expectation
 
       w[t+1] - w[t] = (1 - 1/M) (w[t] - w[t-1]) - (learning rate / M) grad(w[t])
 
@@ -115,10 +116,10 @@ def corrected_momentum(momentum: float, workers: int) -> float:
       d[t] = (mu + s) d[t-1] - mu s d[t-2] - (learning rate / M) grad(w[t])
 
     This sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo the factor
-    1/M of the learning rate, and where s is above `momentum` no momentum from 0 up can make up for it.
+    1/M of the learning rate. Where s is above `momentum`, no momentum of 0 or more can make up for it.
 
     Args:
-      momentum: 0..1, what is wanted in total.
+      momentum: 0..1, the total momentum wanted.
       workers: M, 1 or more, with about the same speed.
     """
     return max(0.0, momentum - (1 - 1 / workers))

@@ -1,4 +1,4 @@
-"""The types of tasks that a cluster is made of, and what follows when one ends that should not."""
+"""The types of tasks in a cluster, and the table of what happens when one dies."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ TRAINING_TYPES = (CHIEF, PS, WORKER)
 
 @dataclass(frozen=True)
 class OnDeath:
-    """What happens when a task ends that should not: it is started again, at most `restarts` times in a row."""
+    """The reaction to a task's unexpected end: it is started again, at most `restarts` times in a row."""
 
     restarts: int
     whole_cluster: bool  # all training tasks start again with it, from the newest snapshot
-    dispensable: bool  # given up, the run goes on without it; a worker only while there are others
+    dispensable: bool  # when it is given up, the run goes on without it (a worker: only while there are others)
 
 
-OnDeaths = Mapping[str, OnDeath]  # by the type of the task
+OnDeaths = Mapping[str, OnDeath]  # by task type
 
 ON_DEATH: OnDeaths = {
     CHIEF: OnDeath(restarts=5, whole_cluster=True, dispensable=False),

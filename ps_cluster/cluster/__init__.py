@@ -1,1 +1,1 @@
-"""The processes of a run: who they are, how they start, what is known when they die. Nothing of training."""
+"""The processes of a run: their names and addresses, how they start, and what a death means. Nothing of training."""

@@ -1,4 +1,4 @@
-"""Read what the control group of this process allows it: how a container is kept small on a large machine.
+"""Read the CPU and memory limits of this process's control group, which is how a container is limited.
 
 The kernel's documents: admin-guide/cgroup-v2.rst (cpu.max, memory.max), scheduler/sched-bwc.rst and
 admin-guide/cgroup-v1/memory.rst for version 1. The processors of a cpuset are those of `os.sched_getaffinity`.
@@ -26,20 +26,20 @@ class Allowance:
 
     @property
     def threads(self) -> int:
-        """Return how many threads can run at the same time: one on each processor, or fewer where there is a quota."""
+        """Return how many threads can run at the same time: one per processor, or fewer under a quota."""
         return self.processors if self.cpus is None else max(1, min(self.processors, math.ceil(self.cpus)))
 
     @property
     def quota_decides(self) -> bool:
-        """Return whether more processors are seen than can be used."""
+        """Return whether the quota allows fewer threads than there are processors."""
         return self.threads < self.processors
 
 
 def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
-    """Return what this process is allowed by its control group and all those around it, of version 2 or 1 or both.
+    """Return the tightest limits of this process's control group and its parents, in cgroup version 2, 1 or both.
 
     Args:
-      membership: which groups it is in, a line each: `number:controllers:path`.
+      membership: file with the groups of this process, one line each: `number:controllers:path`.
       root: where the groups are mounted.
     """
     cpus = [limit for folder in folders("cpu", membership, root) for limit in _cpus(folder)]
@@ -48,9 +48,9 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
 
 
 def folders(controller: str, membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Iterator[Path]:
-    """Return the folders in which a group's limits may stand: its own and all above it, of which not all need be there.
+    """Yield the folders that may hold limits of `controller`: the group's own and those above it. Some may not exist.
 
-    Inside a container the path may be that on the host, of which nothing is to be seen but the mount itself.
+    Inside a container the path may be the host's; only the mount itself is then visible.
     """
     for line in _lines(membership):
         _, names, path = line.split(":", 2)
@@ -63,7 +63,7 @@ def folders(controller: str, membership: Path = _MEMBERSHIP, root: Path = ROOT) 
 
 
 def _cpus(folder: Path) -> Iterator[float]:
-    """Version 2: `150000 100000` or `max 100000`; version 1 has them in two files, and -1 for none."""
+    """Yield the CPU limit of a group. Version 2: `150000 100000` or `max 100000`; version 1: two files, -1 for none."""
     for line in _lines(folder / "cpu.max"):
         quota, period = line.split()
         yield from [] if quota == "max" else [int(quota) / int(period)]

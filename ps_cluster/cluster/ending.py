@@ -21,7 +21,7 @@ class Ending:
 
 
 def training_outcome(run_dir: RunDir) -> str:
-    """Return what the leader says of its training: "completed" or "stopped"; "failed" where it says nothing."""
+    """Return the outcome that the leader wrote: "completed" or "stopped"; "failed" where it wrote none."""
     try:
         return "completed" if read_json(run_dir.training_result, TrainingResult).completed else "stopped"
     except (FileNotFoundError, UserError):

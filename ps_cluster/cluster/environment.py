@@ -1,4 +1,4 @@
-"""The environment variables of a process that will import TensorFlow; they count only when set before."""
+"""Environment variables for processes that import TensorFlow. They must be set before the import."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ _FIXED = {
 
 
 def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
-    """`given` with what a process of a run needs: it finds this package, and ends with its launcher."""
+    """Return `given` plus what a process of a run needs to find this package and to end with its launcher."""
     own = {LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
     return for_tensorflow(finding_this_package(given)) | own
 
 
 def life_of(launcher_pid: int) -> str:
-    """Return the name of a launcher's life. In a container launchers have the same pid again and again."""
+    """Return a unique id of a launcher process: pid and start time. In a container the pid alone is often reused."""
     return f"{launcher_pid}@{start_ticks(launcher_pid)}"
 
 
 def for_tensorflow(given: Mapping[str, str], allowed: Allowance | None = None) -> dict[str, str]:
-    """`given` with what a task's TensorFlow needs."""
+    """Return `given` plus the variables that a task's TensorFlow needs."""
     return {**_DEFAULTS, **_threads(allowed or allowance()), **given, **_FIXED}
 
 
 def _threads(allowed: Allowance) -> dict[str, str]:
-    """Return how many threads TensorFlow has where a quota allows less than the processors it counts.
+    """Return the thread counts for TensorFlow under a CPU quota; nothing without one.
 
-    A quota is used up in a moment by a thread for each of many processors, and then all of them wait for the next period.
+    One thread per visible processor would use up the quota at once, and all would wait for the next period.
     """
     if not allowed.quota_decides:
         return {}
-    # With a single one between operations a server never connects.
+    # With a single inter-op thread a server never connects.
     return {"TF_NUM_INTRAOP_THREADS": str(allowed.threads), "TF_NUM_INTEROP_THREADS": str(max(2, allowed.threads))}

@@ -1,4 +1,4 @@
-"""The launcher's side of the fork server: what `subprocess.Popen` is to programs, for modules that need TensorFlow."""
+"""The launcher's side of the fork server: a `popen` that starts `python -m MODULE` with TensorFlow already imported."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _PR_SET_CHILD_SUBREAPER = 36
 
 
 class ForkedProcess:
-    """A child of this process that another one has forked; the part of `subprocess.Popen` that the supervisor uses."""
+    """A task that the fork server forked and this process adopted; has the part of `subprocess.Popen` that is used."""
 
     def __init__(self, pid: int):
         self.pid = pid
@@ -41,12 +41,12 @@ class ForkedProcess:
 
 
 class ForkServer:
-    """Starts the fork server when the first task is asked for, and again when it is gone or answers no more."""
+    """Starts the fork server with the first task, and again when it has ended or does not answer."""
 
     def __init__(
         self, popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str], clock: Callable[[], float]
     ):
-        """`popen` starts the server itself: whatever network that is in, the tasks are in."""
+        """Keep the settings. `popen` starts the server; tasks run in the same network as the server."""
         self._popen = popen
         self._clock = clock
         self._timeout_s = FIRST_ANSWER_TIMEOUT_S
@@ -61,7 +61,7 @@ class ForkServer:
         return self._server.pid if self._server is not None and self._server.poll() is None else None
 
     def popen(self, argv: list[str], *, env: Mapping[str, str], cwd: Path, stdout: BinaryIO, **_: Any) -> ForkedProcess:
-        """Runs `python -m module …` in a fork, in a session of its own, without input, both outputs in `stdout`.
+        """Run `python -m module …` in a fork: own session, no input, both outputs in `stdout`.
 
         Raises:
           OSError: the server did not come up, or has ended.
@@ -79,7 +79,7 @@ class ForkServer:
             raise OSError(message) from error
 
     def _ask(self, request: str, stdout: BinaryIO) -> ForkedProcess:
-        """A fork waits until it is known here: one whose pid never comes ends when the pipe is closed."""
+        """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
         leave, give_leave = os.pipe()
         try:
             socket.send_fds(self._channel, [request.encode()], [stdout.fileno(), leave])
@@ -94,7 +94,7 @@ class ForkServer:
         return ForkedProcess(int(answer))
 
     def _answer(self) -> bytes:
-        """Waits in short turns, between which the clock is looked at: it counts only time in which this process ran."""
+        """Return the server's answer. Wait in short turns: the clock counts only time in which this process ran."""
         deadline = self._clock() + self._timeout_s
         while True:
             try:
@@ -121,7 +121,7 @@ class ForkServer:
             )
 
     def close(self) -> None:
-        """Ends the server; the tasks stay."""
+        """End the server; the tasks stay."""
         if self._channel is not None:
             self._channel.close()
         if self._server is not None:
@@ -134,7 +134,7 @@ class ForkServer:
 def fork_server(
     popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str], clock: Callable[[], float]
 ) -> Iterator[ForkServer]:
-    """A fork server for as long as the block lasts. Until then this process adopts what its descendants leave behind."""
+    """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children."""
     prctl = ctypes.CDLL(None).prctl
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     with contextlib.closing(ForkServer(popen, run_root, log, env, clock)) as server:

@@ -1,9 +1,9 @@
-"""A process that has imported TensorFlow and forks tasks: they start at once and share the pages of the import.
+"""A process that imports TensorFlow once and forks tasks, which start at once and share the memory of the import.
 
     python -m ps_cluster.cluster.fork_server CHANNEL RUN_DIR
 
-It has a single thread and starts nothing in TensorFlow, so there is nothing that a fork could break. RUN_DIR is there to
-be seen in the list of processes. fork_client.py is the launcher's side.
+It has a single thread and starts nothing in TensorFlow, so a fork is safe. RUN_DIR is an argument only so that the list
+of processes shows it. fork_client.py is the launcher's side.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from setproctitle import getproctitle, setproctitle
 from ps_cluster.cluster.lifeline import die_with_launcher
 
 MESSAGE_BYTES = 1 << 20
-# A place where a test can stop this process: the variable names a file; once it is there it is taken away, and after the
-# next fork, before the answer, the process stops itself.
+# For tests: the variable names a file. If the file exists after a fork, this process deletes it and stops itself
+# (SIGSTOP) before it answers.
 STOP_VARIABLE = "PS_CLUSTER_TEST_FORK_STOP"
 _MADV_DONTNEED = 4
 PRELOADED = (
@@ -42,12 +42,12 @@ PRELOADED = (
 
 
 def serve(channel: socket.socket) -> None:
-    """Forks a task for every message until the launcher closes the channel; answers with the task's pid."""
+    """Fork a task for every message until the launcher closes the channel; answer with the task's pid."""
     for module in PRELOADED:
         importlib.import_module(module)
-    getproctitle()  # finds where the title is, which the forks could not once their environment has changed
+    getproctitle()  # finds where the title is stored; forks can't, once their environment has changed
     gc.collect()
-    gc.freeze()  # a collection would write to every page that the tasks share
+    gc.freeze()  # else a garbage collection writes to every shared page, which copies it
     _let_go_of_unchanged_files()
     while True:
         message, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 2)
@@ -69,10 +69,10 @@ def _stop_where_a_test_wants_it() -> None:
 
 
 def _let_go_of_unchanged_files() -> None:
-    """Unmaps the pages of libraries that the import has read and no fork needs: some 240 MB that count as this process's.
+    """Release library pages that the import has read: some 240 MB that count as memory of this process.
 
-    Whoever touches one gets it back out of the system's cache. Left alone is what can be written or holds a change. A kernel
-    that refuses costs memory and nothing else.
+    A page that is needed again comes back from the page cache. Pages that are writable or changed are left alone. If
+    the kernel refuses, it costs memory and nothing else.
     """
     madvise = ctypes.CDLL(None).madvise
     madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
@@ -84,10 +84,12 @@ def _let_go_of_unchanged_files() -> None:
 
 
 def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, leave: int) -> int:
-    """A process whose parent is the launcher: the one in between has ended when this returns the pid.
+    """Fork a task whose parent becomes the launcher, and return its pid.
+
+    It is forked twice: the process in between ends, and the launcher, as subreaper, adopts the task.
 
     Args:
-      leave: a pipe; the launcher writes into it when it knows the pid, and closes it when it never will.
+      leave: a pipe. The launcher writes into it once it knows the pid; it closes it unwritten when it gave up.
     """
     reader, writer = os.pipe()
     between = os.fork()
@@ -100,7 +102,7 @@ def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log:
             while os.getppid() == between:  # the launcher adopts this process when the one in between ends
                 time.sleep(0.001)
             if not os.read(leave, 1):
-                os._exit(0)  # nobody would watch it, and another process gets its address
+                os._exit(0)  # the launcher does not know this process, and another one gets its address
             os.close(leave)
             _become(request, log)
         os.write(writer, b"%d" % pid)
@@ -112,7 +114,7 @@ def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log:
 
 
 def _become(request: dict[str, Any], log: int) -> NoReturn:
-    """What `python -m MODULE ARGUMENTS` would be in a session of its own, with its output in the log."""
+    """Turn this fork into `python -m MODULE ARGUMENTS`, in a session of its own, with its output in the log."""
     os.setsid()
     nothing = os.open(os.devnull, os.O_RDONLY)
     for ours, standard in ((nothing, 0), (log, 1), (log, 2)):

@@ -1,9 +1,9 @@
-"""A network that only the tasks of one run are in: a TensorFlow server lets everybody in who reaches its port.
+"""A private network for the tasks of one run, because a TensorFlow server runs code for anybody who reaches its port.
 
-A helper process (namespace.py) makes the namespace, sends descriptors of it to the launcher and ends; every task goes
-through the same file into the namespace before it becomes what it is. So the launcher keeps its own network and its
-threads (the kernel lets no process with threads into a user namespace), stays the parent of all tasks, and holds with
-the descriptors all that keeps the namespace alive besides the tasks: it ends with them, however they end.
+A short-lived process (namespace.py) makes the network namespace, sends its descriptors to the launcher and ends.
+Every task enters the namespace through the same file before it runs its program. So the launcher keeps its own network
+and its threads (the kernel lets no process with threads into a user namespace) and stays the parent of all tasks. Only
+the tasks and the launcher's descriptors keep the namespace alive, so it ends with them, however they end.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _OPEN = "the ports of this run are open to whoever reaches this machine, and who
 
 @dataclass(frozen=True)
 class Network:
-    """Where tasks run: in the namespace of these descriptors, or without any in the network of the launcher.
+    """The network in which tasks run: the namespace of these descriptors or, without any, the launcher's network.
 
     Attributes:
-      notice: what that means for the user where the network is not private, else None.
+      notice: a warning for the user where the network is not private, else None.
     """
 
     descriptors: tuple[int, ...] = ()
@@ -43,17 +43,17 @@ class Network:
         return bool(self.descriptors)
 
     def to_json(self) -> dict[str, Any]:
-        """Return what summary.json says of this network."""
+        """Return the network's entry in summary.json."""
         return {"private": self.isolated, "notice": self.notice}
 
     def inside(self, argv: tuple[str, ...]) -> tuple[str, ...]:
-        """`argv`, run in this network; the process must be given the descriptors."""
+        """Return a command that runs `argv` in this network. Its process must inherit the descriptors."""
         if not self.descriptors:
             return argv
         return (*NAMESPACE_ARGV, "enter", ",".join(map(str, self.descriptors)), *argv)
 
     def popen(self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Any) -> subprocess.Popen:
-        """`subprocess.Popen` in this network."""
+        """Start a process in this network; otherwise as `subprocess.Popen`."""
         return subprocess.Popen(self.inside(tuple(argv)), pass_fds=(*pass_fds, *self.descriptors), **options)
 
 
@@ -69,7 +69,7 @@ def network_for(
     notify: Callable[[str], None],
     namespace_argv: tuple[str, ...] = NAMESPACE_ARGV,
 ) -> Iterator[Network]:
-    """The network of a run, for as long as the block lasts: private, or with a notice the one that all share.
+    """Yield the network of a run: a private one or, with a notice, the machine's. Closes it after the block.
 
     Args:
       setting: "auto" | "require" | "off".
@@ -89,7 +89,7 @@ def network_for(
 
 
 def check(setting: str, run_dir: Path) -> None:
-    """Raises UserError where a private network is required and can't be had, before anything is done for the run."""
+    """Raise UserError where a private network is required but not available, before the run changes anything."""
     if setting == REQUIRE:
         with network_for(setting, run_dir, run_dir, notify=lambda _: None):
             pass
@@ -107,7 +107,7 @@ def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[s
 
 
 def _new_namespace(run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> tuple[int, ...]:
-    """Descriptors of a new namespace, in the order in which it is entered; raises Unavailable."""
+    """Return descriptors of a new namespace, in the order of entering. Raises Unavailable."""
     receiver, sender = socket.socketpair()
     with receiver, sender:
         argv = [*namespace_argv, "create", str(sender.fileno()), str(run_dir), str(data_dir)]
@@ -133,6 +133,6 @@ def _received(receiver: socket.socket) -> tuple[int, ...]:
     count, descriptors, *_ = socket.recv_fds(receiver, 1, 2, socket.MSG_CMSG_CLOEXEC)
     if len(descriptors) == int(count):
         return tuple(descriptors)
-    for descriptor in descriptors:  # a user namespace alone would leave the tasks in the network of all
+    for descriptor in descriptors:  # a user namespace alone would leave the tasks in the machine's network
         os.close(descriptor)
     raise Unavailable("private network: too many files are open")

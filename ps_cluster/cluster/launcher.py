@@ -1,7 +1,7 @@
-"""Runs a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
+"""Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
 
-Exit codes: 0 completed, or drained by one Ctrl-C, SIGTERM or SIGHUP · 130 (SIGTERM: 143, SIGHUP: 129) stopped at once, by
-the second one or because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
+Exit codes: 0 completed, or drained after one Ctrl-C, SIGTERM or SIGHUP · 130 (SIGTERM: 143, SIGHUP: 129) stopped at
+once, by a second one or because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
 """
 
 from __future__ import annotations
@@ -48,23 +48,23 @@ def run_local(
     task_argv: tuple[str, ...] = TASK_ARGV,
     limits: Limits | None = None,
 ) -> int:
-    """Starts the cluster, watches it until training and scoring are over, stops everything, writes the summary.
+    """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
 
     Args:
-      run_dir: the caller holds it (files/locks.py).
-      config: complete, nothing in it is "auto" any more.
+      run_dir: the caller holds its lock (files/locks.py).
+      config: complete: "auto" is replaced everywhere by the value chosen.
       began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
-      limits: of every wait; None: those of `config`.
+      limits: bounds of all waits; None: `Limits.of(config)`.
     Returns:
-      The exit code of the program (see the module).
+      The exit code of the program (see the module's docstring).
     Raises:
       UserError: a private network is required and can't be had, or a task found that the user's input was bad.
       RunFailed: the summary can't be written.
     """
     began, limits = time.monotonic() if began is None else began, limits or Limits.of(config)
-    clock = AwakeClock()  # one for all limits: who waits in one place keeps it going for the others
+    clock = AwakeClock()  # one for all limits: each wait, wherever it is, reads the clock and so keeps it going
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         StopRequests() as stop_requests,

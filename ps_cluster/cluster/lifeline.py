@@ -1,4 +1,4 @@
-"""A child that ends with the process that started it, however that one ended."""
+"""Let a child process end with the process that started it, however that one ended."""
 
 import ctypes
 import os
@@ -11,7 +11,7 @@ _PR_SET_PDEATHSIG = 1
 
 
 def die_with_launcher() -> None:
-    """Asks Linux to kill this process when its launcher is gone; a task that nobody launched has no launcher."""
+    """Ask Linux to kill this process when its launcher ends. Does nothing for a task that was started by hand."""
     launcher = os.environ.get(LAUNCHER_PID)
     if launcher is None:
         return
@@ -21,10 +21,10 @@ def die_with_launcher() -> None:
 
 
 def start_ticks(pid: int) -> int:
-    """Return when a process was started, in clock ticks since the machine was; exec does not count as a start."""
+    """Return when a process was started, in clock ticks since boot; exec does not count as a start."""
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
 
 
 def die_with_parent() -> None:
-    """Asks Linux to kill this process when the one that started it is gone."""
+    """Ask Linux to kill this process when its parent ends."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

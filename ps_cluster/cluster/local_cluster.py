@@ -1,4 +1,4 @@
-"""The processes of one run on this machine: where they are, how they start, what others can read about them."""
+"""The processes of one run on this machine: their ports, starts and restarts, and cluster.json."""
 
 from __future__ import annotations
 
@@ -26,7 +26,13 @@ TASK_ARGV = (sys.executable, "-m", "ps_cluster.cluster.task")
 
 
 class LocalCluster:
-    """All tasks of a run; `restarts` counts how often each was started again, `usage` what all processes took."""
+    """All tasks of a run.
+
+    Attributes:
+      topology: the current tasks and addresses.
+      restarts: how often each task was started again.
+      usage: CPU time and memory of all processes.
+    """
 
     def __init__(
         self,
@@ -48,24 +54,24 @@ class LocalCluster:
         self._task_argv = task_argv
         self._fork_server = fork_server
         self._ended: dict[Task, str] = {}
-        self._outlived: list[TaskProcess] = []  # SIGKILL
+        self._outlived: list[TaskProcess] = []  # processes still there after SIGKILL
         self.topology = ClusterTopology({})
         self.restarts: Counter[Task] = Counter()
         self.usage = Usage()
 
     def start(self) -> None:
-        """Picks free ports and starts every task, all at once."""
+        """Pick free ports and start every task, all at once."""
         self._pick_ports()
         self._start(self.topology.tasks)
 
     def restart(self, task: Task) -> None:
-        """Starts a task that ended once more, at the address that the others know."""
+        """Start a task that ended again, at the same address, which the other tasks know."""
         self._supervisor.stop([task], grace_s=0)  # whatever it may have left in its process group
         self.restarts[task] += 1
         self._start([task])
 
     def restart_training(self, *, resume: bool) -> None:
-        """Starts all training tasks again, on ports that no process of before knows.
+        """Start all training tasks again, on new ports, so that no process of before reaches them.
 
         Args:
           resume: from the newest checkpoint or snapshot, else from the beginning.
@@ -78,7 +84,7 @@ class LocalCluster:
         self._start(tasks)
 
     def give_up(self, worker: Task) -> None:
-        """Leaves this worker out from the next `restart_training` on. The others keep their index, cores and logs."""
+        """Leave this worker out from the next `restart_training` on. The others keep their index, cores and logs."""
         self._given_up |= {worker.index}
 
     def _pick_ports(self) -> None:
@@ -94,20 +100,20 @@ class LocalCluster:
         self._write_down()
 
     def tasks(self, types: tuple[str, ...]) -> list[Task]:
-        """The tasks of these types."""
+        """Return the tasks of these types."""
         return [task for task in self.topology.tasks if task.type in types]
 
     @property
     def pids(self) -> dict[Task, int]:
-        """The processes that are there, as far as `poll` knows."""
+        """Task → pid of the processes that run, as of the last `poll`."""
         return {p.task: p.pid for p in self._supervisor.processes if p.task not in self._ended}
 
     def frozen(self) -> list[Task]:
-        """Tasks whose process is stopped, as by SIGSTOP."""
+        """Return the tasks whose process is stopped (SIGSTOP)."""
         return [task for task in self._supervisor.frozen() if task in self.pids]
 
     def poll(self) -> list[TaskExit]:
-        self._measure()  # before the ends are looked at: until then the system keeps what an ended process took
+        self._measure()  # before the poll: it reaps ended processes, whose CPU time is then gone
         exits = self._supervisor.poll()
         self._ended.update({task_exit.task: task_exit.how for task_exit in exits})
         return exits
@@ -116,14 +122,14 @@ class LocalCluster:
         self._supervisor.signal(task, number)
 
     def stop(self, types: tuple[str, ...], grace_s: float) -> None:
-        """Stops the tasks of these types."""
+        """Stop the tasks of these types."""
         self._measure()
         tasks = self.tasks(types)
         self._outlived += self._supervisor.stop(tasks, grace_s)
         self._ended.update({task: "stopped" for task in tasks if task not in self._ended})
 
     def stop_all(self, grace_s: float) -> list[str]:
-        """Stops everything; names what is left, as a rule nothing."""
+        """Stop everything; return the names of processes that are still there, as a rule none."""
         self._measure()
         left = self._supervisor.stop_all(grace_s)
         for process in self._supervisor.processes:
@@ -133,7 +139,7 @@ class LocalCluster:
         return [f"{task} (pid {pid})" for pid, task in there.items()]
 
     def states(self) -> list[dict[str, object]]:
-        """A row for each task: type, index, pid, state ("running" or how it ended)."""
+        """Return a row for each task: type, index, pid, state ("running" or how it ended)."""
         return [
             {
                 "type": process.task.type,

@@ -1,4 +1,4 @@
-"""What a run is on: the machine, what its processor computes fast in, TensorFlow, and the commit of this code."""
+"""Describe what a run runs on: processor and its fastest dtype, memory, TensorFlow version, commit of this code."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ _CODE = Path(__file__).resolve().parents[2]
 
 
 def fastest_precision(cpuinfo: Path = _CPUINFO) -> str:
-    """ "bfloat16" where the processor has instructions for it, else "float32" (also where it can't be told)."""
+    """Return "bfloat16" where the processor has instructions for it, else "float32" (also where that is unknown)."""
     return "bfloat16" if set(_BFLOAT16_FLAGS) & _flags(cpuinfo) else "float32"
 
 
 def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict[str, Any]:
-    """What summary.json says of this machine; nothing in it names the machine or its user.
+    """Return the machine's entry in summary.json; nothing in it names the machine or its user.
 
-    `cores` and `memory_gib` are what this process may use; `cpu_limit` (processor seconds a second) and `memory_limit_gib`
-    are those of its control group, None where it has none; `tensorflow` is None where it is not installed, `commit` where
-    this code is no working copy of git. It ends in "-dirty" where a file differs from that commit.
+    `cores` and `memory_gib` are what this process may use. `cpu_limit` (processor seconds per second) and
+    `memory_limit_gib` are the limits of its control group, None without a limit. `tensorflow` is None where it is not
+    installed. `commit` is None outside a git checkout, and ends in "-dirty" where a file differs from that commit.
     """
     flags, allowed = _flags(cpuinfo), allowed or allowance()
     memory, limit = psutil.virtual_memory().total, allowed.memory_bytes
@@ -48,7 +48,7 @@ def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict
 
 
 def processor_of(machine: Mapping[str, Any] | None) -> str:
-    """Return the processor of what `describe` returned, with those instructions that make it a faster one of its name."""
+    """Return the processor of a `describe` entry, with its bfloat16 instructions, which not all of its name have."""
     if not machine or "processor" not in machine:
         return UNKNOWN
     flags = ", ".join(flag for flag in _BFLOAT16_FLAGS if machine.get(flag))
@@ -56,8 +56,8 @@ def processor_of(machine: Mapping[str, Any] | None) -> str:
 
 
 def commit_of(code: Path) -> str | None:
-    """Return the commit that a folder of code is at, e.g. "392b7299c0de" or "392b7299c0de-dirty"; None where git can't tell."""
-    if not (code / ".git").exists():  # else git would tell of a repository that the code happens to lie in
+    """Return the commit of a folder of code, e.g. "392b7299c0de" or "392b7299c0de-dirty"; None where git can't tell."""
+    if not (code / ".git").exists():  # else git would answer for a repository around the code
         return None
     command = ["git", "-C", str(code), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
     without_locks = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
@@ -73,7 +73,7 @@ def _flags(cpuinfo: Path) -> set[str]:
 
 
 def _first(cpuinfo: Path, name: str) -> str:
-    """What is said of the first core under `name`, or an empty string."""
+    """Return the first value under `name` (that of the first core), or an empty string."""
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -83,7 +83,7 @@ def _first(cpuinfo: Path, name: str) -> str:
 
 
 def _tensorflow_version() -> str | None:
-    """Of the package that is installed: importing it takes seconds."""
+    """Return the version of the installed package, without importing it, which takes seconds."""
     for package in ("tensorflow-cpu", "tensorflow"):
         with contextlib.suppress(metadata.PackageNotFoundError):
             return metadata.version(package)

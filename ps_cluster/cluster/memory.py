@@ -1,4 +1,4 @@
-"""Estimate whether a run's processes fit into the memory that there is for them, to warn before the kernel acts."""
+"""Estimate whether a run's processes fit into the available memory, to warn before the kernel kills one."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from ps_cluster.cluster.control_group import Allowance
 from ps_cluster.config import RunConfig
 
 _MB = 10**6
-# Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1 each):
-# 1,785 MB airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. Not all tasks are at their highest at
-# the same time.
+# Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1
+# each): 1,785 MB airbench, 1,330 cifar_tf_cnn, 1,224 resnet_small, 750 to 850 tutorial_cnn. The tasks' peaks do not all
+# come at the same time.
 SHARED_MB = 100  # the launcher, and the process that tasks are forked from
-SERVING_MB = 160  # the chief, a parameter server, the evaluator
+SERVING_MB = 160  # each: the chief, a parameter server, the evaluator
 EMPTY_WORKER_MB, MEASURED_BATCH = 130, 128
-HOLDS_ALL_MB = 70  # more in a worker that holds all parameters itself
+HOLDS_ALL_MB = 70  # additional, for a worker that holds all parameters itself
 
 
 def needed_bytes(config: RunConfig) -> int | None:
-    """Return about how much memory all processes of a run take together at their highest; None for an unknown network."""
+    """Return the estimated peak memory of all processes of a run together; None for a network without a measurement."""
     measured_mb = NETWORKS[config.model.name].worker_mb
     if measured_mb is None:
         return None
@@ -32,10 +32,10 @@ def needed_bytes(config: RunConfig) -> int | None:
 
 
 def warning(config: RunConfig, allowed: Allowance, available_bytes: int) -> str | None:
-    """Return a line for the user where the run will take more than there is, else None.
+    """Return a line for the user where the run will take more memory than there is, else None.
 
     Args:
-      available_bytes: of the machine, as it is now.
+      available_bytes: free memory of the machine now.
     """
     limit = allowed.memory_bytes
     room, why = available_bytes, "the machine has"

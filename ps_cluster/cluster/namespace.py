@@ -1,11 +1,11 @@
-"""Makes and enters network namespaces, each as a program of its own: both calls need a process with a single thread.
+"""Make and enter network namespaces, each as a program of its own: the kernel wants a process with a single thread.
 
-    python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends the descriptors of a new namespace through a socket
-    python -I -S namespace.py enter DESCRIPTORS ARGV...         becomes ARGV inside it, with the same pid
-    python -I -S namespace.py loopback up|down                  joins, or cuts, all that talk to each other inside
+    python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends a new namespace's descriptors through a socket
+    python -I -S namespace.py enter DESCRIPTORS ARGV...         runs ARGV inside it, with the same pid
+    python -I -S namespace.py loopback up|down                  connects, or cuts, all connections inside
 
-Nothing but the standard library, and not even `site`: it runs before every task, and no import may start a thread.
-What fails is told in the last line of stderr, with exit code 1.
+It uses only the standard library, without `site`: it runs before every task, and no import may start a thread.
+A failure is told in the last line of stderr, with exit code 1.
 """
 
 import ctypes
@@ -18,15 +18,15 @@ import sys
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
-_IFREQ = struct.Struct("16sH22x")  # name, flags, what the union holds besides
+_IFREQ = struct.Struct("16sH22x")  # name, flags, padding to the size of the union
 
 
 def create(channel: str, run_dir: str, data_dir: str) -> None:
-    """Leaves this process in a new namespace and sends what the tasks need to follow: [user,] net."""
+    """Move this process into a new namespace and send the descriptors that tasks need to enter it: [user,] net."""
     kinds = _unshare()
     loopback("up")
     _talk_to_itself()
-    # An administrator without all rights loses inside the one to use what belongs to others.
+    # Inside, an administrator with only some capabilities loses the right to use other users' files.
     for folder, wanted in ((run_dir, os.R_OK | os.W_OK | os.X_OK), (data_dir, os.R_OK | os.X_OK)):
         if not os.access(folder, wanted):
             raise PermissionError(f"'{folder}' could not be used inside")
@@ -36,7 +36,7 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
 
 
 def enter(descriptors: str, *argv: str) -> None:
-    """Never returns; keeps none of the descriptors open."""
+    """Enter the namespace and become `argv`; keep none of the descriptors open."""
     for descriptor in map(int, descriptors.split(",")):
         _call("setns", descriptor, 0)
         os.close(descriptor)
@@ -44,7 +44,7 @@ def enter(descriptors: str, *argv: str) -> None:
 
 
 def loopback(state: str) -> None:
-    """Sets the one interface of the network that this process is in up or down."""
+    """Set the loopback interface, the only one of this process's network, up or down."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as any_socket:
         name, flags = _IFREQ.unpack(fcntl.ioctl(any_socket, _SIOCGIFFLAGS, _IFREQ.pack(b"lo", 0)))
         flags = flags | _IFF_UP if state == "up" else flags & ~_IFF_UP
@@ -52,14 +52,14 @@ def loopback(state: str) -> None:
 
 
 def _unshare() -> tuple[str, ...]:
-    """As an administrator the network alone, so that his rights to files stay; else with a user namespace around it."""
+    """Make the namespace and return its kinds. Root needs no user namespace and so keeps its rights to files."""
     try:
         _call("unshare", _CLONE_NEWNET)
         return ("net",)
     except PermissionError:
         user, group = os.geteuid(), os.getegid()
     _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
-    # Everybody stays who he is: files keep their owner. The kernel wants the first line before the last.
+    # Map the user and group to themselves, so files keep their owner. The kernel wants setgroups before gid_map.
     _write("/proc/self/setgroups", "deny")
     _write("/proc/self/uid_map", f"{user} {user} 1")
     _write("/proc/self/gid_map", f"{group} {group} 1")

@@ -1,4 +1,4 @@
-"""Tell at the terminal of a task that nobody launched what it waits for, and how far training is. No TensorFlow."""
+"""Tell at the terminal of a task started by hand what it waits for and how far training is. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from ps_cluster.run_dir import RunDir
 
 LOOK_EVERY_S = 1.0
 PROBE_S = 1.0  # for one address
-PROBES_AT_ONCE = 20  # of many that don't answer each takes its time
+PROBES_AT_ONCE = 20  # in one look: each that doesn't answer takes PROBE_S
 _NAMED = 3
 
 
 def answers(address: str) -> bool:
-    """Say if somebody listens at `host:port`."""
+    """Return whether somebody listens at `host:port`."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), PROBE_S).close()
@@ -30,7 +30,7 @@ def answers(address: str) -> bool:
 
 
 class Narrator:
-    """Looks at the other tasks' addresses and at the rows of this one, once a second, in a thread of its own."""
+    """Prints news from the other tasks' addresses and from this task's rows, once a second, in its own thread."""
 
     def __init__(
         self, task: Task, topology: ClusterTopology, run_dir: RunDir, view: ProgressView,
@@ -51,15 +51,15 @@ class Narrator:
         self._thread = threading.Thread(target=self._run, name="narrator", daemon=True)
 
     def start(self) -> None:
-        """Say who this is, and go on in a thread."""
+        """Print this task's name and address, and start the thread."""
         address = self._topology.address(self._task)
         self._view.notice(f"{self._task}{f' at {address}' if address else ''}")
         for tail, _ in self._tails:
-            tail.skip()  # those of a training that is resumed
+            tail.skip()  # rows from before a resume
         self._thread.start()
 
     def end(self) -> None:
-        """Say what is left to say."""
+        """Stop the thread and print what is still unread."""
         self._over.set()
         self._thread.join(2 * PROBES_AT_ONCE * PROBE_S)
         if self._leads:
@@ -72,7 +72,7 @@ class Narrator:
             self._over.wait(LOOK_EVERY_S)
 
     def look(self) -> None:
-        """Look once, and say what is new."""
+        """Look once, and print what is new."""
         if self._leads:
             self._look_for_all()
             self._read_rows()
@@ -80,13 +80,13 @@ class Narrator:
             self._look_for_leader()
 
     def _look_for_all(self) -> None:
-        """Each is waited for once: whoever dies later is the coordinator's business."""
+        """Look for the tasks that have not answered yet. A later death is the coordinator's business."""
         if not self._missing:
             return
         some, others = self._missing[:PROBES_AT_ONCE], self._missing[PROBES_AT_ONCE:]
         silent = []
         for task in some:
-            if self._over.is_set():  # the end of this task would wait for all the probes that are left
+            if self._over.is_set():  # else the end of this task would wait for the remaining probes
                 return
             if not self._reaches(self._topology.address(task)):
                 silent.append(task)

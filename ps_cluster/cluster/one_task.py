@@ -1,4 +1,4 @@
-"""One task of a cluster on several machines, started by hand: it says at its terminal where it is, from start to end."""
+"""Run one task of a cluster on several machines, started by hand, and narrate it at its terminal."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from ps_cluster.training.resume import newest_checkpoint
 def run_one_task(
     config: RunConfig, root: Path, topology: ClusterTopology, task: Task, *, resume: bool, notify: Notify
 ) -> None:
-    """One task of a cluster on several machines; ends the process. Raises UserError for bad input.
+    """Run one task of a cluster on several machines, then end the process. Raises UserError for bad input.
 
     Args:
       config: made for a cluster of the size of `topology`.
@@ -57,7 +57,7 @@ def run_one_task(
         found = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
         dataset = found.holding_out(config.evaluation.validation_examples)
         config = complete_config(config, dataset)
-        if task == topology.leader and resume:  # before what the run was is overwritten
+        if task == topology.leader and resume:  # check before config.yaml is overwritten
             newest_checkpoint(config, run_dir, dataset.train_examples, notify)
         run_dir.make_folders()
         try:
@@ -73,7 +73,7 @@ def _narrated(
     config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task,
     *, resume: bool, release: Callable[[], None],
 ) -> Callable[[], None]:  # fmt: skip
-    """Return the work of a task that says at its terminal what it does; `release` leaves its folder to others."""
+    """Return the work of a task, narrated at its terminal. `release` unlocks its folder."""
     view = PlainView(Output(sys.stdout), time.monotonic)
     view.start(config, run_dir, dataset)
     narrator = Narrator(task, topology, run_dir, view)
@@ -101,9 +101,9 @@ def _narrated(
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:
-    """Raises UserError where another program listens at the address of `task`: TensorFlow needs seconds to find out."""
+    """Raise UserError where another program listens at the task's address; TensorFlow needs seconds to find out."""
     address = topology.address(task)
-    if address is None or len(topology.tasks) == 1:  # who is alone listens nowhere
+    if address is None or len(topology.tasks) == 1:  # a task without others listens nowhere
         return
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: earlier connections don't matter
@@ -121,7 +121,7 @@ def _taken(task: Task, topology: ClusterTopology) -> UserError:
 
 
 def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
-    """Say how it ended; the leader knows what training came to."""
+    """Return a line on how the task ended; the leader's has the outcome of training."""
     ended = checkpoints.ended(run_dir.checkpoints) if task == topology.leader else None
     if ended is None:
         return f"{task} has ended"
@@ -131,7 +131,7 @@ def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
 
 
 def _check_mode(topology: ClusterTopology, mode: Mode) -> None:
-    """Raise UserError where `mode` has another kind of cluster."""
+    """Raise UserError where the task types of `mode` are not those of the cluster."""
     if topology.types != mode.tasks:
         raise UserError(
             f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.tasks)}, "

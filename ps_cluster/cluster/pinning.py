@@ -1,8 +1,8 @@
-"""Which cores of this machine each worker keeps to.
+"""Choose the cores of this machine that each worker is pinned to.
 
-A worker that moves between cores leaves its caches behind, and every worker that runs beside it there takes some of them.
-In modes without waiting, workers need not be equally fast, so each may stay where it is. Under a quota (a container
-with `--cpus`) that allows less than the processors it sees, only the system knows which of them are free: nobody is pinned.
+A worker that moves between cores loses its caches, and workers on the same core evict each other's data. In modes
+without waiting, workers need not be equally fast, so each can keep its core. Nobody is pinned under a quota (a
+container with `--cpus`) below the number of visible processors: only the system then knows which of them are free.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from ps_cluster.config import RunConfig
 
 
 def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: int) -> Sequence[int]:
-    """The cores that a worker may use: a part of them, where the configuration asks for it.
+    """Return the cores that a worker may use: its own part where workers are pinned, else all.
 
-    By itself ("auto") not in modes in which the quick wait for the slow: three workers on two cores are not equally fast.
+    "auto" does not pin in modes where fast workers wait for slow ones: three workers on two cores are not equally fast.
 
     Args:
-      usable: how many of them may be busy at the same time.
+      usable: how many of `cores` may be busy at the same time.
     """
     if usable < len(cores) or not keeps_to_cores(config):
         return cores
@@ -26,13 +26,13 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
 
 
 def keeps_to_cores(config: RunConfig) -> bool:
-    """Return whether each worker keeps to a part of the cores."""
+    """Return whether each worker is pinned to a part of the cores."""
     chosen = config.cluster.pin_workers
     return config.mode_kind.pins_workers if chosen == "auto" else chosen
 
 
 def own_cores(worker: int, workers: int, cores: Sequence[int]) -> Sequence[int]:
-    """Equal parts of `cores`, or one of them where there are more workers."""
+    """Return the worker's equal share of `cores`; a single core where there are more workers than cores."""
     if workers > len(cores):
         return [cores[worker % len(cores)]]
     each = len(cores) // workers

@@ -1,4 +1,4 @@
-"""Import TensorFlow without the lines that it prints before anybody can set how much it prints."""
+"""Import TensorFlow without the lines that it prints before its log level applies."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping
 
-# Told by absl's log before it is initialised, whatever TF_CPP_MIN_LOG_LEVEL says (tensorflow/core/util/port.cc).
+# Printed by absl's log before it is initialised, whatever TF_CPP_MIN_LOG_LEVEL says (tensorflow/core/util/port.cc).
 NO_NEWS = ("All log messages before absl::InitializeLog() is called", "oneDNN custom operations are on")
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
 _SHOWS_ALL = ("0", "1")
 _WAIT_S = 5.0
 
-# A process, since a thread would not run while a library is loaded, and would lose the last words of one that crashes.
+# A process: a thread would not run while a library is loaded, and a crash would take its last lines with it.
 _FILTER = f"""
 import signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -27,9 +27,9 @@ for line in sys.stdin.buffer:
 
 @contextlib.contextmanager
 def without_first_lines(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Keep the lines of `NO_NEWS` from standard error inside the block; all others pass, also those of a crash.
+    """Drop the lines of `NO_NEWS` from standard error inside the block; all others pass, also those of a crash.
 
-    Nothing is kept back where the user asks for more with TF_CPP_MIN_LOG_LEVEL, or TensorFlow is imported already.
+    Nothing is dropped where TF_CPP_MIN_LOG_LEVEL asks for all lines, or where TensorFlow is already imported.
     """
     if "tensorflow" in sys.modules or environment.get(LEVEL) in _SHOWS_ALL:
         yield
@@ -46,6 +46,6 @@ def without_first_lines(environment: Mapping[str, str] = os.environ) -> Iterator
         os.close(own)
         try:
             kept_back.wait(_WAIT_S)
-        except subprocess.TimeoutExpired:  # somebody who was started meanwhile still has its end
+        except subprocess.TimeoutExpired:  # a process that was started meanwhile still holds the pipe open
             kept_back.kill()
             kept_back.wait()

@@ -1,4 +1,4 @@
-"""Counts deaths in a row, says when to start again and when to give up, and keeps what is to be done at which time."""
+"""Decide after a death when to start again and when to give up; keep the actions planned for later."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ CLUSTER = "the cluster"
 
 
 class Recovery:
-    """Deaths in a row of each task, and of those together that take the whole cluster with them (`CLUSTER`)."""
+    """Counts deaths in a row, for each task and, under the key `CLUSTER`, for deaths that restart the whole cluster."""
 
     def __init__(self, limits: Limits, on_death: OnDeaths, clock: Callable[[], float]):
         self._limits = limits
@@ -24,13 +24,13 @@ class Recovery:
         self._updates: dict[Hashable, int] = {}
 
     def next_delay_s(self, key: Hashable, task_exit: TaskExit, updates: int, silent_s: float = 0.0) -> float | None:
-        """Seconds after which to start again; None to give up.
+        """Count a death; return the seconds after which to start again, None to give up.
 
         Args:
           key: the task, or CLUSTER.
-          updates: the most that were ever applied. A cluster that got further than at its last death did not die "in a
-            row", however soon; one that did not has, however late. For a task alone it is the time that counts.
-          silent_s: seconds at the end of its life in which it did nothing; they do not count.
+          updates: the most updates ever applied. A cluster's death is "in a row" if no new update came since its last
+            death, however long ago that was. For a single task the time it lived decides.
+          silent_s: seconds at the end of its life without an update; they do not count as life.
         """
         if key not in self._deaths or self._has_recovered(key, updates, silent_s):
             self._deaths[key], self._first[key] = 0, task_exit
@@ -43,7 +43,7 @@ class Recovery:
         return delay_s
 
     def first_cause(self, key: Hashable) -> str:
-        """What began the last deaths in a row, on one line."""
+        """Return the first of the last deaths in a row, on one line."""
         return f"{self._first[key]} (given up after {self._deaths[key] - 1} restarts)"
 
     def _has_recovered(self, key: Hashable, updates: int, silent_s: float) -> bool:
@@ -52,12 +52,12 @@ class Recovery:
         return self._clock() - self._last_start[key] - silent_s > self._limits.stable_s
 
     def _backoff_s(self, deaths: int) -> float:
-        """0 after the first death, so that one accident costs no time."""
+        """Return the seconds before a restart; 0 after the first death, so that one accident costs no time."""
         return 0.0 if deaths == 1 else min(self._limits.longest_backoff_s, self._limits.backoff_s * 2 ** (deaths - 2))
 
 
 class Plans:
-    """What is to be done later, one thing for each key."""
+    """Actions to do later, at most one for each key."""
 
     def __init__(self, clock: Callable[[], float]):
         self._clock = clock
@@ -77,7 +77,7 @@ class Plans:
         self._plans.clear()
 
     def carry_out(self) -> bool:
-        """Does what is due; says whether anything was."""
+        """Do the actions that are due; return whether there were any."""
         due = [key for key, (time_s, _) in self._plans.items() if time_s <= self._clock()]
         for key in due:
             self._plans.pop(key)[1]()

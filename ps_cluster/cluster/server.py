@@ -1,4 +1,4 @@
-"""The body of a parameter server or worker: a TensorFlow server that does what the chief sends it."""
+"""Run a parameter server or worker: a TensorFlow server that runs the graphs that the chief sends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps_cluster.config import RunConfig
 
 
 def serve(config: RunConfig, cluster: dict[str, list[str]], task_type: str, index: int) -> NoReturn:
-    """Serves until the process is killed. It listens on every interface, whatever host its address names.
+    """Serve until the process is killed. The server listens on every interface, whatever host its address names.
 
     Raises:
       tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
@@ -20,13 +20,13 @@ def serve(config: RunConfig, cluster: dict[str, list[str]], task_type: str, inde
         import tensorflow as tf
 
     session = tf.compat.v1.ConfigProto()
-    # Idle threads look around for work before they sleep, on cores that other tasks need.
+    # Idle threads would spin before they sleep, on cores that other tasks need.
     session.experimental.disable_thread_spinning = True
     if (
         task_type == WORKER
-    ):  # a parameter server keeps TensorFlow's choice: all cores, or those of a quota (environment.py)
+    ):  # a parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (environment.py)
         session.intra_op_parallelism_threads = config.cluster.intra_op_threads
-        # TensorFlow would take as many as there are cores, and with one a server never connects.
+        # TensorFlow's default is the number of cores; with a single thread a server never connects.
         session.inter_op_parallelism_threads = max(2, allowance().threads)
     server = tf.distribute.Server(
         tf.train.ClusterSpec(cluster), job_name=task_type, task_index=index, protocol="grpc", config=session

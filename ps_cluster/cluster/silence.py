@@ -1,4 +1,4 @@
-"""Tells by its own progress which worker is alive and silent: stuck in the kernel, in a deadlock, under a debugger."""
+"""Detect workers that live but make no progress: stuck in the kernel, in a deadlock, or under a debugger."""
 
 from __future__ import annotations
 
@@ -13,43 +13,43 @@ from ps_cluster.config import RunConfig
 from ps_cluster.rows.progress import ProgressRow
 
 UNDER_WAY = ("training", "draining")  # phases in which workers have work
-STEPS = 20  # a step that takes so many times its worker's mean is taken for one that never ends
-LEAST_STEPS = 3  # however long they take
-PAUSE_STEPS = 2  # so long there may be nothing between two updates of a worker
-# The leader writes a row every half second. Where it had no time for one, it handed out no steps either.
+STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends
+LEAST_STEPS = 3  # the deadline is at least this many mean steps, however long they take
+PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
+# The leader writes a row every 0.5 s. Where it had no time for one, it handed out no steps either.
 LONGEST_ROW_S = 1.0
 
 
 @dataclass(frozen=True)
 class Silent:
-    """A worker process that does nothing, and is to be ended."""
+    """A worker process that makes no progress and is to be ended."""
 
     worker: int
     pid: int
-    updates: int  # that it had before
-    seconds: float  # without one, while others had some or waited for it
+    updates: int  # of this process before
+    seconds: float  # without an update, while others had some or waited for this worker
 
     def to_json(self) -> dict[str, Any]:
         return asdict(self)
 
 
 class _Worker:
-    """One worker process, as the rows of progress tell of it."""
+    """One worker process as seen in the rows of progress. All times in seconds."""
 
     def __init__(self, pid: int):
         self.pid = pid
         self.updates = 0
-        self.passed_s = 0.0  # in which others had updates and it had none, since its last one or its start
-        self._still_s = 0.0  # in which it had work, since anybody had an update
+        self.passed_s = 0.0  # without an update while others had some, since its last update or its start
+        self._still_s = 0.0  # with work, since the last update of any worker
         self._first_updates = 0
-        self._since_s = 0.0  # since its last update, without what held up all
-        self._working_s = 0.0  # from its first update to its last one, likewise
+        self._since_s = 0.0  # since its last update, not counting stalls of all workers
+        self._working_s = 0.0  # from its first update to its last, not counting such stalls
 
     def has_moved(self, updates: int) -> bool:
         return updates > self.updates
 
     def move(self, updates: int) -> None:
-        """Takes in new updates."""
+        """Note new updates of this worker."""
         if self._first_updates:
             self._working_s += self._since_s
         else:
@@ -57,40 +57,40 @@ class _Worker:
         self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
 
     def stand(self, seconds: float) -> None:
-        """Takes in that it had work for so long, and no update."""
+        """Note `seconds` with work and without an update."""
         self._still_s += seconds
 
     def see_others(self, seconds: float, *, as_usual: bool) -> None:
-        """Takes in that somebody had an update again, so long after the one before, which is usual or was a stall."""
+        """Note an update of some worker, `seconds` after the one before. Not `as_usual`: all workers stalled."""
         self._since_s += seconds
         self.passed_s += self._still_s * as_usual
         self._still_s = 0.0
 
     @property
     def stopped_first(self) -> bool:
-        """Return whether others had updates for longer than lies between two of its own, seen from row to row."""
+        """Whether others had updates for longer than the usual pause between two of its own."""
         return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property
     def step_s(self) -> float | None:
-        """Mean seconds of an update; None while there was no second row with one."""
+        """Mean seconds per update; None before a second row with updates."""
         steps = self.updates - self._first_updates
         return self._working_s / steps if steps else None
 
 
 class Silence:
-    """Watches the updates of every worker process in the rows of progress.
+    """Finds silent workers in the rows of progress.
 
-    Time counts against a worker while it has work and others have updates. It has work while a dispatch is open of
-    which it has done a part, or while as many are open as there are workers. Towards the end and in a drain there are
-    fewer, and who has none is idle. What holds up all does not count: a save, a parameter server, the machine. It shows
-    by the first update after it, which comes later than is usual for its worker.
+    Time counts against a worker while it has work and others have updates. It has work if it has done part of an open
+    dispatch, or if there are at least as many open dispatches as workers. Towards the end and in a drain there are
+    fewer, and a worker without one is idle. A stall of all workers does not count: a save, a parameter server, the
+    machine. A stall is recognised by the first update after it, which comes later than is usual for its worker.
 
-    Where all stand still though updates are due, the worker that stopped first is the one, if it clearly did: the
-    others came to the end of what they could do without it. In `sync-ps` it is the one whose gradient is missing; in
-    `bounded` who stands still may be waiting, so there others must go on. Nobody can be told apart in `sync`, in
-    `single` and with backup workers, whose late gradients leave no trace. There, and where a last dispatch is held
-    before its first update, the run's limit of a standstill has to do.
+    Where all stand still though updates are due, the worker that clearly stopped first is the silent one: the others
+    then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a worker
+    that stands still may be waiting, so it only counts while others go on. Silent workers can't be told apart in
+    `sync`, in `single` and with backup workers, whose late gradients leave no trace. There, and where the last dispatch
+    hangs before its first update, only the run's standstill limit applies.
     """
 
     def __init__(self, config: RunConfig, limits: Limits, clock: Callable[[], float]):
@@ -99,21 +99,21 @@ class Silence:
         self._limits = limits
         self._clock = clock
         self._workers: dict[int, _Worker] = {}
-        self._totals: Counter[int] = Counter()  # updates of all processes that had the index
-        self._ended: Counter[int] = Counter()
+        self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far
+        self._ended: Counter[int] = Counter()  # by worker index: how often it was ended as silent
         self._seen_s = clock()
-        self._still_s = 0.0  # since anybody had an update, while some were due
+        self._still_s = 0.0  # since the last update of any worker, while updates were due
 
     def forget(self) -> None:
-        """Starts anew: so do all processes."""
+        """Forget all workers and their times. Call it when all processes start again."""
         self._workers.clear()
         self._still_s = 0.0
 
     def see(self, row: ProgressRow, pids: Mapping[int, int]) -> None:
-        """Takes in a row of progress.
+        """Read a row of progress.
 
         Args:
-          pids: index → pid of the worker processes that there are now.
+          pids: index → pid of the current worker processes.
         """
         now_s = self._clock()
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
@@ -132,7 +132,7 @@ class Silence:
         return known if known is not None and known.pid == pid else _Worker(pid)
 
     def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
-        """The workers that have a dispatch for sure. `dispatches`: of the open ones, the pid of who is at it."""
+        """Return the workers that certainly have work. `dispatches`: the pid at work on each open one, if known."""
         if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
             return set(self._workers)
         return {index for index, worker in self._workers.items() if worker.pid in dispatches}
@@ -152,14 +152,14 @@ class Silence:
         self._still_s = 0.0
 
     def longest(self) -> Silent | None:
-        """Return the worker that is silent for longest, of those beyond their deadline; its process counts as ended."""
+        """Return the worker silent for longest among those past their deadline; its process then counts as ended."""
         overdue = {i: s for i in self._workers if (s := self._silent_s(i)) > self._deadline_s(i)}
         if not overdue:
             return None
         index = max(overdue, key=overdue.get)
         worker = self._workers.pop(index)
         self._ended[index] += 1
-        self._still_s = 0.0  # its steps have to come to others first
+        self._still_s = 0.0  # other workers need time to get its steps
         return Silent(index, worker.pid, worker.updates, overdue[index])
 
     def _silent_s(self, index: int) -> float:
@@ -171,11 +171,11 @@ class Silence:
         return worker.passed_s + self._still_s * stopped_first
 
     def _is_missed(self, index: int) -> bool:
-        """Return whether others have given a gradient to the open round and this one has not."""
+        """Return whether the open round has gradients of others but not of this worker."""
         return self._totals[index] < max(self._totals.values(), default=0)
 
     def _deadline_s(self, index: int) -> float:
-        """Twice as long each time that it was ended: a deadline that is wrong is soon long enough."""
+        """Return the seconds a worker may be silent. They double each time, so a wrong deadline soon is long enough."""
         step_s, limits = self._workers[index].step_s, self._limits
         if step_s is None:
             return limits.first_update_s

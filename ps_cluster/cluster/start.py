@@ -1,4 +1,4 @@
-"""From what the user asked for to a run: its directory, its data, what "auto" means here, and then the launcher."""
+"""Start or resume a run: make its directory, find its data, replace "auto" by values, then call the launcher."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ WHAT = "run directory"
 
 
 def new_root(config: RunConfig) -> Path:
-    """A folder under runs/ for a run that was given none."""
+    """Return a folder under runs/ for a run without --run-dir."""
     return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.mode.name}-{config.model.name}"
 
 
 def start_run(
     config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None, anew: bool = False
 ) -> int:
-    """A new run in `root`. Returns the exit code; raises UserError for bad input.
+    """Run a new training in `root`. Returns the exit code; raises UserError for bad input.
 
     Args:
       began: as for `run_local`.
@@ -58,10 +58,11 @@ def start_run(
 def resume_run(
     root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None
 ) -> int:
-    """Goes on with the run in `root`. Returns the exit code; raises UserError where it can't. `began` likewise.
+    """Resume the run in `root`. Returns the exit code; raises UserError where it can't be resumed.
 
     Args:
       more: another length of the whole run, `training.epochs` or `training.steps`; None: as it was.
+      began: as for `run_local`.
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, WHAT, view.notice):
@@ -90,7 +91,7 @@ def _resume(run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: Progr
             "--resume give it more"
         )
         return 0
-    # Before what the run was is overwritten, and anything is started.
+    # Check before config.yaml is overwritten and before anything is started.
     check_journals(newest_checkpoint(config, run_dir, dataset.train_examples, view.notice), run_dir)
     if updates != updates_before:
         view.notice(
@@ -101,7 +102,7 @@ def _resume(run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: Progr
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
-    """Return whether all is trained, scored where it is to be scored, and summed up. What can't be read is written anew."""
+    """Return whether training, scoring (where wanted) and summary are complete. Removes an unreadable summary."""
     try:
         ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
     except FileNotFoundError:
@@ -116,12 +117,12 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
 
 
 def resolve_data(dataset: str, data_dir: Path | None, *, notify: Notify) -> PackedDataset:
-    """The packed data set, made or downloaded first where needed. Raises UserError where it can't be had."""
+    """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
     return sources.resolve(dataset, data_dir, sources.default_cache_dir(), notify=notify, progress=_every_tenth(notify))
 
 
 def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """`config` with what "auto" has come to, and a data directory that is found from any working directory."""
+    """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory."""
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {
@@ -134,7 +135,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
 
 @contextlib.contextmanager
 def _new_run_dir(root: Path) -> Iterator[RunDir]:
-    """A new run directory whose content goes away again when the block fails."""
+    """Yield a new run directory; remove its content again when the block fails."""
     run_dir = RunDir.create(root)
     try:
         yield run_dir
@@ -144,7 +145,7 @@ def _new_run_dir(root: Path) -> Iterator[RunDir]:
 
 
 def _clear(root: Path) -> None:
-    """Remove all that lies in a folder that is held, except for its lock."""
+    """Remove everything in a locked folder except its lock."""
     for path in list(root.iterdir()):
         if path.is_dir() and not path.is_symlink():
             shutil.rmtree(path)
@@ -153,7 +154,7 @@ def _clear(root: Path) -> None:
 
 
 def _every_tenth(notify: Notify) -> Callable[[int, int | None], None]:
-    """Reports a download whenever another tenth of it has come."""
+    """Return a callback that reports a download at each further tenth."""
     told = 0
 
     def progress(done_bytes: int, total_bytes: int | None) -> None:

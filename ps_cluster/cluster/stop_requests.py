@@ -1,4 +1,4 @@
-"""Ctrl-C, SIGTERM and SIGHUP, noted for a loop that looks at them when it has time."""
+"""Count Ctrl-C, SIGTERM and SIGHUP, for a loop that checks the count."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from types import FrameType
 
 
 def stop_signals() -> tuple[int, ...]:
-    """Return the signals that ask a run to stop. SIGHUP comes when the terminal is closed; `nohup` has it ignored."""
+    """Return the signals that ask a run to stop. SIGHUP (terminal closed) is left out where `nohup` ignores it."""
     hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     return signal.SIGINT, signal.SIGTERM, *hang_up
 
 
 class StopRequests:
-    """Inside the `with` block, counts the stop signals in place of what they did before."""
+    """Counts the stop signals inside the `with` block, in place of their earlier handlers."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -35,5 +35,5 @@ class StopRequests:
 
     @property
     def exit_code(self) -> int:
-        """Return what shells report for a process that was ended by this signal: 130 for Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
+        """The code that shells report for a process ended by this signal: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
         return 128 + self.last_signal

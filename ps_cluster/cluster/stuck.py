@@ -1,4 +1,4 @@
-"""Ends processes that are there and do nothing, and tells which of them outlive even SIGKILL."""
+"""End processes that are stuck, and report those that outlive even SIGKILL."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ps_cluster.cluster.topology import Task
 
 
 class Stuck:
-    """Keeps when each process froze, and when it was ended."""
+    """Kills stuck processes; remembers when each froze and when it was killed."""
 
     def __init__(
         self,
@@ -30,19 +30,19 @@ class Stuck:
         self._ended_at: dict[tuple[Task, int], float] = {}
 
     def end(self, task: Task) -> None:
-        """Kills a process, if it is still there. What outlives that is one of `unkillable` after a while."""
+        """Kill a task's process, if there is one. If it outlives that, `unkillable` returns it later."""
         if (pid := self._cluster.pids.get(task)) is not None:
             self._ended_at.setdefault((task, pid), self._clock())
             self._cluster.signal(task, signal.SIGKILL)
 
     def write_stacks(self, *tasks: Task) -> None:
-        """Has these processes write their Python stacks into their logs."""
+        """Make these tasks write their Python stacks into their logs."""
         for task in tasks:
             self._cluster.signal(task, signal.SIGUSR1)
         self._sleep(self._limits.look_every_s)
 
     def end_frozen(self) -> None:
-        """A process that is stopped is as good as dead; killed, it can't wake up in the middle of what follows."""
+        """Kill processes that were stopped (SIGSTOP) for too long, so that they can't wake up during a recovery."""
         now = self._clock()
         self._frozen_since = {task: self._frozen_since.get(task, now) for task in self._cluster.frozen()}
         for task, since in list(self._frozen_since.items()):
@@ -52,7 +52,7 @@ class Stuck:
                 del self._frozen_since[task]
 
     def unkillable(self) -> list[tuple[Task, int]]:
-        """Tasks, with their pids, that were ended and are still there. Each is told once."""
+        """Return the tasks, with their pids, that were killed and are still there. Each is returned once."""
         pids, now = self._cluster.pids, self._clock()
         self._ended_at = {key: at for key, at in self._ended_at.items() if pids.get(key[0]) == key[1]}
         found = [key for key, at in self._ended_at.items() if now - at > self._limits.kill_s]

@@ -1,4 +1,4 @@
-"""Starts, observes and stops the processes of a run. Knows nothing of TensorFlow or of training."""
+"""Start, observe and stop the processes of a run. Knows nothing of TensorFlow or of training."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ KILL_TIMEOUT_S = 5.0
 _LOOK_EVERY_S = 0.05
 _LOG_TAIL_BYTES = 4096
 _LINE_CHARACTERS = 300
-# What libraries log at the level "information" says nothing of why a process ended.
+# Lines that libraries log at level INFO do not say why a process ended.
 _CHATTER = re.compile(r"I\d{4} \d|WARNING: All log messages before absl")
 
 
 @dataclass(frozen=True)
 class TaskSpec:
-    """How to start a task, and where it leaves its output and what ended it."""
+    """The command, environment and folder of a task, and the files for its output and its error."""
 
     task: Task
     argv: tuple[str, ...]
@@ -49,7 +49,7 @@ class TaskProcess:
 
     spec: TaskSpec
     popen: subprocess.Popen | ForkedProcess
-    log_start: int  # bytes that the log had before
+    log_start: int  # bytes in the log before this process
 
     @property
     def task(self) -> Task:
@@ -65,7 +65,7 @@ class TaskProcess:
 
     @property
     def owns_pid(self) -> bool:
-        """Return whether nobody else can have its pid: so it is until its end was looked at."""
+        """Whether its pid can't be another process's: so it is until `poll` has reaped it."""
         return self.popen.returncode is None
 
 
@@ -77,17 +77,17 @@ class TaskExit:
     pid: int
     exit_code: int  # negative: killed by that signal
     log: Path
-    last_line: str  # the error that the task wrote down, else the last line of its log
+    last_line: str  # the error that the task wrote to its error file, else the last line of its log
     time: float  # unix s, from the task's own error; 0 for a task that could not write one
     user_error: bool
-    final: bool = False  # the task says that it would end so again
+    final: bool = False  # the task says that a restart would fail the same way
 
     @property
     def how(self) -> str:
         return f"exit code {self.exit_code}" if self.exit_code >= 0 else _signal_name(-self.exit_code)
 
     def __str__(self) -> str:
-        killed = self.exit_code < 0 and not self.time  # what it wrote last, often its progress, is not the reason
+        killed = self.exit_code < 0 and not self.time  # then its last line, often progress, is not the reason
         told = (
             f", its last line: {self.last_line}" if killed and self.last_line else f": {self.last_line or 'no output'}"
         )
@@ -95,7 +95,7 @@ class TaskExit:
 
 
 class Supervisor:
-    """The live processes of one run. What acts on the machine is given, so that tests can replay it."""
+    """The live processes of one run. Functions that act on the machine are passed in, so tests can replace them."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class Supervisor:
         self._group_members = group_members or group_members_on_this_machine
         self._processes: dict[Task, TaskProcess] = {}
         self._accounted: set[int] = set()  # pids that ended and were reported, or were stopped on purpose
-        self._gone: set[Task] = set()  # nothing is left of their groups, whose ids may be somebody else's by now
+        self._gone: set[Task] = set()  # tasks whose process group is empty; its id may be another's by now
 
     @property
     def processes(self) -> tuple[TaskProcess, ...]:
@@ -121,7 +121,7 @@ class Supervisor:
         return tuple(self._processes.values())
 
     def start(self, spec: TaskSpec) -> TaskProcess:
-        """Starts a task; its earlier process must have ended. Raises OSError where the machine refuses."""
+        """Start a task; its earlier process must have ended. Raises OSError where the machine refuses."""
         spec.error.unlink(missing_ok=True)
         with open_append(spec.log) as log:
             log_start = log.tell()
@@ -140,28 +140,28 @@ class Supervisor:
         return process
 
     def poll(self) -> list[TaskExit]:
-        """Tasks that ended since the last look, the earliest failure first; looks and does nothing else."""
+        """Return the tasks that ended since the last call, earliest failure first. Changes no process."""
         ended = [p for p in self.processes if p.pid not in self._accounted and not p.running]
         self._accounted.update(process.pid for process in ended)
         for process in ended:
-            self._is_there(process)  # what is gone now is not looked for, or signalled, when its pid is another's
-        # A killed task could write no time, and is the likelier cause of what the others then complained about.
+            self._is_there(process)  # notes empty groups now, before their ids can be another's
+        # A killed task could write no time (0): it comes first, as the likely cause of the others' errors.
         return sorted(map(_exit_of, ended), key=lambda task_exit: task_exit.time)
 
     def frozen(self) -> list[Task]:
-        """Tasks whose process is there and does not run because somebody stopped it (SIGSTOP)."""
+        """Return the tasks whose process is stopped (SIGSTOP)."""
         return [process.task for process in self.processes if process.running and _is_stopped(process.pid)]
 
     def signal(self, task: Task, number: int) -> None:
-        """Sends a signal to the group of a task, if it is there."""
+        """Send a signal to a task's process group, if there is one."""
         if task not in self._gone:
             with contextlib.suppress(ProcessLookupError):
                 self._signal_group(self._processes[task].pid, number)
 
     def stop(self, tasks: Iterable[Task], grace_s: float) -> list[TaskProcess]:
-        """TERM to the groups of `tasks`, and KILL to what is left after `grace_s` seconds.
+        """Send SIGTERM to the groups of `tasks`, and SIGKILL to what is left after `grace_s` seconds.
 
-        They are not reported by `poll` any more. Returns those of which something is left after all, as a rule none.
+        `poll` does not report them any more. Returns those with processes left even then, as a rule none.
         """
         left = [self._processes[task] for task in tasks if task in self._processes]
         self._accounted.update(process.pid for process in left)
@@ -176,7 +176,7 @@ class Supervisor:
         return left
 
     def stop_all(self, grace_s: float) -> list[TaskProcess]:
-        """Stops every task; see `stop`."""
+        """Stop every task; see `stop`."""
         return self.stop(list(self._processes), grace_s)
 
     def _is_there(self, process: TaskProcess) -> bool:
@@ -189,7 +189,7 @@ class Supervisor:
 
 
 def group_members_on_this_machine(group: int) -> list[int]:
-    """The pids in a process group, without those that have ended and only wait to be reaped."""
+    """Return the pids in a process group, without zombies."""
     members = []
     for process in psutil.process_iter(["status"]):
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -220,7 +220,7 @@ def _exit_of(process: TaskProcess) -> TaskExit:
 
 
 def _read_error(process: TaskProcess) -> TaskError:
-    """What the task wrote down; nothing where it wrote none, or none that can be read: its log tells, too."""
+    """Return the error that the task wrote; an empty one where there is none or it can't be read (its log remains)."""
     try:
         return read_json(process.spec.error, TaskError)
     except (FileNotFoundError, UserError):
@@ -228,7 +228,7 @@ def _read_error(process: TaskProcess) -> TaskError:
 
 
 def _last_line(log: Path, start: int) -> str:
-    """The last line that says something of what this process wrote, cut to a readable length."""
+    """Return the last telling line that this process wrote to its log, cut to a readable length."""
     with log.open("rb") as file:
         size = file.seek(0, os.SEEK_END)
         file.seek(max(start, size - _LOG_TAIL_BYTES))

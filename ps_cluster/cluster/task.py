@@ -2,7 +2,7 @@
 
 Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 98 its port is taken · 130, 143, 129 told
 twice to stop, the second time by SIGINT, SIGTERM, SIGHUP.
-What went wrong is left in `RunDir.error(type, index)`.
+The error is written to `RunDir.error(type, index)`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from ps_cluster.run_dir import RunDir, say, say_the_rest
 
 FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
 
-# All that TensorFlow 2.21 says of a taken port; ps, worker and chief raise the same UnknownError.
+# TensorFlow 2.21's only message for a taken port; ps, worker and chief raise the same UnknownError.
 _NO_SERVER = "Could not start gRPC server"
 _MESSAGE_CHARACTERS = 500
 
@@ -67,7 +67,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
 
 
 def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task) -> int:
-    """Run `body`. Returns the exit code that tells how it went, for `leave`."""
+    """Run `body`; return the exit code for `leave`."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
@@ -78,7 +78,7 @@ def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task) -> int:
 
 
 def leave(code: int) -> NoReturn:
-    """End the process."""
+    """End the process at once with this exit code."""
     say_the_rest()
     with contextlib.suppress(OSError):
         sys.stdout.flush()
@@ -98,20 +98,20 @@ def run_task(
     index: int | None = None,
     stopped: Callable[[int], NoReturn] | None = None,
 ) -> None:
-    """Does what `task` is there for; returns when it is done, which only the leader and the evaluator ever are.
+    """Run the body of `task`. Only the leader and the evaluator ever return.
 
     Args:
       task: as TensorFlow names it.
-      index: that of the run, by which its files and rows name it; None where it is the same.
-      stopped: takes the number of the signal that stops the task, for the leader that of the second; it ends the process.
+      index: the task's index in the run, used in files and rows; None where it is the same.
+      stopped: ends the process; called with the number of the signal that stops the task (for the leader, the second).
     """
-    # The evaluator is left out of a TF_CONFIG that came from outside: who reads it would wait for its answer.
+    # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
     drain = _drain_on_signal(stopped or _stop_at_once) if task == topology.leader else None
     if drain is None and stopped is not None:
         _hear_stop_signals(stopped)
     elif drain is None:
-        # Python would only note a Ctrl-C and wait for TensorFlow to return.
+        # Python's own handler would wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     locks.share(run_dir.alive)
     named = task if index is None else Task(task.type, index)
@@ -119,7 +119,7 @@ def run_task(
     if task.type == EVALUATOR:
         from ps_cluster.evaluation.evaluator import evaluate
 
-        # The launcher bounds the waiting.
+        # The launcher limits the wait.
         evaluate(run_dir.checkpoints, patience_s=math.inf, notify=say, nice=True)
     elif task.type == topology.leader.type:
         with without_first_lines():
@@ -136,7 +136,7 @@ def _stop_at_once(number: int) -> NoReturn:
 
 
 def _drain_on_signal(stopped: Callable[[int], NoReturn] = _stop_at_once) -> threading.Event:
-    """An event set by the first stop signal; the second one ends the process by `stopped`."""
+    """Return an event that the first stop signal sets; the second one calls `stopped`."""
     drain = threading.Event()
 
     def hear(number: int) -> None:
@@ -151,8 +151,8 @@ def _drain_on_signal(stopped: Callable[[int], NoReturn] = _stop_at_once) -> thre
 def _hear_stop_signals(hear: Callable[[int], None]) -> None:
     """Call `hear` with the number of each stop signal.
 
-    A thread of its own does, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
-    Blocking them for a `sigwait` would not do: numpy's threads were there before.
+    A separate thread calls it, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
+    Blocking the signals for a `sigwait` does not work: numpy's threads already run and would take them.
     """
     heard, told = os.pipe()
     os.set_blocking(told, False)
@@ -171,7 +171,7 @@ def _hear_stop_signals(hear: Callable[[int], None]) -> None:
 
 
 def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
-    """Writes down what ended the task and returns its exit code."""
+    """Write the error that ended the task; return its exit code."""
     bad_input, told_in_a_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
     lines = one_line(str(error))
     with contextlib.suppress(OSError):  # the disk may be full
@@ -200,7 +200,7 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
 
 
 def is_taken_port(error: BaseException) -> bool:
-    """Say if it is of a TensorFlow server whose port another program has."""
+    """Return whether a TensorFlow server failed because another program has its port."""
     return any(_NO_SERVER in str(cause) for cause in _causes(error))
 
 

@@ -1,4 +1,4 @@
-"""Who is in a cluster and where: tasks, addresses, and TF_CONFIG written and read."""
+"""The tasks and addresses of a cluster; read and write TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _is_ipv6(text: str) -> bool:
 
 
 class _Given(BaseModel):
-    # Keys that TensorFlow does not know are there in many a TF_CONFIG, e.g. "environment".
+    # Many a TF_CONFIG has keys that TensorFlow does not know, e.g. "environment".
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
@@ -69,17 +69,17 @@ class Task:
 
 @dataclass(frozen=True)
 class ClusterTopology:
-    """The addresses of a cluster; the evaluator is beside it and has none.
+    """The tasks of a cluster and their addresses; the evaluator is no member and has none.
 
-    TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169). It also numbers
-    the members of a job from 0 without a gap: where a worker was given up, those behind it keep their own index, by which
-    all else names them, and have another one in TensorFlow (`member`).
+    TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169). It also
+    numbers the members of a job from 0 without a gap. Where a worker was given up, those behind it keep their index in
+    the run (files, rows, messages) and have another one in TensorFlow (`member`).
     """
 
-    # those of "chief" | "ps" | "worker" that there are → "host:port" by TensorFlow's index
+    # type ("chief", "ps", "worker"; only those present) → "host:port" by TensorFlow's index
     cluster: dict[str, list[str]]
     evaluator: bool = False
-    given_up: frozenset[int] = frozenset()  # indices of workers that are no part of it any more
+    given_up: frozenset[int] = frozenset()  # indices of workers that are no longer part of the cluster
 
     @classmethod
     def local(
@@ -92,10 +92,10 @@ class ClusterTopology:
         given_up: frozenset[int] = frozenset(),
         pick_port: Callable[[], int] = portpicker.pick_unused_port,
     ) -> ClusterTopology:
-        """A cluster on 127.0.0.1 with ports that were free a moment ago, of tasks of these types.
+        """Return a cluster of tasks of these types on 127.0.0.1, with ports that were free a moment ago.
 
         Args:
-          workers: how many there were at first; those of them that are `given_up` are left out.
+          workers: how many there were at first, including those in `given_up`, which are left out.
         """
         counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers - len(given_up)}
         cluster = {kind: [f"127.0.0.1:{pick_port()}" for _ in range(counts[kind])] for kind in types}
@@ -107,7 +107,7 @@ class ClusterTopology:
 
     @property
     def size(self) -> dict[str, int]:
-        """Return the settings that say how many of each type there are, as dotted key → value."""
+        """The number of tasks of each type as settings, dotted key → value."""
         keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
         return {key: len(self.cluster[kind]) for kind, key in keys.items() if kind in self.cluster}
 
@@ -118,7 +118,7 @@ class ClusterTopology:
 
     @property
     def leader(self) -> Task:
-        """Who writes checkpoints, rows and the result, and ends when training is over: the chief, else worker 0."""
+        """The task that writes checkpoints, rows and the result, and ends with training: the chief, else worker 0."""
         return Task(CHIEF if CHIEF in self.cluster else WORKER, 0)
 
     def computes_gradients(self, task: Task) -> bool:
@@ -126,30 +126,30 @@ class ClusterTopology:
         return task.type == (WORKER if WORKER in self.cluster else CHIEF)
 
     def _indices(self, kind: str) -> Sequence[int]:
-        """The indices of the tasks of this type, in TensorFlow's order."""
+        """Return the indices in the run of the tasks of this type, in TensorFlow's order."""
         count = len(self.cluster[kind])
         if kind != WORKER:
             return range(count)
         return [index for index in range(count + len(self.given_up)) if index not in self.given_up]
 
     def member(self, task: Task) -> Task:
-        """Return `task` under its index in TensorFlow."""
+        """Return `task` with its index in TensorFlow."""
         return task if task.type == EVALUATOR else Task(task.type, self._indices(task.type).index(task.index))
 
     def address(self, task: Task) -> str | None:
-        """Return where `task` listens; None for one that is no member (any more)."""
+        """Return the address of `task`; None for one that is not, or no longer, a member."""
         if task.type == EVALUATOR or task not in self.tasks:
             return None
         return self.cluster[task.type][self.member(task).index]
 
     def tf_config(self, task: Task) -> str:
-        """The value of TF_CONFIG for `task`."""
+        """Return the value of TF_CONFIG for `task`."""
         member = self.member(task)
         return json.dumps({"cluster": self.cluster, "task": {"type": member.type, "index": member.index}})
 
 
 def from_tf_config(text: str | None) -> tuple[ClusterTopology, Task]:
-    """The cluster that TF_CONFIG describes and the task this process is in it; an evaluator in its cluster is dropped.
+    """Return the cluster that TF_CONFIG describes, without its evaluator, and the task that this process is.
 
     Raises:
       UserError: it is not set, not JSON, or describes no cluster that a run can have.

@@ -1,4 +1,4 @@
-"""What the processes of a run take of this machine: CPU seconds and memory, read out of procfs. Only looks."""
+"""Measure the CPU seconds and memory of a run's processes, from procfs."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ps_cluster.catalogue.task_types import TRAINING_TYPES
 from ps_cluster.cluster.lifeline import start_ticks
 from ps_cluster.cluster.topology import Task
 
-# The kernel walks all pages of a process to tell its share: 33 ms for all those of a default run.
+# The kernel walks all pages of a process to compute its share: 33 ms for all processes of a default run.
 MEMORY_EVERY_S = 5.0
 
 _PSS = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
 
 
 def cpu_seconds(pid: int) -> float | None:
-    """User and system time of a process so far; None where it is gone."""
+    """Return the user and system time of a process so far, in seconds; None where it is gone."""
     try:
         times = psutil.Process(pid).cpu_times()
     except psutil.Error:
@@ -31,12 +31,12 @@ def cpu_seconds(pid: int) -> float | None:
 
 
 def age_seconds(pid: int) -> float:
-    """How long ago a process was started; exec does not count as a start."""
+    """Return the seconds since a process was started; exec does not count as a start."""
     return time.clock_gettime(time.CLOCK_BOOTTIME) - start_ticks(pid) / os.sysconf("SC_CLK_TCK")
 
 
 def pss_bytes(pid: int) -> int | None:
-    """Proportional set size: its own pages, and of those it shares with others its share. None where it can't be read."""
+    """Return the proportional set size (own pages plus a share of shared ones); None where it can't be read."""
     try:
         found = _PSS.search(Path(f"/proc/{pid}/smaps_rollup").read_text())
     except OSError:
@@ -45,7 +45,7 @@ def pss_bytes(pid: int) -> int | None:
 
 
 class Usage:
-    """The last CPU time seen and the highest memory of every process there ever was, those started again included."""
+    """The last CPU time and peak memory of every process of the run, including those that have ended."""
 
     def __init__(
         self,
@@ -64,10 +64,10 @@ class Usage:
         self._next_memory_s = 0.0
 
     def look(self, processes: Mapping[int, Task]) -> None:
-        """Reads what the processes that are there now have taken.
+        """Measure the processes that run now.
 
         Args:
-          processes: pid → its task. A pid stands for the same process in all calls.
+          processes: pid → task. A pid means the same process in all calls.
         """
         self._tasks.update(processes)
         for pid in processes:
@@ -85,10 +85,10 @@ class Usage:
             self._peak_sum = max(sum(sizes.values()), self._peak_sum or 0)
 
     def report(self) -> dict[str, Any]:
-        """What summary.json says.
+        """Return the entries of summary.json.
 
-        `cpu_seconds` is that of the training tasks alone; the evaluator, which has the time that is left over, stands
-        among the processes. `peak_memory_bytes` is the highest sum over all of them at one time.
+        `cpu_seconds` is the sum over the training tasks; the evaluator, which only uses time left over, is listed among
+        the processes. `peak_memory_bytes` is the highest sum over all processes at one time.
         """
         training = (pid for pid, task in self._tasks.items() if task.type in TRAINING_TYPES)
         return {

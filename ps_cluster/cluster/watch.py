@@ -1,4 +1,4 @@
-"""Watches a local cluster from its start until training and scoring are over, and decides what follows from what."""
+"""The launcher's event loop: polls tasks and run files; decides restarts, draining and the outcome."""
 
 from __future__ import annotations
 
@@ -28,20 +28,19 @@ from ps_cluster.rows.scores import EvaluationRow
 from ps_cluster.run_dir import RunDir
 from ps_cluster.training import checkpoints
 
-# Phases of a leader that has begun. A leader with nothing left to train goes straight to writing.
+# Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
 _BEGUN = (*UNDER_WAY, "writing", "ended")
 _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
 class Watch:
-    """Looks at the tasks and at what they write, and decides; each look ends in None or in how the run ended.
+    """The event loop. Each look polls everything once and returns None, or the run's `Ending`.
 
     Attributes:
-      silences: the worker processes that were ended because they were silent.
+      silences: the worker processes that were killed because they were silent.
 
-    A run goes through stages, each with a bound: starting → training (→ draining) → scoring. When a task dies that
-    takes the whole cluster with it, it is starting again. Training is over when the leader ends: the chief, or worker 0
-    where there is none.
+    A run goes through stages, each with a time limit: starting → training (→ draining) → scoring. A death that restarts
+    the whole cluster leads back to starting. Training is over when the leader ends: the chief, or worker 0 without one.
     """
 
     def __init__(
@@ -78,13 +77,13 @@ class Watch:
         self._draining = False
         self._seen = (-1, 0)  # updates applied, rows of the ledger's tables written
         self._most_applied = -1
-        self._outcome = "failed"  # what the leader says in the end
+        self._outcome = "failed"  # as the leader writes it in the end
         self._scored = False
         self._evaluator_lost: str | None = None
         self._enter("starting")
 
     def until_the_end(self) -> Ending:
-        """Starts the cluster and returns when nothing is left to wait for; what still runs is the caller's to stop."""
+        """Start the cluster; return when nothing is left to wait for. The caller stops what still runs."""
         for rows_of_before in (self._progress, self._evaluation):
             rows_of_before.skip()
         self._start()
@@ -113,7 +112,7 @@ class Watch:
 
     def _look(self) -> Ending | None:
         self._read_rows()
-        # The end of the training first: what ends with it is no news then.
+        # The leader's end first: exits of other training tasks after it need no recovery.
         exits = sorted(self._cluster.poll(), key=lambda task_exit: not self._is_done(task_exit))
         if not self._trained and any(task_exit.exit_code == PORT_TAKEN for task_exit in exits):
             return self._start_elsewhere(exits)
@@ -175,7 +174,7 @@ class Watch:
         return self._recover(task_exit)
 
     def _is_done(self, task_exit: TaskExit) -> bool:
-        """The leader ended as it should, so training is over."""
+        """Return whether the leader ended with exit code 0, so that training is over."""
         return task_exit.task == self._cluster.topology.leader and task_exit.exit_code == 0
 
     def _training_over(self) -> Ending | None:
@@ -194,7 +193,7 @@ class Watch:
 
     def _recover(self, task_exit: TaskExit) -> Ending | None:
         task = task_exit.task
-        # With its port gone a worker can only come back at another address, which the others learn by starting again.
+        # A worker whose port is taken needs another address, which the others only learn by a restart.
         whole_cluster = self._on_death[task.type].whole_cluster or task_exit.exit_code == PORT_TAKEN
         key = CLUSTER if whole_cluster else task
         silent_s = sum(silent.seconds for silent in self.silences if silent.pid == task_exit.pid)
@@ -209,9 +208,9 @@ class Watch:
         return None
 
     def _recover_cluster(self, cause: str, delay_s: float) -> None:
-        """What a parameter server held, or what the leader knew, is gone: all go back to the newest snapshot."""
+        """Restart all training tasks from the newest snapshot, since the state of a ps or of the leader is lost."""
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
-        self._read_rows()  # the last ones of the leader of before
+        self._read_rows()  # the last ones of the old leader
         self._silence.forget()
         resume = checkpoints.load_newest_good(self._run_dir.states, self._notice) is not None
         where = "the newest snapshot" if resume else "the beginning"
@@ -221,7 +220,7 @@ class Watch:
         self._enter("starting")
 
     def _end_silent(self) -> None:
-        """A worker that does nothing while others go on: dead, it is started again and others take its steps."""
+        """Kill a worker that is silent while others go on: it is then started again, and others take its steps."""
         if self._stage not in ("training", "draining") or (silent := self._silence.longest()) is None:
             return
         task = Task(WORKER, silent.worker)
@@ -249,7 +248,7 @@ class Watch:
             return self._go_on_without_evaluator(cause)
         if len(self._cluster.tasks((task.type,))) == 1:
             return Ending("failed", 1, cause)
-        # TensorFlow takes no restarted worker back while it waits for any other: so it must not know of this one.
+        # While TensorFlow waits for one worker it takes no restarted one back: this one must leave the cluster spec.
         self._cluster.give_up(task)
         self._recover_cluster(f"{cause}; training goes on without {task}", delay_s=0)
         return None
@@ -305,7 +304,7 @@ class Watch:
         return self._on_standstill(message)
 
     def _on_standstill(self, message: str) -> Ending | None:
-        """Every process writes its Python stacks into its log; then it is as if the leader had died."""
+        """Let every process write its Python stacks into its log, then kill the leader, which restarts the cluster."""
         self._stuck.write_stacks(*self._cluster.topology.tasks)
         leader = self._cluster.topology.leader
         self._stuck.end(leader)
@@ -319,7 +318,7 @@ class Watch:
 
 
 def _all_of(types: tuple[str, ...]) -> str:
-    """`chief, ps and workers`, or what there is of them."""
+    """Return "chief, ps and workers", or those of them that the cluster has."""
     *others, last = (_IN_WORDS[kind] for kind in types)
     return f"{', '.join(others)} and {last}" if others else last
 

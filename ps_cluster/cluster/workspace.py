@@ -1,4 +1,4 @@
-"""The working directory of a task. The chief's graph names files relative to it, so that one graph fits all workers."""
+"""The working directory of a task. The chief's graph has paths relative to it, so one graph fits all workers."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from ps_cluster.run_dir import IDENTITY, RunDir
 
 
 def enter(run_dir: RunDir, task: Task, dataset: PackedDataset, *, computes_gradients: bool) -> None:
-    """Makes the task's working directory and goes there.
+    """Make the task's working directory and change into it.
 
-    A task that computes gradients finds in it `train_images.u8` and `train_labels.u8`, links into the packed data set of
-    this machine, and `identity`, int64 [2]: its index and its pid.
+    For a task that computes gradients it holds links to this machine's packed data set, `train_images.u8` and
+    `train_labels.u8`, and `identity`, int64 [2]: the task's index and pid.
     """
     directory = run_dir.workspace(task.type, task.index)
     directory.mkdir(parents=True, exist_ok=True)

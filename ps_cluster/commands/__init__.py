@@ -1,1 +1,1 @@
-"""The commands of the command line, a module each. Importing one is quick; what is heavy is imported when it runs."""
+"""The commands, one module each. Importing one is quick; a command imports heavy modules when it runs."""

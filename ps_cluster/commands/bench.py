@@ -1,4 +1,4 @@
-"""`ps-cluster bench`."""
+"""The command `ps-cluster bench`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`ps-cluster chaos`."""
+"""The command `ps-cluster chaos`."""
 
 from __future__ import annotations
 

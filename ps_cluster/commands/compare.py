@@ -1,4 +1,4 @@
-"""`ps-cluster compare`."""
+"""The command `ps-cluster compare`."""
 
 from __future__ import annotations
 

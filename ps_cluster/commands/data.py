@@ -1,4 +1,4 @@
-"""`ps-cluster data`."""
+"""The command `ps-cluster data`."""
 
 from __future__ import annotations
 

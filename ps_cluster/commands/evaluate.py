@@ -1,4 +1,4 @@
-"""`ps-cluster evaluate`."""
+"""The command `ps-cluster evaluate`."""
 
 from __future__ import annotations
 

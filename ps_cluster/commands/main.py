@@ -14,7 +14,7 @@ COMMANDS = ("run", "evaluate", "compare", "simulate", "chaos", "bench", "data", 
 
 
 class LazyCommands(OneLineErrors):
-    """A group that imports a command when it is asked for: the object of its name in the module of its name."""
+    """A group that imports a command when it is called, from the module of the same name."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -27,4 +27,4 @@ class LazyCommands(OneLineErrors):
 @click.version_option(__version__, prog_name="ps-cluster")
 def main() -> None:
     """Asynchronous parameter-server training that you can run, break and measure on one machine."""
-    os.umask(os.umask(0o022) | 0o022)  # whatever else it was: nobody but the user writes into what a command leaves
+    os.umask(os.umask(0o022) | 0o022)  # only the user may write to the files of a command

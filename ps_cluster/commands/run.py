@@ -1,4 +1,4 @@
-"""`ps-cluster run`."""
+"""The command `ps-cluster run`."""
 
 from __future__ import annotations
 
@@ -66,6 +66,6 @@ def _print_profile(root: Path) -> None:
     from ps_cluster.run_dir import RunDir
 
     run_dir = RunDir(root.resolve())
-    with locks.sole_use(root, start.WHAT, notify=lambda line: None):  # it was said when the run began
+    with locks.sole_use(root, start.WHAT, notify=lambda line: None):  # the run already printed this notice
         trace.write_trace(run_dir)
     trace.print_shares(run_dir, make_console())

@@ -1,4 +1,4 @@
-"""`ps-cluster simulate`."""
+"""The command `ps-cluster simulate`."""
 
 from __future__ import annotations
 

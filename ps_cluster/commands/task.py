@@ -1,4 +1,4 @@
-"""`ps-cluster task`."""
+"""The command `ps-cluster task`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the user asked for: the configuration of a run, typed and validated in one place. No TensorFlow."""
+"""The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
 from ps_cluster.config.layers import build_config, load_config, parse_assignment, rates_found
 from ps_cluster.config.schema import (

@@ -1,4 +1,4 @@
-"""How training images are varied: the settings alone, without TensorFlow (the launcher reads them too)."""
+"""The settings of image augmentation, without TensorFlow, because the launcher reads them too."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ def _ascending(factors: tuple[float, float]) -> tuple[float, float]:
 
 
 Factor = Annotated[float, Field(ge=0, le=100)]
-# The tuple is not strict: YAML has a list; its factors are.
+# The tuple is not strict, because YAML has a list; its factors are.
 FactorRange = Annotated[tuple[Factor, Factor], Field(strict=False), AfterValidator(_ascending)]
 
 
 class Augmentation(BaseModel):
-    """Which variations `ps_cluster.data.augment.augment` draws; the defaults draw none.
+    """The variations that `ps_cluster.data.augment.augment` draws; the defaults draw none.
 
     A value out of range raises pydantic's `ValidationError`, which names the field and the value.
     """

@@ -1,8 +1,8 @@
-"""Join the layers of settings to a configuration: defaults, the network's recipe, a file, the command's options.
+"""Merge the layers of settings into a configuration: defaults, the network's recipe, a file, the command's options.
 
-The defaults stand in configs/default.yaml; those of settings that belong to one mode, network, … stand with it, in
-catalogue/. Later layers win: default.yaml, the recipe of the network (configs/models/<model>.yaml), what that has under `modes`
-for the mode, workers and batch (recipes.py), the user's file, `--set key=value` and the command's own options.
+The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its class in catalogue/.
+Later layers win. In order: default.yaml, the recipe of the network (configs/models/<model>.yaml), the recipe's entry
+under `modes` for the mode, workers and batch (recipes.py), the user's file, `--set key=value`, the command's options.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ _ALL_SETTINGS = "configs/default.yaml"
 
 
 def build_config(file: Path | None = None, overrides: Layer | None = None, tf_config: Layer | None = None) -> RunConfig:
-    """Return the configuration from all its layers, in the user's own words: code that they name may be run.
+    """Return the configuration merged from all layers. They are the user's own, so code that they name may be run.
 
     Args:
       file: a YAML file that overrides the defaults, or None.
-      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; the user's last word.
-      tf_config: likewise, what TF_CONFIG says of the cluster: over all layers, whether the mode uses it or not.
+      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; they win over the file.
+      tf_config: dotted key → value, the cluster's size by TF_CONFIG; wins over all, whether the mode uses it or not.
     Raises:
-      UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or one that the mode does
-        not use. A file may repeat the defaults: that of a finished run holds every setting.
+      UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or a setting that the
+        mode does not use. A file may repeat defaults of unused settings, as the config.yaml of a run does.
     """
     from_file = _trusted(read_yaml(file), file.absolute().parent) if file else {}
     from_options = _trusted(nested(overrides or {}), Path.cwd())
@@ -58,7 +58,7 @@ def build_config(file: Path | None = None, overrides: Layer | None = None, tf_co
 
 
 def load_config(file: Path) -> RunConfig:
-    """Return a complete configuration, as a run has written it down."""
+    """Return the complete configuration in a run's config.yaml. Raises UserError for a wrong one."""
     tree = read_yaml(file)
     try:
         return fitted(tree)
@@ -67,14 +67,14 @@ def load_config(file: Path) -> RunConfig:
 
 
 def rates_found(config: RunConfig) -> recipes.Found | None:
-    """Return what the recipe of its network has for the mode, workers and batch of a configuration, used or not."""
+    """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not, else None."""
     place = (config.mode.name, config.training_workers, config.training.batch_size_per_worker)
     _, found = _recipe(config.model.name)
     return next((rates for rates in found if rates.place == place), None)
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:
-    """`'optimizer.learning_rate=0.1'` → `('optimizer.learning_rate', 0.1)`; the value is read as YAML."""
+    """Return `('optimizer.learning_rate', 0.1)` for `'optimizer.learning_rate=0.1'`; the value is read as YAML."""
     key, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+){1,9}", key.strip()):
         raise UserError(f"--set {text!r:.300}: write it as section.key=value, e.g. optimizer.learning_rate=0.1")
@@ -85,7 +85,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def _trusted(layer: Layer, folder: Path) -> Layer:
-    """Return a layer of the user's with the whole paths of the code that it names, which may be run from here on."""
+    """Return a user's layer with absolute paths for the code files that it names, and allow those to be run."""
     for section, (key, _) in CHOSEN.items():
         values = layer.get(section)
         name = values.get(key) if isinstance(values, dict) else None
@@ -95,9 +95,9 @@ def _trusted(layer: Layer, folder: Path) -> Layer:
 
 
 def _defaults(user: Layer) -> Layer:
-    """Return the layers under the user's: the defaults, and the recipe of the network that is chosen.
+    """Return the layers below the user's: the defaults, and the recipe of the chosen network.
 
-    Settings of another mode, network, … than the one that is chosen are left out.
+    Settings that belong to a mode, network, … that is not chosen are left out.
     """
     base = without_strangers(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
     model = merged(base, user).get("model")
@@ -107,7 +107,7 @@ def _defaults(user: Layer) -> Layer:
 
 
 def _recipe(network: Any) -> tuple[Layer, tuple[recipes.Found, ...]]:
-    """Return the recipe of a network, and the rates that it has for single modes; nothing for a network without one."""
+    """Return the recipe of a network, and its rates for single modes; both empty for a network without a recipe."""
     if network not in NETWORKS:
         return {}, ()
     if recipe := NETWORKS[network].recipe:
@@ -121,7 +121,7 @@ def _recipe(network: Any) -> tuple[Layer, tuple[recipes.Found, ...]]:
 
 
 def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
-    """Return what is said of a setting that belongs to another mode, network, … than the one that is chosen."""
+    """Return the message for a setting of a mode, network, … that is not chosen; None for any other error."""
     first = error.errors(include_url=False)[0]
     if first["type"] != "extra_forbidden" or len(first["loc"]) != 2:
         return None
@@ -150,7 +150,7 @@ def _check_used(mode: str, options: dict[str, Any], changed: dict[str, Any], fil
 
 
 def _origin(error: ValidationError, file: Path | None, options: Layer, tf_config: Layer) -> str:
-    """Return where the user has the first wrong value from; of values that don't fit together it may be both."""
+    """Return where the first wrong value came from; for values that don't fit together it may be file and options."""
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
     if field in tf_config:
         return "TF_CONFIG"

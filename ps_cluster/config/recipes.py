@@ -1,7 +1,8 @@
-"""What a network's recipe says of single modes: rates that were found for them, and for which batch.
+"""The part of a network's recipe for single modes: learning rates and momenta that were found for them.
 
-`modes` in configs/models/<model>.yaml is a table that `python -m benchmarks.rates` writes. A learning rate and a momentum are
-good for one mode, number of workers and batch; so an entry is used for exactly those and never scaled to others.
+`modes` in configs/models/<model>.yaml is a table that `python -m benchmarks.rates` writes. A learning rate and a
+momentum are good for one mode, number of workers and batch, so an entry is used for exactly those and never scaled to
+others.
 """
 
 from __future__ import annotations
@@ -17,14 +18,14 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 
 MODES = "modes"
-# Rate and momentum go together: where one of these is set by hand, the others are not taken from the table.
+# Rate and momentum belong together: if one of these is set by hand, the others are not taken from the table.
 BELONG_TOGETHER = ("rule", "learning_rate", "momentum", "beta_2")
 
 Layer = Mapping[str, Any]
 
 
 class Found(BaseModel):
-    """A rate and a momentum, and what they were found for: `workers` is 1 in mode single."""
+    """A learning rate and a momentum, with the mode, workers (1 in mode single) and batch they were found for."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
     mode: str
@@ -47,7 +48,7 @@ class _Table(BaseModel):
 
 
 def read_modes(recipe: Layer, origin: str) -> tuple[Found, ...]:
-    """Return the table of a recipe, empty where it has none. Raises UserError for one that can't be."""
+    """Return the table of a recipe, empty without one. Raises UserError for an invalid table."""
     try:
         table = _Table.model_validate({MODES: recipe.get(MODES) or ()}).modes
     except ValidationError as error:
@@ -59,16 +60,16 @@ def read_modes(recipe: Layer, origin: str) -> tuple[Found, ...]:
 
 
 def found_for(table: Sequence[Found], settings: Layer, user: Layer) -> Layer:
-    """Return what the table has for the mode, workers and batch of `settings`, as a layer; empty where it has nothing.
+    """Return the table's entry for the mode, workers and batch of `settings` as a layer; empty without an entry.
 
     Args:
-      settings: the sections of all layers together, not validated yet.
-      user: what the user has set of them. Whoever chooses a rate, a momentum or a rule gets nothing of the table.
+      settings: the merged layers, not yet validated.
+      user: the user's layer. If it sets a rate, a momentum or a rule, nothing of the table is used.
     """
     own = user.get("optimizer")
     training, cluster, chosen = (settings.get(name) or {} for name in ("training", "cluster", "mode"))
     if not all(isinstance(section, Mapping) for section in (training, cluster, chosen, own or {})):
-        return {}  # refused where everything is validated
+        return {}  # the validation later refuses it
     if any(name in (own or {}) for name in BELONG_TOGETHER):
         return {}
     mode = chosen.get("name")

@@ -1,4 +1,4 @@
-"""The sections of a configuration, typed, and what follows from them for a run."""
+"""The typed sections of a configuration, and values derived from them for a run."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
 
-# On one machine. More would only wait for its processors, and for its memory.
+# On one machine. More tasks would only wait for processors and memory.
 MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
 MOST_WORKERS_OF_A_CLUSTER = 1000
-# Of one worker on a slow, crowded machine. The largest network here does 215 in float32 with a core to itself.
+# Of one worker on a slow, busy machine. The largest network here reaches 215 in float32 with a core to itself.
 SLOWEST_EXAMPLES_PER_SECOND = 20.0
 
-# Of a slice's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
+# In steps, for a slice's ledger on the parameter server: 8.9 MB of rows and 0.5 MB of step ids.
 LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 
-LONGEST_SECONDS = 1e9  # far above all that is of use
+LONGEST_SECONDS = 1e9  # far above any useful value
 
 
 class Cluster(Section):
@@ -89,7 +89,7 @@ class Checkpoints(Section):
 
 
 class RunConfig(Section):
-    """All settings of a run. The sections of a chosen kind are those of the kind: `chosen.model_for` makes a subclass."""
+    """All settings of a run. `fitted` makes a subclass whose sections have the settings of the chosen kinds."""
 
     mode: ModeSettings
     staleness: StalenessSettings
@@ -116,7 +116,7 @@ class RunConfig(Section):
         return self
 
     def check_fits_one_machine(self) -> None:
-        """Raise UserError where there are more tasks than one machine has any use for."""
+        """Raise UserError where there are more tasks than are useful on one machine."""
         for name, most in (("workers", MOST_WORKERS), ("parameter_servers", MOST_PARAMETER_SERVERS)):
             if (wanted := getattr(self.cluster, name)) > most:
                 raise UserError(
@@ -125,61 +125,61 @@ class RunConfig(Section):
 
     @property
     def mode_kind(self) -> Mode:
-        """The mode of training."""
+        """The mode's object in the catalogue."""
         return MODES[self.mode.name]
 
     @property
     def on_parameter_servers(self) -> bool:
-        """Return whether chief, parameter servers and workers are processes of their own."""
+        """Whether chief, parameter servers and workers are separate processes."""
         return self.mode_kind.has_parameter_servers
 
     @property
     def slices(self) -> int:
-        """Into how many slices the parameters are cut."""
+        """The number of slices of the parameters."""
         return self.cluster.parameter_servers if self.on_parameter_servers else 1
 
     @property
     def training_workers(self) -> int:
-        """Processes that compute gradients."""
+        """The number of processes that compute gradients."""
         return self.cluster.workers if WORKER in self.mode_kind.tasks else 1
 
     @property
     def steps_per_update(self) -> int:
-        """Step ids that are spent on one update: more than one where workers' gradients are averaged."""
+        """The number of step ids per update: more than one where workers' gradients are averaged."""
         return self.cluster.workers if self.mode_kind.averages else 1
 
     @property
     def gradients_per_update(self) -> int:
-        """Gradients that one update averages; those of backup workers come late and are dropped."""
+        """The number of gradients that one update averages; those of backup workers come late and are dropped."""
         return self.steps_per_update - self.mode_kind.late_workers(self)
 
     @property
     def batches_per_step(self) -> int:
-        """Batches behind one step id: more than one where a worker takes local steps."""
+        """The number of batches per step id: more than one where a worker takes local steps."""
         return self.mode_kind.batches_per_step(self)
 
     @property
     def examples_per_step(self) -> int:
-        """Images behind one step id."""
+        """The number of images per step id."""
         return self.training.batch_size_per_worker * self.batches_per_step
 
     @property
     def examples_per_update(self) -> int:
-        """Images behind one update."""
+        """The number of images per update."""
         return self.examples_per_step * self.gradients_per_update
 
     @property
     def updates_at_once(self) -> int:
-        """Updates that are only heard of together: a dispatch where all workers take the same, which none may time."""
+        """The number of updates between two looks: with all-reduce a whole dispatch, of a size equal on all workers."""
         if self.mode_kind.waits is not Waits.FOR_ALL_REDUCE:
             return 1
         return dispatch_size(self.cluster.steps_per_dispatch, workers=1, per_second=0.0, left=math.inf)
 
     @property
     def ledger_window(self) -> int:
-        """Return how many steps may be open, or accepted and not yet read by the chief, at a time: a power of 2.
+        """The number of steps that may be open, or accepted and not yet read by the chief, at a time: a power of 2.
 
-        Enough for all that a worker may be handed before a slow one has ended what it has.
+        It is enough for all steps that fast workers may be handed before a slow one has finished its dispatch.
         """
         most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.training_workers)
         at_once = 2 * self.updates_at_once * self.steps_per_update
@@ -187,19 +187,19 @@ class RunConfig(Section):
 
     @property
     def longest_update_seconds(self) -> float:
-        """How long nothing may be heard of a new update although all is well: what waits for one waits for longer."""
+        """Longest expected gap between updates in a healthy run, in seconds. Waits for an update must be longer."""
         own_s = self.examples_per_step / SLOWEST_EXAMPLES_PER_SECOND
         stragglers = parse_stragglers(self.cluster.straggler)
         return self.updates_at_once * stragglers.longest_step_s(own_s, self.training_workers, self.training.seed)
 
     def total_updates(self, train_examples: int) -> int:
-        """Updates of the whole run: `training.steps` where it is set, else those of `epochs` passes over the images."""
+        """Return the updates of the whole run: `training.steps` where set, else those of `epochs` passes."""
         if self.training.steps is not None:
             return self.training.steps
         return max(1, round(self.training.epochs * train_examples / self.examples_per_update))
 
     def total_steps(self, train_examples: int) -> int:
-        """Step ids of the whole run."""
+        """Return the number of step ids of the whole run."""
         return self.total_updates(train_examples) * self.steps_per_update
 
     def to_yaml(self) -> str:
@@ -211,7 +211,7 @@ class RunConfig(Section):
         return self.model.precision if self.cluster.wire == "auto" else self.cluster.wire
 
     def with_values(self, values: Layer) -> RunConfig:
-        """Return the configuration with some values replaced, e.g. `{"model.precision": "float32"}`; validated again."""
+        """Return a validated configuration with some values replaced, e.g. `{"model.precision": "float32"}`."""
         own, changes = self.model_dump(mode="json"), nested(values)
         try:
             return fitted(merged(without_strangers(own, changes), changes))
@@ -220,13 +220,13 @@ class RunConfig(Section):
 
 
 def fitted(tree: Layer | None) -> RunConfig:
-    """Return the configuration of complete settings. Raises pydantic's ValidationError, or UserError of a kind's code."""
+    """Return the configuration for complete settings. Raises pydantic's ValidationError; UserError for users' code."""
     kinds = chosen_kinds(tree or {})
     return _class_with(tuple((section, kind.Settings) for section, kind in kinds.items())).model_validate(tree)
 
 
 @lru_cache
 def _class_with(settings: tuple[tuple[str, type[Section]], ...]) -> type[RunConfig]:
-    """Return RunConfig with the sections as what is chosen in them has it."""
+    """Return a subclass of RunConfig with the given classes as its sections."""
     fields: dict[str, Any] = {section: (kind, ...) for section, kind in settings}
     return create_model("RunConfig", __base__=RunConfig, **fields)

@@ -14,7 +14,7 @@ from ps_cluster.config.trees import Layer
 
 
 class Choice(NamedTuple):
-    """What chooses the settings of a section: a key of it, and the things that it may name."""
+    """The key of a section that chooses its further settings, and the objects that the key may name."""
 
     key: str
     kinds: Kinds
@@ -30,7 +30,7 @@ CHOSEN: dict[str, Choice] = {
 
 
 def chosen_kinds(tree: Layer) -> dict[str, Any]:
-    """Return section → the object that is chosen in it, where it names one that there is.
+    """Return section → the object chosen in it, for the sections that name an existing one.
 
     Raises UserError where that can't be loaded.
     """
@@ -39,9 +39,9 @@ def chosen_kinds(tree: Layer) -> dict[str, Any]:
 
 
 def without_strangers(under: Layer, over: Layer) -> Layer:
-    """Return `under` with the choices of `over`, and without settings that belong to what `over` chooses another in place of.
+    """Return `under` with the choices of `over`, and without settings of choices that `over` replaces.
 
-    What all choices of a section have, such as `optimizer.learning_rate`, stays.
+    Settings that all choices of a section have, such as `optimizer.learning_rate`, stay.
     """
     result = dict(under)
     for section, (key, kinds) in CHOSEN.items():
@@ -54,7 +54,7 @@ def without_strangers(under: Layer, over: Layer) -> Layer:
 
 
 def own_settings(section: str, kind: Any) -> list[str]:
-    """Return the settings of a section that belong to what is chosen in it, and not to all choices."""
+    """Return the settings of a section that only this choice has, and not all choices."""
     shared = CHOSEN[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]
 

@@ -1,4 +1,4 @@
-"""Workers that are slow on purpose: what `--straggler` says. No TensorFlow."""
+"""Parse `--straggler`: workers that are slow on purpose. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TASK_VARIATION = 0.1
 
 @dataclass(frozen=True)
 class Slowness:
-    """A step of this worker takes `factor` times its own time, and `extra_s` seconds more."""
+    """The slowness of a worker: its step takes `factor` times its own time, plus `extra_s` seconds."""
 
     worker: int
     factor: float = 1.0
@@ -30,7 +30,7 @@ class Slowness:
 
 @dataclass(frozen=True)
 class Stragglers:
-    """Who is slow: named workers, or (`gamma`) every worker by a factor drawn for it and for each of its steps."""
+    """The slow workers: named ones, or (`gamma`) all, by factors drawn for each worker and each of its steps."""
 
     slow: tuple[Slowness, ...] = ()
     gamma: bool = False
@@ -39,18 +39,18 @@ class Stragglers:
         return self.gamma or bool(self.slow)
 
     def are_among(self, workers: int) -> bool:
-        """Return whether every worker that is named is one of `workers`, which count from 0."""
+        """Return whether all named workers have an index below `workers`."""
         return all(slow.worker < workers for slow in self.slow)
 
     def longest_step_s(self, own_s: float, workers: int, seed: int) -> float:
-        """Seconds that a step takes the slowest worker where it takes others `own_s`; for drawn ones, nearly always less."""
+        """Return the seconds of the slowest worker's step if others take `own_s`; for random ones, nearly a bound."""
         if self.gamma:
             return own_s * float(machine_means(workers, seed).max()) * (1 + 5 * TASK_VARIATION)
         return max([own_s, *(slow.factor * own_s + slow.extra_s for slow in self.slow)])
 
 
 def parse_stragglers(text: str) -> Stragglers:
-    """`"none"`, `"2:5x"`, `"1:+0.2s"`, several of these joined by `;`, or `"random:gamma"`.
+    """Parse `"none"`, `"2:5x"`, `"1:+0.2s"`, several of these joined by `;`, or `"random:gamma"`.
 
     Raises:
       ValueError: it is none of these.
@@ -80,7 +80,7 @@ def _slowness(text: str) -> Slowness:
 
 
 def machine_means(workers: int, seed: int) -> np.ndarray:
-    """float64 [workers]: how long a step takes each worker, the fastest 1; gamma with MACHINE_VARIATION."""
+    """Return each worker's relative step time, float64 [workers], the fastest 1; gamma with MACHINE_VARIATION."""
     shape = MACHINE_VARIATION**-2
     means = np.random.default_rng(seed).gamma(shape, 1 / shape, size=workers)
     return means / means.min()

@@ -1,4 +1,4 @@
-"""Settings as trees of sections, and as dotted keys."""
+"""Convert and merge settings: trees of sections, and dotted keys."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def nested(dotted: Mapping[str, Any]) -> Layer:
-    """Return dotted key → value as sections. Raises UserError where a key leads through a value."""
+    """Return dotted key → value as a tree of sections. Raises UserError where a key goes through a plain value."""
     tree: Layer = {}
     for key, value in dotted.items():
         *sections, name = key.split(".")

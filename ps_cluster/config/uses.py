@@ -1,4 +1,4 @@
-"""Which settings a mode uses. What it does not use is refused where the user gives it, and never ignored."""
+"""Check which settings a mode uses. A setting that it does not use is refused if the user gives it, never ignored."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.task_types import PS, WORKER
 
 _OF_TASKS = {"cluster.workers": WORKER, "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS}
-# Settings that every configuration has, and by which what a mode may have no use for is switched on → the value that is none.
+# Settings that switch on something that not all modes use → their value for "off".
 SWITCHES = {"staleness.method": "none", "lookahead.every_updates": 0}
 
 
@@ -28,18 +28,18 @@ def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
     """Raise ValueError for the first of the settings `given` (dotted key → value) that none of `modes` uses."""
     for key, value in given.items():
         users = tuple(name for name in MODES.own if uses(name, key))
-        if users and not any(uses(mode, key) for mode in modes):  # what nobody uses is unknown, which is told elsewhere
+        if users and not any(uses(mode, key) for mode in modes):  # a key that no mode uses is unknown: told elsewhere
             nobody = f"mode {modes[0]} does not use it" if len(modes) == 1 else "no mode here uses it"
             raise ValueError(f"{key}: got {value!r:.80}: {nobody} (it is of {listed(users)}): leave it out")
 
 
 def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
-    """Raise ValueError where something is switched on that `mode` does not use. `settings`: complete, dotted key → value."""
+    """Raise ValueError for a switch that is on and not used by `mode`. `settings`: all, as dotted key → value."""
     check_used((mode,), {key: settings[key] for key, off in SWITCHES.items() if settings[key] != off})
 
 
 def switched_off(mode: str) -> dict[str, Any]:
-    """Return dotted key → the value that is none, of all switches that `mode` does not use."""
+    """Return dotted key → off value, for all switches that `mode` does not use."""
     return {key: off for key, off in SWITCHES.items() if not uses(mode, key)}
 
 

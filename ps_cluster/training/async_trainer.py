@@ -1,4 +1,4 @@
-"""The chief: hands out step ids and watches what becomes of them. Without a cluster it trains by itself."""
+"""The chief's training loop: hands out step ids and follows them in the ledger. In mode single it computes them too."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from ps_cluster.training.session import LOCAL_DEVICE, Session
 from ps_cluster.training.slice import NO_END
 from ps_cluster.training.worker import Compute
 
-POLL_S = 0.25  # every look costs chief and parameter server some milliseconds
+POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
 DRAIN_TIMEOUT_S = 60.0
-# Steps handed out ahead of what the poll has seen applied, so that no worker waits for the chief's next look.
+# Seconds of work handed out ahead of what was seen applied, so that no worker waits for the chief's next look.
 AHEAD_S = 1.0
 
 
@@ -36,9 +36,9 @@ def train(
     resume: bool,
     drain: threading.Event,
 ) -> None:
-    """Trains until every update is applied, or until `drain` is set and the steps under way have ended.
+    """Train until every update is applied, or until `drain` is set and the steps under way have ended.
 
-    Leaves checkpoints with their ended mark, rows in metrics/ and TensorBoard's files.
+    Writes checkpoints with the ended mark, rows in metrics/ and TensorBoard's files.
 
     Raises:
       UserError: the checkpoint to resume from is missing or of another model.
@@ -58,7 +58,7 @@ def train(
 
 
 def connect(cluster: dict[str, list[str]]) -> tf.distribute.coordinator.ClusterCoordinator:
-    """Waits for every server of the cluster. Make variables and Keras objects after it, never before."""
+    """Connect to every server of the cluster; wait until all answer. Make variables and Keras objects only after it."""
     resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
         tf.train.ClusterSpec(cluster), rpc_layer="grpc", task_type="chief", task_id=0
     )
@@ -66,7 +66,7 @@ def connect(cluster: dict[str, list[str]]) -> tf.distribute.coordinator.ClusterC
 
 
 class LocalDispatcher:
-    """Takes what a ClusterCoordinator takes and runs it in this process, one after the other."""
+    """A ClusterCoordinator's interface that runs each function in this process, one after the other."""
 
     def __init__(self):
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
@@ -77,7 +77,7 @@ class LocalDispatcher:
         self._under_way.append(self._pool.submit(function, *args))
 
     def done(self) -> bool:
-        """Return whether nothing is under way; raises what went wrong."""
+        """Return whether nothing is under way. Raises the error of a function that failed."""
         for future in [future for future in self._under_way if future.done()]:
             self._under_way.remove(future)
             future.result()
@@ -85,7 +85,7 @@ class LocalDispatcher:
 
 
 class _Chief:
-    """Keeps the dispatcher busy, a little ahead of what is applied."""
+    """The loop that keeps the dispatcher busy, a little ahead of the updates applied."""
 
     def __init__(
         self,
@@ -109,12 +109,12 @@ class _Chief:
             self._dispatch()
             drain.wait(POLL_S)
             if self._look("training") and self._work.ends:
-                return  # with updates that never came: the proof tells which
+                return  # updates may be missing; the proof then names the first
         self._work.ends = True
         self._finish_steps_under_way()
 
     def _look(self, phase: str) -> bool:
-        """Look at the ledger; return whether no dispatch was under way before. Raises what went wrong on a worker."""
+        """Read the ledger; return whether no dispatch was under way before. Raises the error of a worker."""
         idle = self._dispatcher.done()
         last_step = self._work.handed_out if self._work.ends else NO_END
         self._store.tick(POLL_S, last_step=last_step)
@@ -128,7 +128,7 @@ class _Chief:
                 return  # there is no room
 
     def _schedule(self, function: Callable, what: np.ndarray | int) -> None:
-        """A dispatch of `what` (step ids, or the version to go to), with the time it was scheduled for the ledger."""
+        """Schedule a dispatch of `what` (step ids, or the version to reach). It carries the time, for the ledger."""
         self._dispatcher.schedule(function, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
     def _finish_steps_under_way(self) -> None:
@@ -144,4 +144,4 @@ class _Chief:
                 )
             time.sleep(POLL_S)
             if self._look("draining"):
-                return  # nothing is under way any more; what is outstanding all the same is lost
+                return  # nothing is under way any more: updates still outstanding are lost

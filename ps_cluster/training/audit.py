@@ -1,7 +1,7 @@
-"""The proof of a run: what the journals on disk say, held against what the parameter servers counted. No TensorFlow.
+"""The proof of a run: compare the journals on disk with the parameter servers' counters. No TensorFlow.
 
-Four numbers of a slice come from four places: its version, the kernels that changed its weights, the gradients it accepted,
-and the rows in its journal. The steps in the rows are held against the updates that the chief handed out.
+Four numbers of a slice are counted in four places: its version, the kernels that changed its weights, the gradients it
+accepted, and the rows in its journal. The steps in the rows are compared with the updates that the chief handed out.
 """
 
 from __future__ import annotations
@@ -25,37 +25,40 @@ OnRows = Callable[[int], None]
 
 @dataclass(frozen=True)
 class Rounds:
-    """The step ids of an update, and how many of their gradients it averages; 1 and 1 but for rounds."""
+    """The number of step ids of an update, and of the gradients that it averages. Both are 1 except in rounds."""
 
     steps_per_update: int
     gradients_per_update: int
 
 
 class SliceAudit:
-    """Reads the rows of one slice, in order, and counts what should not be.
+    """Reads the rows of one slice, in order, and counts violations.
 
     Attributes:
-      rows: read so far. repeated: rows of a step that had a row already. updates: those that have all their rows.
+      rows: rows read so far.
+      repeated: rows of a step that had a row already.
+      wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
+      wrong_round: the first row whose step is of another round: row, step; None: no such row.
     """
 
     def __init__(self, rounds: Rounds):
         self._rounds = rounds
         self._steps = StepSet()
         self.rows = self.repeated = 0
-        self.wrong_version: tuple[int, int, int] | None = None  # the first one: row, version there, version expected
-        self.wrong_round: tuple[int, int] | None = None  # the first one: row, step that is of another round
+        self.wrong_version: tuple[int, int, int] | None = None
+        self.wrong_round: tuple[int, int] | None = None
 
     @property
     def distinct(self) -> int:
         return self._steps.count
 
     def read(self, rows: np.ndarray) -> None:
-        """Take in the next rows, a structured array of ROW, in the order of acceptance."""
+        """Check the next rows, a structured array of ROW, in the order of acceptance."""
         self._check_versions(rows["version"].astype(np.int64))
         self._check_rounds(rows)
         self.repeated += self._steps.add(rows["step"].astype(np.int64))
         self.rows += len(rows)
-        if self._rounds.steps_per_update > 1:  # rounds that are over get no more rows, nor do their late steps
+        if self._rounds.steps_per_update > 1:  # late steps of closed rounds get no rows
             self._steps.close_below(self.rows // self._rounds.gradients_per_update * self._rounds.steps_per_update)
 
     def _check_versions(self, versions: np.ndarray) -> None:
@@ -73,7 +76,7 @@ class SliceAudit:
             self.wrong_round = self.rows + int(wrong[0]), int(rows["step"][wrong[0]])
 
     def problems(self, counts: dict[str, int]) -> Iterator[str]:
-        """Yield what is wrong, a line each. `counts`: COUNTS, by name."""
+        """Yield each problem as a line. `counts`: COUNTS, by name."""
         if self.repeated:
             yield f"{self.repeated} rows of steps that had a row already"
         if self.wrong_version:
@@ -88,7 +91,7 @@ class SliceAudit:
             yield f"version {counts['version']}, rows of {updates} updates"
 
     def excess(self, counts: dict[str, int]) -> int:
-        """Return how many gradients too many were applied: of what counts them, the one that says most."""
+        """Return how many gradients were applied too often, by the counter that says the most."""
         open_ones = self.rows % self._rounds.gradients_per_update
         changes = max(counts["version"], counts["applied"]) * self._rounds.gradients_per_update + open_ones
         return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
@@ -102,12 +105,14 @@ def audit(
     total: int | None,
     on_rows: OnRows = lambda rows: None,
 ) -> Json:
-    """Return {"holds": bool, "problems": [a line each], "slices": [counts, rows, distinct steps], "duplicated": gradients}.
+    """Return the proof as {"holds": bool, "problems": [a line each], "slices": [dict each], "duplicated": gradients}.
+
+    A slice's dict has its counters, rows and distinct steps.
 
     Args:
-      paths: of the journals, one for each slice. counts: int64 [slices, len(COUNTS)], from the parameter servers.
+      paths: the journals, one for each slice. counts: int64 [slices, len(COUNTS)], from the parameter servers.
       scheduled: the updates that were handed out.
-      total: the updates that the run was to have; None where it was stopped before.
+      total: how many updates the run should have; None where it was stopped early.
       on_rows: called now and then with the number of rows read since it was called last.
     """
     problems: list[str] = []

@@ -1,4 +1,4 @@
-"""Takes what the parameter servers have written into their ledgers to where it stays: the journals, and the run's progress."""
+"""Copy new rows from the parameter servers' ledgers into the journals on disk and into the run's progress."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ps_cluster.training.run_progress import RunProgress
 
 
 class Bookkeeper:
-    """The only one who reads the ledgers, so that each row is taken once."""
+    """The only reader of the ledgers, so that each row is taken once."""
 
     def __init__(
         self,
@@ -23,7 +23,7 @@ class Bookkeeper:
         *,
         notify: Callable[[str], None] = say,
     ):
-        """`journals`: of the slices; none where another process keeps them."""
+        """Keep the parts. `journals`: one for each slice; none where another process keeps them."""
         self._store = store
         self._progress = progress
         self._journals = journals
@@ -31,11 +31,11 @@ class Bookkeeper:
         self._refused = False
 
     def look(self) -> None:
-        """Take in what is new. A disk that refuses is reported once, and training goes on."""
+        """Take the new rows. A disk that refuses is reported once, and training goes on."""
         self._take(self._store.read_ledgers(self._progress.positions))
 
     def snapshot(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a checkpoint; every row that it counts is on the disk then.
+        """Return the arrays of a checkpoint, after every row that it counts is on the disk.
 
         Raises:
           JournalNotWritten: the disk refuses.

@@ -1,4 +1,4 @@
-"""Asynchronous training with a bound: on how stale an update may be, or on how far a worker may be ahead of another."""
+"""Asynchronous training with a bound on the staleness of updates, or on how far a worker may be ahead of another."""
 
 from __future__ import annotations
 
@@ -10,29 +10,29 @@ from ps_cluster.training.coordinated import WaitingSlice
 from ps_cluster.training.slice import APPLIED, DROPPED, NO_END, WAIT, Push, Start, Turn
 from ps_cluster.training.waiting import after, now_after
 
-# A worker that was not heard of for longer is taken for dead and no longer waited for. Should it push after all, its
-# gradient is judged like every other.
+# A worker that was not heard of for longer counts as dead, and the others stop waiting for it. If it pushes after all,
+# its gradient is checked like every other.
 LEASE_S = 20.0
-_NOT_UNDER_WAY = -1  # of a version that a worker has pulled
+_NOT_UNDER_WAY = -1  # in place of the version pulled, for a worker without a step
 
 
 class BoundedSlice(WaitingSlice):
     """Asynchronous, with a bound on the version lag of updates, on the clock lag of workers, or on both.
 
     `max_staleness` s: no update is applied to a version more than s newer than the one it was computed from. A worker
-    waits before it pulls while s + 1 others are under way, and before it pushes while its update would leave somebody
-    under way no order of pushes that keeps to the bound. The one who pulled first never waits to push.
+    waits before its pull while s + 1 others are under way. It waits before its push while its update would leave no
+    order of the other workers' pushes that keeps the bound. The worker that pulled first never waits to push.
 
-    `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter server",
-    NIPS, section 2): a worker's clock is the number of its steps that have ended, applied or refused as replays. A
-    worker at clock c begins its next step only when all that are waited for are at c - s or later. So it sees every
-    update that was made at a clock up to c - s - 1, its own ones included, and with s = 0 training is bulk-synchronous:
-    nobody begins step c + 1 before all have pushed step c. The slowest one never waits for a clock.
+    `max_clock_lag` s (Ho et al. 2013, "More effective distributed ML via a stale synchronous parallel parameter
+    server", NIPS, section 2): a worker's clock is the number of its steps that have ended, applied or refused as
+    replays. A worker at clock c begins its next step only when all workers waited for are at c - s or later. So it sees
+    every update made at a clock up to c - s - 1, its own included. With s = 0 training is bulk-synchronous: nobody
+    begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    Everybody is waited for, but who was not heard of for `LEASE_S`, and, once the last dispatch has begun, who has no
-    step left. A worker that comes back (or late) goes on at the lowest clock that the bound leaves it. Should it have
-    been under way, its gradient would be an update that others should have seen: it is dropped and computed again, like
-    one that is staler than `max_staleness`. So both bounds hold for every update, whoever died.
+    Workers wait for all others except those not heard of for `LEASE_S` and, once the last dispatch has begun, those
+    without a step left. A worker that comes back (or late) goes on at the lowest clock that the bound allows. If it was
+    under way, others should already have seen its update: its gradient is dropped and computed again, like one that is
+    staler than `max_staleness`. So both bounds hold for every update, whoever died.
     """
 
     repeats_dropped = True
@@ -46,11 +46,11 @@ class BoundedSlice(WaitingSlice):
         workers = config.training_workers
         with tf.device(device):
             self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
-            self._has_steps = tf.Variable(tf.fill([workers], False))  # beyond the one under way, in its dispatch
-            # Of every worker that there may ever be: a run may be resumed with another number of them.
+            self._has_steps = tf.Variable(tf.fill([workers], False))  # more steps in its dispatch, after this one
+            # For as many workers as there may ever be: a run may be resumed with another number of them.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
-            self._heard = tf.Variable(tf.zeros([workers], tf.float64))  # seconds, as counted by the ticks
-            self._now = tf.Variable(0.0, dtype=tf.float64)
+            self._heard = tf.Variable(tf.zeros([workers], tf.float64))  # seconds, on the clock of the ticks
+            self._now = tf.Variable(0.0, dtype=tf.float64)  # seconds, the sum of the ticks
             self._newest_step = tf.Variable(-1, dtype=tf.int64)  # the last one of a dispatch that has begun
             self._last_step = tf.Variable(NO_END, dtype=tf.int64)
 
@@ -70,7 +70,7 @@ class BoundedSlice(WaitingSlice):
             return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*turn)), request))]
 
     def _may_begin(self, worker: tf.Tensor, turn: Turn) -> tf.Tensor:
-        """APPLIED, with the worker under way, or WAIT."""
+        """Return APPLIED, and count the worker as under way, or return WAIT."""
         clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
         slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
         clock = clocks[worker]
@@ -91,31 +91,31 @@ class BoundedSlice(WaitingSlice):
         return after(entered, APPLIED)
 
     def _clocks_now(self) -> tf.Tensor:
-        """int64 [workers]"""
+        """Return the clocks of this run's workers, int64 [workers]."""
         return self._clocks.read_value()[: self._under_way.shape[0]]
 
     def _lowest_clock(self) -> tf.Tensor:
-        """int64 []: an update that is made at a lower one should have been there already when somebody began a step."""
+        """Return the lowest clock, int64 [], at which an update keeps the bound for every step begun so far."""
         begun = self._clocks_now() - tf.cast(self._under_way.read_value() == _NOT_UNDER_WAY, tf.int64)
         return tf.reduce_max(begun) - self._max_clock_lag
 
     def _waited_for(self) -> tf.Tensor:
-        """bool [workers]"""
+        """Return which workers the others wait for, bool [workers]."""
         ending = self._newest_step.read_value() >= self._last_step.read_value()
         busy = tf.logical_or(self._has_steps.read_value(), self._under_way.read_value() != _NOT_UNDER_WAY)
         return tf.logical_and(self._alive(), tf.logical_or(busy, tf.logical_not(ending)))
 
     def _alive(self) -> tf.Tensor:
-        """bool [workers]"""
+        """Return which workers were heard of within the lease, bool [workers]."""
         return self._now.read_value() - self._heard.read_value() < self._lease_s
 
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
-        """int64 [workers]: the versions that others under way have pulled, elsewhere _NOT_UNDER_WAY."""
+        """Return the versions pulled by other workers under way, int64 [workers]; _NOT_UNDER_WAY for the rest."""
         return self._of_others(worker, self._alive(), self._under_way.read_value(), _NOT_UNDER_WAY)
 
     @staticmethod
     def _of_others(worker: tf.Tensor, chosen: tf.Tensor, values: tf.Tensor, elsewhere: int) -> tf.Tensor:
-        """int64 [workers]: `values` of those who are chosen, but for `worker`."""
+        """Return `values` of the chosen workers except `worker`, and `elsewhere` for the rest, int64 [workers]."""
         other = tf.range(values.shape[0], dtype=tf.int64) != worker
         return tf.where(tf.logical_and(chosen, other), values, tf.constant(elsewhere, tf.int64))
 
@@ -141,7 +141,7 @@ class BoundedSlice(WaitingSlice):
         )
 
     def _leave(self, push: Push, outcome: tf.Tensor) -> tf.Tensor:
-        """`outcome`, once the worker is no longer under way; its clock goes on where the step has ended."""
+        """Return `outcome` after the worker is no longer under way. Its clock advances unless its push was dropped."""
         with tf.control_dependencies([outcome]):
             ended = tf.cast(outcome != DROPPED, tf.int64)
             left = [
@@ -153,7 +153,7 @@ class BoundedSlice(WaitingSlice):
             return after([self._changed.notify_all()], outcome)
 
     def _fits(self, worker: tf.Tensor, version: tf.Tensor) -> tf.Tensor:
-        """Return whether the others, oldest first, could all push within the bound once `version` is reached."""
+        """Return whether the others under way, oldest first, could all push within the bound from `version` on."""
         pulled = tf.sort(self._pulled_by_others(worker))
         under_way = tf.boolean_mask(pulled, pulled != _NOT_UNDER_WAY)
         staleness = version + tf.range(tf.size(under_way, tf.int64)) - under_way
@@ -161,5 +161,5 @@ class BoundedSlice(WaitingSlice):
 
 
 def _put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
-    """Writes one element of a vector."""
+    """Write one element of a vector."""
     return table.scatter_update(tf.IndexedSlices(value[None], index[None]))

@@ -26,9 +26,9 @@ ENDED = "ended.json"
 
 _FILE_NAME = re.compile(r"step-(\d{9,})\.npz")
 _HEADER = "header"  # the member that holds step, meta and the names of the others, as JSON
-_MTIME = (1980, 1, 1, 0, 0, 0)  # the oldest a zip can name: equal checkpoints are equal files
+_MTIME = (1980, 1, 1, 0, 0, 0)  # a fixed time, the earliest in zip: equal checkpoints are equal files
 MOST_HEADER_BYTES = 2**24
-# Array → dtype, and how many axes it may have. A slot has a vector, or a row for each worker.
+# Array → dtype, and how many axes it may have. A slot is a vector, or has a row for each worker.
 KNOWN = {
     "weights": (np.float32, (1,)),
     "statistics": (np.float32, (1,)),
@@ -44,24 +44,24 @@ class CheckpointError(UserError):
 
 
 class CheckpointUnreadable(CheckpointError):
-    """The system refused to read it (an I/O error, no permission, a folder): it may give it later."""
+    """A checkpoint that the system refused to read (I/O error, no permission, a folder). It may be readable later."""
 
 
 class CheckpointNotWritten(RunFailed):
-    """The disk is full or refuses."""
+    """A checkpoint could not be written: the disk is full or refuses."""
 
 
 class CheckpointGone(CheckpointError):
-    """The file is not there (any more): the writer has thinned it out."""
+    """A checkpoint whose file is not there, or was removed by the writer to make room."""
 
 
 @dataclass(frozen=True)
 class Checkpoint:
     """The state of a training after `step` applied updates.
 
-    `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the other
-    float variables, flat); whatever else the training needs to go on lies beside them. Those that were read are views of
-    the file, and can't be written to.
+    `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
+    other float variables, flat), and everything else that training needs to go on. Arrays of a loaded checkpoint are
+    read-only views of the file.
     """
 
     step: int
@@ -74,9 +74,9 @@ def path_of(directory: Path, step: int) -> Path:
 
 
 def steps(directory: Path) -> list[int]:
-    """The steps there are checkpoints of, ascending; empty when there is no such directory.
+    """Return the steps of the checkpoints in a directory, ascending; empty when there is no such directory.
 
-    A name that `path_of` would not give, such as one with a zero more, is none of a checkpoint.
+    A file whose name `path_of` would not give, such as one with an extra zero, is not a checkpoint.
     """
     try:
         names = set(os.listdir(directory))
@@ -89,9 +89,9 @@ def steps(directory: Path) -> list[int]:
 
 
 def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Writes a checkpoint and removes all but the newest `keep`.
+    """Write a checkpoint and remove all but the newest `keep`.
 
-    Checkpoints of later steps are removed too: training went back behind them, so they are of a history that was given up.
+    Checkpoints of later steps are removed too: training went back to an earlier step, so their history was given up.
 
     Raises:
       CheckpointNotWritten: the disk is full or refuses.
@@ -114,14 +114,14 @@ def keep_newest(directory: Path, keep: int) -> None:
 
 
 def remove_later(directory: Path, step: int) -> None:
-    """Remove the checkpoints of steps above `step`: training goes back behind them. Unreadable ones may come back."""
+    """Remove checkpoints of steps above `step`, as training goes back to it; unreadable ones might be read later."""
     for later in steps(directory):
         if later > step:
             path_of(directory, later).unlink(missing_ok=True)
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
-    """Writes one checkpoint to `path`, beside it first; readers see the old file or the new one, never a part.
+    """Write one checkpoint beside `path` and rename it: readers see the old file or the new one, never a part.
 
     Raises:
       CheckpointNotWritten: the disk is full or refuses.
@@ -135,7 +135,7 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(path: Path) -> Checkpoint:
-    """Reads a checkpoint and checks the CRC-32 of every array. Their memory is the file's own, whatever it declares.
+    """Read a checkpoint and check the CRC-32 of every array. The arrays map the file, whatever sizes it declares.
 
     Raises:
       CheckpointGone: there is no such file.
@@ -179,15 +179,15 @@ def _array(members: Mapping[str, Member], name: str) -> np.ndarray:
 
 
 def newest_first(directories: Iterable[Path]) -> list[Path]:
-    """The checkpoints in all of the directories, that of the latest step first."""
+    """Return the checkpoints in all directories, the latest step first."""
     found = [(step, path_of(directory, step)) for directory in directories for step in steps(directory)]
     return [path for _, path in sorted(found, reverse=True)]
 
 
 def load_newest_good(directories: Iterable[Path], notify: Callable[[str], None]) -> Checkpoint | None:
-    """The newest checkpoint that can be read; says which ones it passed over. None when there is none."""
+    """Return the newest checkpoint that can be read, None without one. Reports by `notify` those that can't be read."""
     directories, passed_over = list(directories), set()
-    # Lists again every time: while one was being read the writer may have written another and thinned out the rest.
+    # List again every time: during a read the writer may have written another one and removed the rest.
     while candidates := [path for path in newest_first(directories) if path not in passed_over]:
         try:
             return load(candidates[0])
@@ -200,7 +200,7 @@ def load_newest_good(directories: Iterable[Path], notify: Callable[[str], None])
 
 
 def mark_ended(directory: Path, *, last_step: int, outcome: str) -> None:
-    """Says to whoever follows the directory that no checkpoint comes after that of `last_step`.
+    """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
 
     Args:
       outcome: "completed" or "stopped".
@@ -219,7 +219,7 @@ def ended(directory: Path) -> EndedMark | None:
 
 
 def clear_ended(directory: Path) -> None:
-    """Training goes on: takes the mark away. Do it before anybody follows the directory again."""
+    """Remove the mark, because training goes on. Call it before anybody follows the directory again."""
     (directory / ENDED).unlink(missing_ok=True)
 
 

@@ -1,6 +1,6 @@
-"""Slices that make workers wait for each other: what they have in common, and rounds of synchronous training.
+"""Slices that make workers wait for each other: their common base, and rounds of synchronous training.
 
-Who may go on is decided in the slice's critical section, so these work with one parameter server.
+The slice's critical section decides who may go on, so these work with one parameter server only.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from ps_cluster.config import RunConfig
 from ps_cluster.training.slice import APPLIED, Push, Slice, Start
 from ps_cluster.training.waiting import Condition, after, now_after
 
-_NOT_YET = -1  # of a version that a worker may take part in
+_NOT_YET = -1  # in place of the version at which a worker is admitted
 
 
 class WaitingSlice(Slice):
-    """A slice where workers wait until another one, or the time that passes, has changed something."""
+    """A slice where workers wait until another worker, or the passing of time, has changed something."""
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
         self._changed = Condition(device, self._section)
 
     def _sent(self, *numbers: tf.Tensor) -> list[tf.Tensor]:
-        """The worker's `numbers` (int64 []) on the parameter server: a wait that named the worker's own would ask it again."""
+        """Return `numbers` (int64 [] each) copied to the ps, else every retry of a wait would fetch them again."""
         vector = tf.stack(numbers)
         with tf.device(self._device):
             return tf.unstack(tf.identity(vector))
@@ -43,10 +43,11 @@ class WaitingSlice(Slice):
 
 
 class RoundSlice(WaitingSlice):
-    """Synchronous on the parameter server: an update is the mean of the first gradients computed from its version.
+    """Synchronous training on the parameter server: an update is the mean of the first gradients of its round.
 
-    Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of the
-    b slowest are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup workers).
+    Round v turns version v into v + 1. Worker w takes step v x W + w in it. The first W - b gradients count; those of
+    the b slowest workers are dropped (Chen, Pan, Monga, Bengio, Jozefowicz 2016, arXiv:1604.00981, section 3: backup
+    workers).
     """
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
@@ -64,13 +65,13 @@ class RoundSlice(WaitingSlice):
         return super()._state | sums
 
     def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence) -> tf.Tensor:
-        """float64 [2]: when `worker` asked and when it was admitted, in unix seconds of the parameter server.
+        """Return when `worker` asked and when it was admitted, float64 [2], in unix seconds of the parameter server.
 
-        It asks once everything `needed` is done, and is admitted once it has not yet given its gradient to the round that
-        is open.
+        It asks once everything `needed` is done. It is admitted once a round is open to which it has not yet given a
+        gradient.
 
         Args:
-          end: the version at which the caller stops; it is admitted there without anything to do.
+          end: the version at which the caller stops; the worker is then admitted with nothing to do.
         """
         worker, end = self._sent(worker, end)
 
@@ -103,7 +104,7 @@ class RoundSlice(WaitingSlice):
         return after([self._record(push, version, tf.constant(0, tf.int64))], APPLIED)
 
     def _close(self, learning_rate: tf.Tensor) -> tf.Tensor:
-        """The round's update; returns the version it made."""
+        """Apply the round's update; return the version it made."""
         version = self.update(
             self._sum.read_value() / self._needed, learning_rate, self._fresh_sum.read_value() / self._needed
         )

@@ -1,19 +1,19 @@
-"""Elastic averaging: each worker has weights of its own, and now and then they and the centre move towards each other.
+"""Elastic averaging: each worker has its own weights, and at times they and the centre move towards each other.
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
-EASGD). The paper's text could not be had; this is what the authors' code does (github.com/sixin-zh/mpiT,
-asyncsgd/optim-eamsgd.lua), and its moving rate is beta / workers (mlaunch.lua). Worker i with weights x_i repeats, with the
-centre c, the moving rate a and the period k:
+EASGD). The paper's text was not available; this follows the authors' code (github.com/sixin-zh/mpiT,
+asyncsgd/optim-eamsgd.lua), and its moving rate is beta / workers (mlaunch.lua). Worker i with weights x_i repeats, with
+the centre c, the moving rate a and the period k:
 
   x ← x_i;  x_i ← x_i - a (x - c);  c ← c + a (x - c)         an exchange
-  x_i ← x_i - (learning rate) g(x)                             a step, with the gradient at x, the weights before the exchange
+  x_i ← x_i - (learning rate) g(x)                             a step; gradient at x, the weights before the exchange
   k - 1 times: x_i ← x_i - (learning rate) g(x_i)              the other steps of the period
 
-The first exchange changes nothing, because all begin with the weights of the centre. So a step id is the k steps and the
-exchange behind them: the same sequence, cut elsewhere. The exchange is then part of the push, which is applied exactly once;
-one in front of the steps would be part of a pull, which may come twice.
+The first exchange changes nothing, because all begin with the weights of the centre. So a step id here is k steps and
+then the exchange: the same sequence, cut elsewhere. The exchange is then part of the push, which is applied exactly
+once. An exchange before the steps would be part of a pull, which may come twice.
 
-Every worker's own weights are kept on the parameter server, so that a worker that dies loses nothing.
+Every worker's weights are kept on the parameter server, so a worker that dies loses nothing.
 """
 
 from __future__ import annotations
@@ -32,15 +32,15 @@ from ps_cluster.training.waiting import after
 
 
 def moving_rate(config: RunConfig) -> float:
-    """Return the share of the way to each other that an exchange moves a worker and the centre."""
+    """Return the share of their distance that an exchange moves a worker and the centre towards each other."""
     return ELASTIC.settings(config).beta / config.cluster.workers
 
 
 class ElasticSlice(Slice):
-    """Holds the centre (the weights that are scored) and two vectors for every worker: its own weights x_i, and the x that
-    they were before its last exchange.
+    """A slice of the centre (the weights that are scored) and of two vectors for every worker.
 
-    A worker is given both, float32 [2, n]: x_i and x. A push brings how far its steps have moved x_i.
+    They are the worker's weights x_i and its x, the x_i before its last exchange. A pull returns both, float32 [2, n].
+    A push brings the distance that the worker's steps have moved x_i.
     """
 
     vectors_given = 2
@@ -65,7 +65,7 @@ class ElasticSlice(Slice):
         return [weights, self._statistics.read_value()], self._version.read_value()
 
     def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        return state["weights"]  # as all begin
+        return state["weights"]  # all workers begin with the weights of the centre
 
     def _apply(self, push: Push) -> tf.Tensor:
         stale = self._version.read_value() - push.version
@@ -85,10 +85,15 @@ class ElasticSlice(Slice):
 
 
 class LocalSteps:
-    """The `local_steps` steps of plain SGD of a period, which a worker takes by itself."""
+    """One period of a worker: `local_steps` steps of plain SGD on its own weights."""
 
     def __init__(self, step: TrainStep, config: RunConfig, factors: np.ndarray, keep: np.ndarray):
-        """`factors`: float32 [n], the learning-rate factor of each weight. `keep`: float32 [m], of one step."""
+        """Prepare the constants.
+
+        Args:
+          factors: float32 [n], the learning-rate factor of each weight.
+          keep: float32 [m], the share of the statistics that one step keeps.
+        """
         self._step = step
         self._decay = tf.constant(decay_rates(config.optimizer, factors))
         self._factors = 1.0 if np.all(factors == 1) else tf.constant(factors)
@@ -100,23 +105,23 @@ class LocalSteps:
 
         Args:
           step: int64 [], the period.
-          weights: [2, n], x_i of the worker, and its x before the exchange, where the first gradient is taken.
+          weights: [2, n], the worker's x_i, and its x before the exchange, where the first gradient is taken.
           statistics: float32 [m].
         Returns:
-          As `TrainStep`, with the way moved in place of the gradient; `fresh` is what all steps add to keep^local_steps
-          times the statistics given; loss and rate are means, correct is the sum.
+          As `TrainStep`, with the distance moved in place of the gradient. `fresh` is what all steps add to
+          keep^local_steps times the statistics given. Loss and learning rate are means, correct is the sum.
         """
         own, before = tf.unstack(weights)
 
         def body(position, moved, statistics, fresh, totals):
-            # The worker adds up its way in float32: a step of SGD is lost in the rounding of bfloat16 weights.
+            # Add up the distance in float32: the rounding of bfloat16 weights would lose a step of SGD.
             there = tf.cast(tf.cast(own, tf.float32) + moved, own.dtype)
             here = tf.where(position == 0, before, there)
             result = self._step(step * self._local_steps + tf.cast(position, tf.int64), here, statistics)
             gradient = self._factors * tf.cast(result.gradient, tf.float32)
             moved -= result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
             added = tf.stack([result.loss, result.correct, result.learning_rate])
-            # One recursion from the statistics given, and the same from 0: their difference is keep^position times the start.
+            # One recursion from the statistics given, and one from 0. They differ by keep^position times the start.
             statistics, fresh = (self._keep * vector + result.fresh for vector in (statistics, fresh))
             return position + 1, moved, statistics, fresh, totals + added
 

@@ -1,8 +1,7 @@
 """A slice's ledger on disk: its rows in the order in which they were accepted, each with a checksum. No TensorFlow.
 
-Rows never change once they are written, so a file that is only ever appended to is enough: a parameter server and a
-snapshot hold the newest rows and no others. A run that goes on from a snapshot cuts its journals to the rows that the
-snapshot counts.
+Rows never change once they are written, so the file is only appended to. The parameter servers hold only the newest
+rows. A run that is resumed from a snapshot cuts its journals to the rows that the snapshot counts.
 """
 
 from __future__ import annotations
@@ -28,22 +27,22 @@ CHUNK_ROWS = 2**13
 
 
 class JournalDamaged(RunFailed):
-    """A row of the journal is not what was written."""
+    """The journal has damaged or missing rows."""
 
 
 class JournalNotWritten(RunFailed):
-    """The disk is full or refuses."""
+    """The journal could not be written: the disk is full or refuses."""
 
 
 class Journal:
     """Appends rows to one file. Rows that the disk refuses are kept and written later.
 
     Attributes:
-      rows: how many there are, those included that are not on the disk yet.
+      rows: how many there are, including those not yet on the disk.
     """
 
     def __init__(self, path: Path, rows: int = 0):
-        """Opens the journal for writing and cuts it to its first `rows`; a file that is not there is made.
+        """Open the journal for writing, or create it, and cut it to its first `rows`.
 
         Raises:
           JournalDamaged: it has fewer rows.
@@ -60,7 +59,7 @@ class Journal:
         self.rows = self._written = rows
 
     def append(self, rows: np.ndarray) -> None:
-        """Take in `rows`, a structured array of ROW, and write what the disk takes.
+        """Add `rows`, a structured array of ROW, and write all that are not on the disk.
 
         Raises:
           JournalNotWritten: the disk refuses; nothing is lost, the next call tries again.
@@ -71,7 +70,7 @@ class Journal:
         self._write()
 
     def flush(self) -> None:
-        """Return when every row is on the disk. Raises JournalNotWritten where it refuses."""
+        """Wait until every row is on the disk. Raises JournalNotWritten where it refuses."""
         self._write()
         try:
             os.fdatasync(self._file)
@@ -82,7 +81,7 @@ class Journal:
         os.close(self._file)
 
     def _write(self) -> None:
-        """All or nothing: what a full disk took of it is written over by the next try."""
+        """Write all unwritten rows. After a failure the next call overwrites what a full disk took of them."""
         content = b"".join(self._unwritten)
         begin = offset = self._written * RECORD.itemsize
         try:
@@ -102,7 +101,7 @@ def check(path: Path, rows: int) -> None:
 
 
 def count_rows(path: Path) -> int:
-    """Return how many whole rows a journal has; 0 where there is none. The last one may have been cut short."""
+    """Return how many whole rows a journal has; 0 without a file. A last row that was cut short does not count."""
     try:
         return path.stat().st_size // RECORD.itemsize
     except FileNotFoundError:
@@ -113,7 +112,7 @@ def read(path: Path, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
     """Yield the rows of a journal, up to `chunk_rows` at a time, as structured arrays of ROW; none where there is none.
 
     Raises:
-      JournalDamaged: a row's checksum is wrong, or a value that no row can have; the chunks before it were yielded.
+      JournalDamaged: a row has a wrong checksum or an impossible value. The chunks before it were yielded.
     """
     done = 0
     with contextlib.suppress(FileNotFoundError), _opened(path) as file:
@@ -149,6 +148,6 @@ def _records(rows: np.ndarray) -> np.ndarray:
 
 
 def _checksums(rows: np.ndarray) -> np.ndarray:
-    """uint32 [k]: the CRC-32 of each row's bytes."""
+    """Return the CRC-32 of each row's bytes, uint32 [k]."""
     content = memoryview(np.ascontiguousarray(rows).tobytes())
     return np.array([crc32(content[i : i + ROW.itemsize]) for i in range(0, len(content), ROW.itemsize)], np.uint32)

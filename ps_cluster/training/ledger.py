@@ -1,8 +1,8 @@
-"""The columns of the ledger, and the rows of several slices joined into one for each step. No TensorFlow.
+"""The columns of the ledger, and the joining of several slices' rows into one row per step. No TensorFlow.
 
-A row belongs to a step id and is written when the step's gradient is accepted, in the same critical section. Accepted is
-applied, but for rounds, where the update follows with the last gradient. Each parameter server keeps a ledger of its own,
-since each applies its own slice.
+A row belongs to a step id. It is written when the step's gradient is accepted, in the same critical section. An
+accepted gradient is applied at once; only in rounds the update comes with the last gradient. Each parameter server
+keeps its own ledger, since each applies its own slice.
 """
 
 from __future__ import annotations
@@ -14,34 +14,34 @@ from ps_cluster.rows.base import MOST, MOST_INDEX
 
 # What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
 STORE_COLUMNS = ("version", "staleness", "entered_time", "applied_time")
-# A step's way: the chief schedules the dispatch it is in; it asks for parameters, may have to wait until it is admitted,
-# has pulled them, has computed, and pushes (later than computed where the worker is slow on purpose); on the parameter
-# server it enters the critical section when its turn has come, and there the update is applied.
+# The times of a step, in order: the chief schedules its dispatch; the worker asks for parameters, is admitted (may have
+# to wait), has pulled them, has computed, and pushes (later than computed where the worker is slow on purpose); on the
+# parameter server the push enters the critical section, and there the update is applied.
 WORKER_COLUMNS = (
     "worker", "pid", "examples", "correct", "loss", "learning_rate",
     "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
 )  # fmt: skip
 COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
 TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith("_time"))
-NOBODY = 0.0  # in place of the time of scheduling, where no chief hands out steps
+NOBODY = 0.0  # the scheduled time where no chief hands out steps
 
 ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 """A row of a slice's ledger, and a line of metrics/updates.csv."""
 NO_ROWS = np.empty(0, ROW)
 
 WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "correct"}
-_OF_A_DIVERGED_RUN = {"loss", "learning_rate"}  # may be no number any more
+_OF_A_DIVERGED_RUN = {"loss", "learning_rate"}  # may be NaN or infinite
 
-# What a slice counts beside its rows, each in a place of its own: the version, the kernels that changed the weights, the
-# gradients accepted, the steps that came again and were refused, the gradients that came too late.
+# A slice's counters beside its rows, each counted in its own place: the version, kernels that changed the weights,
+# gradients accepted, repeated steps refused, gradients dropped because they came too late.
 COUNTS = ("version", "applied", "accepted", "refused", "dropped")
 
 
 def check_values(rows: np.ndarray) -> None:
-    """Raise Malformed where a row of a structured array [k] has a value that none can have."""
+    """Raise Malformed where a row of a structured array [k] has an impossible value."""
     for name in set(rows.dtype.names) - _OF_A_DIVERGED_RUN:
         values = rows[name]
-        sound = np.abs(values) <= MOST  # so that it is a number, too
+        sound = np.abs(values) <= MOST  # false for NaN too
         if name in WHOLE:
             sound &= (values >= 0) & (values == np.floor(values))
         if name == "worker":
@@ -56,13 +56,13 @@ def rows_of(table: np.ndarray) -> np.ndarray:
 
 
 class Joiner:
-    """Joins the rows of several slices: a step is applied when all of them have accepted it.
+    """Joins the rows of several slices: a step is applied once all slices have accepted it.
 
-    Holds the rows of steps that some slices still lack; there are no more of them than steps under way.
+    Holds the rows of steps that some slices still lack, at most as many steps as are under way.
 
     Attributes:
-      waiting: a structured array [k] of ROW, what is held, and `waiting_slices` int64 [k], whose rows they are.
-      mixed: steps so far that different processes pushed to different slices: a worker died between its pushes.
+      waiting: the rows held, a structured array [k] of ROW. waiting_slices: int64 [k], the slice of each.
+      mixed: steps so far that different processes pushed to different slices, since a worker died between its pushes.
     """
 
     def __init__(self, slices: int):
@@ -71,10 +71,10 @@ class Joiner:
         self.mixed = 0
 
     def add(self, rows: list[np.ndarray]) -> np.ndarray:
-        """Return the steps that became applied on every slice, a row each, in the order of their steps.
+        """Return one row for each step that is now applied on every slice, in the order of their steps.
 
-        The staleness of a step is that of its stalest slice, its times on the parameter server are those of the last one,
-        and its worker is the one that slice 0 had it from.
+        A step's staleness is that of its stalest slice. Its times on the parameter server are those of the slice that
+        applied it last. Its worker is the one that pushed to slice 0.
 
         Args:
           rows: the new rows of each slice, structured arrays of ROW.
@@ -83,7 +83,7 @@ class Joiner:
             return rows[0][np.argsort(rows[0]["step"], kind="stable")]
         held = np.concatenate([self.waiting, *rows])
         owners = np.concatenate([self.waiting_slices, np.repeat(np.arange(self._slices), [len(own) for own in rows])])
-        # A row that a slice has twice counts once here; the proof tells of it.
+        # A row that a slice has twice counts once here; the proof reports it.
         _, order = np.unique(np.stack([held["step"], owners], axis=1), axis=0, return_index=True)
         held, owners = held[order], owners[order]
         _, which, counts = np.unique(held["step"], return_inverse=True, return_counts=True)
@@ -92,7 +92,7 @@ class Joiner:
         return self._join(held[whole].reshape(-1, self._slices))
 
     def _join(self, rows: np.ndarray) -> np.ndarray:
-        """`rows` and the result: structured arrays [steps, slices] and [steps] of ROW."""
+        """Return one row per step: structured array [steps] of ROW. `rows`: [steps, slices] of ROW."""
         joined, last = rows[:, 0].copy(), rows["applied_time"].argmax(axis=1)
         joined["staleness"] = rows["staleness"].max(axis=1)
         for name in ("entered_time", "applied_time"):

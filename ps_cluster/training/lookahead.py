@@ -8,12 +8,12 @@ from ps_cluster.config.schema import Lookahead as Settings
 
 
 class Lookahead:
-    """Slow weights that follow the trained ones, and to which these return. Create and use it on the slice's device.
+    """Slow weights that follow the trained ones, which are then reset to them. Create and use it on the slice's device.
 
     Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move by
-    s += (1 - d) (w - s), and then w = s. d grows with the cube of the share p of the updates that are done,
-    d = decay^k p^3, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4): none at first, when the weights
-    still have far to go, and a long mean in the end.
+    s += (1 - d) (w - s), and then w = s. d grows with the cube of p, the share of the updates that are done:
+    d = decay^k p^3, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4). So there is no averaging at first,
+    when the weights still change a lot, and a long mean at the end.
     """
 
     def __init__(self, settings: Settings, weights: tf.Variable, total_updates: int):
@@ -24,7 +24,7 @@ class Lookahead:
         self.slots = {"slow": tf.Variable(weights)} if self._every else {}
 
     def after_update(self, version: tf.Tensor) -> list[tf.Tensor]:
-        """What has to come behind the update that made `version` (int64 [])."""
+        """Return the operations to run after the update that made `version` (int64 [])."""
         if not self._every:
             return []
         due = tf.equal(version % self._every, 0)

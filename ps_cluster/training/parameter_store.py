@@ -1,4 +1,4 @@
-"""The parameter store: one flat vector in contiguous slices over the parameter servers, and the only ways in and out."""
+"""The parameter store: one flat vector, cut into contiguous slices over the parameter servers; its pulls and pushes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ps_cluster.training.ledger import rows_of
 from ps_cluster.training.slice import Slice, Start
 
 _BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice
-_NO_ROWS = np.iinfo(np.int64).max  # the number of a row that will never be
+_NO_ROWS = np.iinfo(np.int64).max  # a row number that is never reached
 
 
 @dataclass(frozen=True)
 class Ledgers:
-    """The news out of the ledgers on the parameter servers."""
+    """New rows and the counters of the ledgers on the parameter servers."""
 
     rows: list[np.ndarray]  # of each slice: a structured array [k] of ROW, in the order of acceptance
     counts: np.ndarray  # int64 [ps, len(COUNTS)]
@@ -27,15 +27,15 @@ class Ledgers:
 
 @dataclass(frozen=True)
 class Pulled:
-    """Parameters as they were at one version of each slice."""
+    """Parameters, each slice at one version."""
 
-    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a slice gives several
+    weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a slice returns several vectors
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
 
 
 class ParameterStore:
-    """All slices as one store. Pulls and pushes are built into a worker's graph; the rest is called by the chief."""
+    """All slices as one store. Workers' graphs contain its pulls and pushes; the chief calls the rest."""
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class ParameterStore:
         total_steps: int,
         kind: type[Slice] = Slice,
     ):
-        """Creates the variables on `devices`, a slice each.
+        """Create the variables, one slice on each of `devices`.
 
         Args:
           total_steps: step ids are 0 .. total_steps - 1.
-          kind: what a slice does with pulls and pushes.
+          kind: the class of the slices, which decides what pulls and pushes do.
         """
         parts = start.split(len(devices))
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts)]
@@ -58,19 +58,19 @@ class ParameterStore:
         self._statistic_lengths = [len(part.statistics) for part in parts]
 
     def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> Pulled:
-        """Return what `worker` (int64 []) is given, once everything `needed` is done."""
+        """Return the parameters for `worker` (int64 []), read after everything `needed` is done."""
         weights, statistics, versions = zip(*(part.pull(worker, needed) for part in self.slices))
         return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), tf.concat(versions, 0))
 
     def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
-        """Sends one step's result to every slice; each applies its part once.
+        """Send one step's result to every slice; each applies its part once.
 
         Args:
           step: int64 [], the step id. versions: int64 [ps], as pulled.
-          gradient: wire dtype [n]. fresh: float32 [m], what the step adds to the statistics that are kept.
+          gradient: wire dtype [n]. fresh: float32 [m], what the step adds to the kept share of the statistics.
           row: float64 [len(WORKER_COLUMNS)].
         Returns:
-          int32 [ps]: APPLIED, REFUSED where the slice had this step already, or DROPPED where it came too late.
+          int32 [ps]: APPLIED, REFUSED (the slice had this step already) or DROPPED (it came too late).
         """
         gradients = tf.split(gradient, self._weight_lengths)
         fresh_parts = tf.split(fresh, self._statistic_lengths)
@@ -81,7 +81,7 @@ class ParameterStore:
         return tf.stack(pushed)
 
     def tick(self, seconds: float, *, last_step: int) -> None:
-        """Tell the slices now and then that time has passed; where workers wait, it lets them try again.
+        """Tell the slices that time has passed, and let waiting workers try again.
 
         Args:
           seconds: since the last tick. last_step: the last step id that is handed out; NO_END while more may come.
@@ -90,16 +90,16 @@ class ParameterStore:
             part.tick(tf.constant(seconds, tf.float64), tf.constant(last_step, tf.int64))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
-        """Return the rows of each slice from its number in `firsts` on, and what it counts."""
+        """Return the rows of each slice from row number `firsts[slice]` on, and its counters."""
         answers = [part.read_ledger(tf.constant(first, tf.int64)) for part, first in zip(self.slices, firsts)]
         return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
     def snapshot(self, firsts: Sequence[int]) -> tuple[dict[str, np.ndarray], Ledgers]:
-        """Return arrays for a checkpoint, each slice at one version of its own (no barrier between them), and its new rows.
+        """Return arrays for a checkpoint and the new rows. Each slice is at one version of its own (no barrier).
 
-        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] whole; "seen" int64 [ps, window], the steps that
-        are open and accepted; "counts" int64 [ps, len(COUNTS)]. The rows, from each slice's number in `firsts` on, are
-        of just the same moment.
+        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; "seen" int64 [ps, window] has the
+        steps that are open and accepted; "counts" int64 [ps, len(COUNTS)]. The rows, from row number `firsts[slice]`
+        on, are read at the same moment.
         """
         states, rows = zip(*(part.snapshot(first) for part, first in zip(self.slices, firsts)))
         arrays = {
@@ -111,10 +111,10 @@ class ParameterStore:
         return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """The reverse of `snapshot`.
+        """Put the arrays of a `snapshot` back.
 
         Raises:
-          UserError: it is of another network, optimizer or number of parameter servers.
+          UserError: they are of another network, optimizer or number of parameter servers.
         """
         own, _ = self.snapshot([_NO_ROWS] * len(self.slices))
         expected = {name: _size(name, array) for name, array in own.items()}
@@ -133,5 +133,5 @@ class ParameterStore:
 
 
 def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
-    """Return what must be equal for a checkpoint to fit: the number of slices, or how vectors lie and how long they are."""
+    """Return what must be equal for a checkpoint to fit: the number of slices, or the rank and length of vectors."""
     return array.shape[:1] if name in _BY_SLICE else (array.ndim, array.shape[-1])

@@ -1,4 +1,4 @@
-"""Places in a step where a test can hold a worker, to kill it just there. Does nothing unless the environment says so."""
+"""Points in a step where a test can hold a worker, to kill it there. Active only if the environment variable is set."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ import tensorflow as tf
 
 from ps_cluster.training.waiting import after, sleep
 
-# "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed, applied.
+# "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed,
+# applied.
 VARIABLE = "PS_CLUSTER_TEST_PAUSE"
 _LOOK_EVERY_S = 0.02
 
 
 class Pause:
-    """The first worker that comes to a given point of a given step leaves a file there and goes no further."""
+    """Holds the first worker that comes to a given point of a given step, which writes a file and waits."""
 
     def __init__(self, setting: str | None):
         places, _, self._folder = (setting or "").partition("@")
@@ -27,13 +28,13 @@ class Pause:
         return cls(os.environ.get(VARIABLE))
 
     def __call__(self, point: str, step: tf.Tensor, identity: tf.Tensor) -> list[tf.Operation]:
-        """What has to come before the rest of the step. The file `folder/point` holds the worker's index and pid."""
+        """Return operations to run before the rest of the step. `folder/point` gets the worker's index and pid."""
         if point not in self._steps:
             return []
         marker = os.path.join(self._folder, point)
 
         def missing(path: str, now: tf.Tensor) -> tf.Tensor:
-            # To TensorFlow a look at the disk is a constant when the path is one: it would look once for all steps.
+            # With a constant path TensorFlow would fold the look at the disk into a constant: one look for all steps.
             changing = tf.strings.join([path, tf.strings.substr(tf.strings.as_string(now), 0, 0)])
             return tf.equal(tf.size(tf.io.matching_files(changing)), 0)
 

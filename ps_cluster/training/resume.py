@@ -1,4 +1,4 @@
-"""What a run may go on from. No TensorFlow, so that it is known before anything is started or written."""
+"""Check what a run can be resumed from. No TensorFlow, so that it is known before anything is started or written."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from ps_cluster.training.checkpoints import Checkpoint
 from ps_cluster.training.journal import JournalDamaged
 from ps_cluster.training.ledger import COLUMNS, COUNTS, check_values, rows_of
 
-LEDGER = {"counts", "seen", "waiting"}  # the arrays that a training goes on with beside its parameters
+LEDGER = {"counts", "seen", "waiting"}  # the arrays that a resumed training needs beside its parameters
 
 
 def newest_checkpoint(
     config: RunConfig, run_dir: RunDir, train_examples: int, notify: Callable[[str], None]
 ) -> Checkpoint:
-    """Return the newest checkpoint or snapshot that can be read, where a training with `config` can go on from it.
+    """Return the newest readable checkpoint or snapshot, after checking that `config` can go on from it.
 
     Raises:
-      UserError: there is none, or it is of other work.
+      UserError: there is none, or it is of a run with other settings.
     """
     found = checkpoints.load_newest_good(run_dir.states, notify)
     if found is None:
@@ -43,7 +43,7 @@ def newest_checkpoint(
 
 
 def check_journals(found: Checkpoint, run_dir: RunDir) -> None:
-    """Raise UserError where the journals lack rows of what was applied when the checkpoint was written."""
+    """Raise UserError where the journals lack rows of gradients that the checkpoint counts."""
     for index, rows in enumerate(found.arrays["counts"][:, COUNTS.index("accepted")].tolist()):
         try:
             journal.check(run_dir.journal(index), rows)
@@ -69,7 +69,7 @@ def _config_of(found: Checkpoint, run_dir: RunDir) -> RunConfig:
 
 
 def _begun(found: Checkpoint, config: RunConfig, run_dir: RunDir) -> int:
-    """Return how many updates were begun, where all that the checkpoint says of them fits together."""
+    """Return how many updates were begun. Raises UserError where the checkpoint's numbers contradict each other."""
     progress, counts = found.meta.progress, found.arrays["counts"]
     scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
@@ -102,7 +102,7 @@ def _are_rows(table: np.ndarray) -> bool:
 
 
 def _check_same_work(config: RunConfig, before: RunConfig) -> None:
-    """The ledger's step ids mean the same, and its slices are the same ones, only where these are equal."""
+    """Raise UserError where a setting differs that gives step ids and slices their meaning."""
     works = [
         {
             "mode.name": c.mode.name,

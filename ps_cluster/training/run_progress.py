@@ -1,4 +1,4 @@
-"""The progress of a run: what the chief has handed out, what was applied, and what that adds up to."""
+"""The progress of a run: the updates handed out, the updates applied, and sums over them."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ SUMMED = ("loss", "learning_rate", "staleness", "correct", "examples")
 
 
 class RunProgress:
-    """Keeps what was scheduled and what became of it, as of the last look. Updates that are done take no memory.
+    """Counts what was scheduled and applied, as of the last look at the ledger. Finished updates take no memory.
 
     Attributes:
       clock: counts the seconds of training.
-      scheduled_updates: the updates that were handed out, counted where that is done.
-      positions: how many rows of each slice were taken in.
-      missing_steps: int64 [k], the step ids that were under way before a resume, in order. next_step: the lowest id above
-        all that were handed out before it.
-      counts: int64 [ps, len(COUNTS)], what the slices counted at the last look.
+      scheduled_updates: the updates that were handed out, noted by the chief when it does so.
+      positions: how many rows of each slice were read.
+      missing_steps: int64 [k], the step ids that were under way before a resume, in order.
+      next_step: the lowest step id above all that were handed out before a resume.
+      counts: int64 [ps, len(COUNTS)], the slices' counters at the last look.
     """
 
     def __init__(self, config: RunConfig, train_examples: int, clock: TrainingClock | None = None):
@@ -53,18 +53,18 @@ class RunProgress:
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
         self._tally = Tally()
-        self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # of what no row has covered
+        self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # sums since the last row of progress
         self._points: deque[tuple[float, int, int]] = deque()
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
-        """Go on from a checkpoint: its arrays "counts", "seen" and "waiting", and what `state` returned before."""
+        """Go on from a checkpoint: its arrays "counts", "seen" and "waiting", and its `state`."""
         self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
         self.counts = arrays["counts"]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
         self._tally = Tally(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
         self.missing_steps = self._applied_steps.missing_below(self.next_step)
-        # What was under way is handed out anew, and counts when it is.
+        # Steps that were under way are handed out again, and are counted then.
         applied = self._applied_steps if self._steps_per_update == 1 else StepSet(self.applied)
         self.scheduled_updates = scheduled.both(applied)
         self._joiner.mixed = state.mixed
@@ -73,7 +73,7 @@ class RunProgress:
 
     @property
     def state(self) -> ProgressState:
-        """Return what goes into a checkpoint's meta."""
+        """The progress as it goes into a checkpoint's meta."""
         return ProgressState(
             scheduled=step_set.to_state(self.scheduled_updates),
             applied=step_set.to_state(self._applied_steps),
@@ -83,26 +83,26 @@ class RunProgress:
 
     @property
     def waiting(self) -> np.ndarray:
-        """float64 [k, 1 + columns]: rows of steps that some slices still lack, each behind the number of its slice."""
+        """Rows of steps that some slices still lack: float64 [k, 1 + columns], the first column is the slice."""
         table = self._joiner.waiting.view(np.float64).reshape(-1, len(COLUMNS))
         return np.concatenate([self._joiner.waiting_slices[:, None].astype(np.float64), table], axis=1)
 
     @property
     def end_of_window(self) -> int:
-        """Step ids from this one on may not be handed out yet: the ledger on the parameter servers has no room for them."""
+        """The first step id that may not be handed out yet, as the parameter servers' ledgers have no room for it."""
         return self._applied_steps.first_missing + self._config.ledger_window
 
     def scheduled(self, updates: np.ndarray) -> None:
-        """`updates` (int64 [k]) were handed out at once; an update of its own for each step, but in rounds."""
+        """Note that `updates` (int64 [k]) were handed out as one dispatch. Except in rounds, an update is one step."""
         self.scheduled_updates.add(updates)
-        if self._steps_per_update == 1:  # a round is everybody's
+        if self._steps_per_update == 1:  # a round belongs to all workers
             self._dispatches.add(updates)
 
     def update(self, ledgers: Ledgers) -> None:
-        """Take in what a look returned, once `unsettled`.
+        """Add the rows and counters of a look, with times already corrected by `unsettled`.
 
         Raises:
-          RunFailed: rows are missing. (A step that was accepted twice is for the proof to find.)
+          RunFailed: rows are missing. (The proof finds steps that were accepted twice.)
         """
         self.positions = [position + len(rows) for position, rows in zip(self.positions, ledgers.rows)]
         accepted = ledgers.counts[:, COUNTS.index("accepted")].tolist()
@@ -126,11 +126,11 @@ class RunProgress:
         for name in SUMMED:
             self._fresh[name] += float(rows[name].sum())
         self._fresh_rows += len(rows)
-        if self._steps_per_update > 1:  # a step of a backup worker never comes, once its round is over
+        if self._steps_per_update > 1:  # late steps of backup workers never come, once their round is over
             self._applied_steps.close_below(self.applied * self._steps_per_update)
 
     def unsettled(self, ledgers: Ledgers) -> Ledgers:
-        """Return what a look returned with times as if nobody had set the machine's clock since the training began."""
+        """Return `ledgers` with times as if nobody had set the machine's clock since the training began."""
         self.clock.look()
         rows = [own.copy() for own in ledgers.rows]
         for own in rows:
@@ -140,12 +140,12 @@ class RunProgress:
 
     @property
     def applied(self) -> int:
-        """Updates of the parameters."""
+        """The number of updates applied."""
         return self._tally.gradients // self._config.gradients_per_update
 
     @property
     def total(self) -> int:
-        """Updates of the whole run."""
+        """The number of updates of the whole run."""
         return self._total
 
     @property
@@ -154,7 +154,7 @@ class RunProgress:
 
     @property
     def outstanding(self) -> int:
-        """Updates scheduled and not yet applied."""
+        """The number of updates scheduled and not yet applied."""
         return self.scheduled_updates.count - self.applied
 
     @property
@@ -176,12 +176,12 @@ class RunProgress:
         return (newest[field] - oldest[field]) / (newest[0] - oldest[0])
 
     def row(self, phase: str) -> ProgressRow:
-        """A row of metrics/progress.jsonl; means are over the updates that no earlier row has covered."""
+        """Return a row of metrics/progress.jsonl; means are over the updates since the row before."""
         sums, count = self._fresh, self._fresh_rows
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0
 
         def mean(name: str) -> float | None:
-            """None also for what is no number any more, which JSON can't say; "diverged" does."""
+            """Return a mean; None without rows, and for NaN or infinity, which JSON lacks ("diverged" tells those)."""
             value = sums[name] / count if count else math.nan
             return value if math.isfinite(value) else None
 
@@ -213,7 +213,7 @@ class RunProgress:
         return int(self.counts[:, COUNTS.index(count)].max())
 
     def result(self) -> TrainingResult:
-        """Return what training.json says of the finished training, beside its proof."""
+        """Return the content of training.json without the proof."""
         times, applied = self.clock.times, self.applied
         backups = self._config.mode_kind.late_workers(self._config)
         return TrainingResult(

@@ -1,4 +1,4 @@
-"""When the state of a training is written down: snapshots to recover from, checkpoints to score and keep."""
+"""Decide when to save the state of a training: snapshots to recover from, checkpoints to score and keep."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2
 ALL = 10**9
-# Of checkpoints where the interval is "auto". Scoring one takes 5 s of a core for the largest network here, 4 % of what two
-# cores have in a minute; a run of seconds has several scores all the same.
+# Bounds of the checkpoint interval "auto". Scoring a checkpoint takes 5 s of a core for the largest network here, 4 %
+# of two cores' time in a minute; a run of some seconds still gets several scores.
 FIRST_S, LONGEST_S = 5.0, 60.0
-# The chief hands out no steps while it saves: no more than 5 % of the time, unless the disk is so slow that a long pause
-# would risk more work than it saves.
+# The chief hands out no steps while it saves. The pause after a save limits that to 5 % of the time; it has a maximum,
+# because with a slow disk longer pauses would risk more lost work than they save.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 
 
 class Saver:
-    """Writes the state of a training into the run directory while it goes on.
+    """Saves the state of a training into the run directory while it goes on.
 
     Attributes:
-      last_seconds: how long the last save took, in which no steps were handed out; None before the first.
+      last_seconds: duration of the last save, during which no steps were handed out; None before the first.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class Saver:
         self.last_seconds: float | None = None
 
     def save_when_due(self) -> None:
-        """A checkpoint or a snapshot if it is time. A disk that refuses is reported, and training goes on."""
+        """Save a checkpoint or a snapshot if one is due. A disk that refuses is reported, and training goes on."""
         if self._clock() < self._next:
             return
         for directory, is_due, keep in (
@@ -78,25 +78,25 @@ class Saver:
         return self._clock() - self._saved[self._run_dir.snapshots] >= every_s
 
     def _whole_epochs(self) -> int:
-        """Return how many times `every_epochs` were trained."""
+        """Return how many whole multiples of `every_epochs` were trained."""
         every = self._config.checkpoints.every_epochs
         return 0 if every is None else math.floor(self._progress.epochs / every)
 
     @property
     def _checkpoints_kept(self) -> int:
-        """How many: all where each is to be scored later."""
+        """The number of checkpoints kept: all, where they are to be scored after training."""
         return ALL if self._config.evaluation.after_training else self._config.checkpoints.keep
 
     @property
     def _checkpoint_every_s(self) -> float:
-        """From one checkpoint to the next: with "auto" as long as was trained before it, within bounds."""
+        """Seconds between checkpoints. With "auto": the training time at the last one, within bounds."""
         if (setting := self._config.checkpoints.every_seconds) != "auto":
             return setting
         since_s = self._clock() - self._saved[self._run_dir.checkpoints]
         return min(LONGEST_S, max(FIRST_S, self._progress.clock.seconds - since_s))
 
     def save_last(self) -> None:
-        """The last checkpoint; snapshots are of no use behind it. Raises RunFailed where the disk refuses."""
+        """Save the last checkpoint and remove the snapshots, now useless. Raises RunFailed where the disk refuses."""
         self._save(self._run_dir.checkpoints, self._checkpoints_kept)
         shutil.rmtree(self._run_dir.snapshots, ignore_errors=True)
 

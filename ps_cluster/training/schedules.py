@@ -11,9 +11,9 @@ from ps_cluster.catalogue.schedules import SCHEDULES, ScheduleSettings
 
 
 def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: int) -> tf.Tensor:
-    """float32 []: what the peak learning rate is multiplied by at `step` (int64 [], from 0).
+    """Return the factor of the peak learning rate at `step` (int64 [], from 0), float32 [].
 
-    Rises linearly from `start_factor` over the warm-up; then, up to the last step, stays (constant) or falls to
+    It rises linearly from `start_factor` over the warm-up. Then, up to the last step, it stays (constant) or falls to
     `end_factor`: linearly (triangle) or along half a cosine (Loshchilov and Hutter 2017, arXiv:1608.03983, equation 5).
     """
     progress = tf.cast(step, tf.float32) / max(1, total_steps - 1)
@@ -30,10 +30,10 @@ def constant(settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
 
 
 def triangle(settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
-    """Return what falls linearly from 1 to `end_factor`."""
+    """Return the factor that falls linearly from 1 to `end_factor`."""
     return 1 - (1 - settings.end_factor) * past
 
 
 def cosine(settings: ScheduleSettings, past: tf.Tensor) -> tf.Tensor:
-    """Return what falls from 1 to `end_factor` along half a cosine (Loshchilov and Hutter 2017, equation 5)."""
+    """Return the factor that falls from 1 to `end_factor` along half a cosine (Loshchilov and Hutter 2017, eq. 5)."""
     return settings.end_factor + (1 - settings.end_factor) * (1 + tf.cos(math.pi * past)) / 2

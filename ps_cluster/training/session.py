@@ -1,4 +1,4 @@
-"""What every training has around its own loop: where it starts, its rows and checkpoints on the way, and its end."""
+"""The parts that all trainers share around their loop: start or resume, progress rows, checkpoints, and the end."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ ROW_EVERY_S = 0.5
 
 
 class Session:
-    """A training in one process, from `begin` over `build` and `start` to `end`; between them its own loop.
+    """A training in one process. Call `begin`, `build`, `start`, then `keep_up` in the trainer's loop, then `end`.
 
     Attributes:
       progress: what is scheduled and applied, as of the last look at the ledger.
-      leads: whether this process writes into the run directory; where several train, one does.
+      leads: whether this process writes into the run directory; where several processes train, only one does.
     """
 
     def __init__(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, *, leads: bool = True):
@@ -59,10 +59,10 @@ class Session:
         self._saver: Saver
 
     def begin(self, *, resume: bool) -> None:
-        """Before connecting: takes in how far the training was when it is resumed.
+        """Load the checkpoint to resume from, if any, and restart the clock. Call it before connecting.
 
         Raises:
-          UserError: there is no checkpoint to resume from, or it is of other work.
+          UserError: there is no checkpoint to resume from, or it is of a run with other settings.
         """
         if resume:
             self._resumed = newest_checkpoint(self._config, self._run_dir, self._dataset.train_examples, say)
@@ -75,7 +75,7 @@ class Session:
             self._reporter.row("connecting")
 
     def _restart_clock(self) -> None:
-        """Goes on with the times of the leader before this one, which may have come further than what is resumed."""
+        """Continue the times of the previous leader, which may have come further than the resumed checkpoint."""
         stands = self._resumed.meta.times if self._resumed else Times()
         last = last_row(self._run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
@@ -85,7 +85,7 @@ class Session:
         self.progress.clock.restart(last.times, stands.last_update, since=since)
 
     def build(self, devices: Sequence[str], own_device: str) -> tuple[ParameterStore, Compute]:
-        """The module's `build`, with the parameters of the checkpoint that is resumed.
+        """Build the store and a worker's step (see the module's `build`), and restore a resumed checkpoint.
 
         Raises:
           UserError: the checkpoint is of another model.
@@ -100,7 +100,7 @@ class Session:
         return self._store, compute
 
     def _open_journals(self) -> list[Journal]:
-        """The leader's, cut to what is resumed. Later states are of the history that is cut off."""
+        """Open the leader's journals, cut to the resumed checkpoint. Also removes later checkpoints and snapshots."""
         if not self.leads:
             return []
         for directory in self._run_dir.states if self._resumed else ():
@@ -109,12 +109,12 @@ class Session:
         return [Journal(self._run_dir.journal(index), rows) for index, rows in enumerate(self.progress.positions)]
 
     def start(self) -> None:
-        """The first step is about to be scheduled."""
+        """Start the clock, just before the first step is scheduled."""
         self.progress.clock.start()
-        self._books.look()  # after a resume there may be nothing left to do, and the counts have to be known all the same
+        self._books.look()  # even if a resumed run has nothing left to do, the counts must be known
 
     def keep_up(self, phase: str) -> None:
-        """Looks at the ledger, and writes what is due: a row that says `phase`, a checkpoint or a snapshot."""
+        """Read the ledger, and write what is due: a row with this `phase`, a checkpoint or a snapshot."""
         self._books.look()
         if self.leads:
             self._saver.save_when_due()
@@ -122,10 +122,10 @@ class Session:
             self._reporter.row_when_due(phase)
 
     def end(self, *, stopped: bool) -> None:
-        """The last checkpoint, the ledger, the result, and the mark that no checkpoint comes after.
+        """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
 
         Args:
-          stopped: somebody asked for the end; otherwise every update should be there.
+          stopped: training was stopped early; otherwise every update should be there.
         """
         self._saver.save_last()
         outcome = "completed" if self.progress.completed else "stopped"
@@ -133,7 +133,7 @@ class Session:
         checkpoints.mark_ended(self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome)
 
     def _result(self, total: int | None) -> TrainingResult:
-        """Return what training.json says, and write updates.csv and applies.csv on the way. `total`: as for `audit`."""
+        """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""
         config, journals = self._config, [self._run_dir.journal(index) for index in range(self._config.slices)]
         rounds = Rounds(config.steps_per_update, config.gradients_per_update)
         told = self._reporter.written
@@ -141,9 +141,9 @@ class Session:
         servers = [Server(index=index, parameters=part.length) for index, part in enumerate(self._store.slices)]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, told)
-            if config.on_parameter_servers:  # elsewhere each process applies for itself
+            if config.on_parameter_servers:  # without them each process applies its own updates
                 tables.write_applies(self._run_dir.applies, journals, told)
-        except (JournalDamaged, Malformed, OSError) as error:  # of a damaged one the proof tells too
+        except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(f"the ledger can't be written as a table: {error}")
         result = self.progress.result()
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
@@ -154,7 +154,7 @@ class Session:
 def build(
     config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
 ) -> tuple[ParameterStore, Compute]:
-    """The store, a slice on each of `devices`, and what a worker computes from it."""
+    """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
     with tf.device(own_device):
         examples = np.asarray(dataset.images("train")[: networks.EXAMPLES])
         model = networks.build(config.model, len(dataset.classes), seed=config.training.seed, examples=examples)
@@ -163,7 +163,7 @@ def build(
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     store = ParameterStore(
         devices,
-        # Each batch behind a step keeps its share of the statistics that the one before it left.
+        # Each batch of a step keeps `keep` of the statistics that the batch before it left.
         Start(weights, factors, statistics, network.keep**config.batches_per_step),
         config=config,
         total_steps=config.total_steps(dataset.train_examples),
@@ -175,7 +175,7 @@ def build(
 
 
 class Reporter:
-    """Writes a row of progress where people and programs look: metrics/progress.jsonl and TensorBoard."""
+    """Writes rows of progress to metrics/progress.jsonl and to TensorBoard."""
 
     def __init__(self, run_dir: RunDir, progress: RunProgress):
         self._run_dir = run_dir
@@ -191,11 +191,11 @@ class Reporter:
         try:
             append_row(self._run_dir.progress, row)
             if phase in ("training", "ended"):
-                # Not before: making a writer needs TensorFlow's context, which connecting resets.
+                # Not earlier: making a writer needs TensorFlow's context, which connecting resets.
                 self._tensorboard = self._tensorboard or TrainingWriter(self._run_dir)
                 self._tensorboard.write(row.model_dump())
         except (OSError, tf.errors.OpError) as error:
-            # A full disk may have room again later, and the ledger has all that is in a row.
+            # A full disk may have room again later, and the ledger has the same numbers.
             say(f"training goes on, but a row can't be written: {' '.join(str(error).split())[:200]}")
 
     def row_when_due(self, phase: str) -> None:
@@ -204,12 +204,12 @@ class Reporter:
             self.row(phase)
 
     def written(self, rows: int) -> None:
-        """So many more rows of the ledger were read for its proof and tables: of many it takes a while, and somebody waits."""
+        """Count `rows` more rows read for the proof and tables, and write a row when due: this phase may take long."""
         self._written += rows
         self.row_when_due("writing")
 
     def end(self, result: TrainingResult) -> None:
-        """The result where the launcher looks for it, and the last row."""
+        """Write the result for the launcher, and the last row."""
         write_json(self._run_dir.training_result, result.model_dump())
         self.row("ended")
         if self._tensorboard is not None:

@@ -1,11 +1,11 @@
-"""What one parameter server holds, and what becomes of a pull and a push there.
+"""The slice of a parameter server: what it holds, and how it handles pulls and pushes.
 
-Everything that belongs together happens in one critical section on the parameter server: a pull reads weights,
-statistics and version; a push looks into the ledger, applies the update, counts the version and writes the ledger's row.
-So the staleness of an update is exact, and a step that arrives a second time is refused.
+A pull or a push is one critical section on the parameter server. A pull reads weights, statistics and version. A push
+looks into the ledger, applies the update, counts the version and writes the ledger's row. So the staleness of an update
+is exact, and a step that arrives a second time is refused.
 
-A critical section takes only what has already arrived on the parameter server, so a worker that dies can't leave one
-half done: TensorFlow cancels an operation that waits, never one whose inputs are there.
+A critical section takes only inputs that have already arrived on the parameter server, so a worker that dies can't
+leave one half done: TensorFlow cancels an operation that waits, never one whose inputs are there.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ps_cluster.training.update_rules import make_rule
 from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.wire import Message
 
-# What becomes of a push.
+# The outcomes of a push.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
-NO_END = 2**40  # steps or versions: more than there are
+NO_END = 2**40  # more steps or versions than a run can have
 
 
 class Turn(NamedTuple):
@@ -43,7 +43,7 @@ class Turn(NamedTuple):
 
 @dataclass(frozen=True)
 class Start:
-    """The beginning of a store or of a slice of it; vectors in float32.
+    """The initial values of a store, or of a slice of it; vectors in float32.
 
     weights: [n]. factors: [n], learning-rate factors. statistics: [m]. keep: [m], the share of the statistics s that a
     step keeps: s becomes keep s + fresh.
@@ -55,21 +55,21 @@ class Start:
     keep: np.ndarray
 
     def split(self, slices: int) -> list[Start]:
-        """Return contiguous slices of all vectors."""
+        """Return one Start per slice, with contiguous parts of all vectors."""
         parts = (np.array_split(vector, slices) for vector in vars(self).values())
         return [Start(*vectors) for vectors in zip(*parts)]
 
 
 @dataclass(frozen=True)
 class Push:
-    """What a worker sends after a step."""
+    """The result of a step, as a worker sends it."""
 
     step: tf.Tensor  # int64 [], the step id
     version: tf.Tensor  # int64 [], the version that was pulled
     gradient: tf.Tensor  # [n]
-    fresh: tf.Tensor  # float32 [m], what the step adds to the share of the statistics that is kept
+    fresh: tf.Tensor  # float32 [m], what the step adds to the kept share of the statistics
     row: tf.Tensor  # float64 [len(WORKER_COLUMNS)]
-    entered: tf.Tensor | None = None  # float64 [], unix s: its turn in the critical section
+    entered: tf.Tensor | None = None  # float64 [], unix s: when it entered the critical section
 
     def value(self, column: str) -> tf.Tensor:
         return self.row[WORKER_COLUMNS.index(column)]
@@ -80,11 +80,11 @@ class Push:
 
 
 class Slice:
-    """What one parameter server holds: a contiguous slice of the weights and of the statistics, slots, version, ledger.
+    """A parameter server's contiguous slice of weights and statistics, with its slots, version and ledger.
 
     Attributes:
-      repeats_dropped: whether a worker computes a step again whose push comes to DROPPED.
-      vectors_given: vectors of weights that a worker is given at a pull; more than one come as [vectors, n].
+      repeats_dropped: whether a worker computes a step again after its push was DROPPED.
+      vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
     """
 
     repeats_dropped = False
@@ -107,31 +107,31 @@ class Slice:
             self._refused = tf.Variable(0, dtype=tf.int64)
             self._dropped = tf.Variable(0, dtype=tf.int64)
             self._ledger = SliceLedger(config.ledger_window)
-            # Without a name of its own it shares its lock with every other one made eagerly on the device.
+            # Without a unique name it shares its lock with every other section made eagerly on the device.
             self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
         self.length = len(start.weights)
         statistics = (tf.float32, len(start.statistics))
         self._pull_message = Message(((self._wire, self.vectors_given * self.length), statistics, (tf.int64, 1)))
         columns = (tf.float64, len(WORKER_COLUMNS))
         self._push_message = Message(((self._wire, self.length), statistics, (tf.int64, 2), columns))
-        self._local = not device.startswith("/job:ps")  # of this process: nothing to send, so nothing to pack
+        self._local = not device.startswith("/job:ps")  # in this process: nothing to send, so nothing to pack
 
     def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
-        """Return what has to come before `worker` (int64 []) may pull: when it was admitted, float64 [], unix s of the ps.
+        """Return a tensor to wait for before `worker` (int64 []) pulls: its admission, float64 [], unix s of the ps.
 
-        Return nothing where no worker has to wait.
+        The list is empty where no worker has to wait.
         """
         return []
 
     def tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> None:
-        """Take in that so much time has passed (float64 []), and let all who wait try again; here nobody does.
+        """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class none waits.
 
         Args:
           last_step: int64 [], the last step id that is handed out; NO_END while more may come.
         """
 
     def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
-        """[weights in wire dtype, statistics, version [1]]: read together on the ps after `needed`, sent as one message."""
+        """Return [weights in wire dtype, statistics, version [1]], read together on the ps after `needed`."""
 
         def read():
             (weights, statistics), version = self._given_to(worker)
@@ -140,17 +140,17 @@ class Slice:
             vectors = [weights, statistics, tf.reshape(version, [1])]
             return vectors if self._local else self._pull_message.pack(vectors)
 
-        # Only what the ps does comes after it: if that is of the ps too, the worker need not hear of it.
+        # The dependency is on the ps: if `needed` is there too, no message to the worker is necessary.
         with tf.device(self._device), tf.control_dependencies(needed):
             message = self._section.execute(read)
         return message if self._local else self._pull_message.unpack(message)
 
     def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return ([weights float32 [n], statistics float32 [m]], version []) that a worker is given."""
+        """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
         return self._history.read(self._version.read_value())
 
     def push(self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
-        """One message to the ps, and the update there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
+        """Send one message to the ps and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
         vectors = [gradient, fresh, tf.stack([step, version]), row]
         message = vectors if self._local else self._push_message.pack(vectors)
         with tf.device(self._device):
@@ -162,13 +162,13 @@ class Slice:
         return self._section.execute(lambda: self._enter(push))
 
     def _enter(self, push: Push) -> tf.Tensor:
-        """In the critical section: its time there begins."""
+        """Note the time and receive a push. Call it in the critical section."""
         entered = tf.timestamp()
         with tf.control_dependencies([entered]):
             return self._receive(replace(push, entered=entered))
 
     def _receive(self, push: Push) -> tf.Tensor:
-        """In the critical section: what becomes of a push."""
+        """Apply, refuse or drop a push; return the outcome. Call it in the critical section."""
         return tf.cond(self._has(push.step), self._refuse, lambda: self._apply(push))
 
     def _has(self, step: tf.Tensor) -> tf.Tensor:
@@ -190,7 +190,7 @@ class Slice:
     def update(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, fresh: tf.Tensor, share: tf.Tensor | None = None
     ) -> tf.Tensor:
-        """Apply one update to the parameters; return the version it made. `share`: see `UpdateRule.apply`."""
+        """Apply one update to the parameters; return the new version. `share`: see `UpdateRule.apply`."""
         before = self._version.read_value()
         weights_before = self._weights.read_value() if self._method.needs_step else None
         # Control dependencies, not the order of these lines, decide when TensorFlow runs them.
@@ -203,10 +203,10 @@ class Slice:
         return after(self._history.write(version), version)
 
     def _take_in(self, fresh: tf.Tensor) -> tf.Operation:
-        """Move the statistics by what a step adds to them.
+        """Update the statistics s to keep s + fresh.
 
-        Stable at any staleness, since `fresh` does not depend on the statistics that the step was given. The change that it
-        saw, added to later ones, would be a recursion with a delay, which diverges.
+        This is stable at any staleness, since `fresh` does not depend on the statistics that the step pulled. Adding
+        the step's change to newer statistics instead would be a delayed recursion, which diverges.
         """
         return self._statistics.assign(self._keep * self._statistics.read_value() + fresh, read_value=False)
 
@@ -217,14 +217,14 @@ class Slice:
         return self._ledger.write(tf.concat([own, push.row], axis=0)[None])
 
     def write_rows(self, rows: tf.Tensor) -> tf.Operation:
-        """Write whole updates down: float64 [updates, workers, columns without the step], a gradient of each worker in each."""
+        """Write the rows of whole updates: float64 [updates, workers, columns without the step]."""
         workers = rows.shape[1]
         steps = (rows[:, :, :1] - 1) * workers + tf.range(workers, dtype=tf.float64)[None, :, None]
         return self._ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
 
     @tf.function(autograph=False)
     def read_ledger(self, first: tf.Tensor):
-        """Return (the rows from number `first` on, float64 [k, columns]; int64 [len(COUNTS)]), read together."""
+        """Return (the rows from row number `first` on, float64 [k, columns]; int64 [len(COUNTS)]), read together."""
 
         def read():
             return self._ledger.read(first), self._counts()
@@ -237,12 +237,12 @@ class Slice:
 
     @property
     def _counters(self) -> tuple[tf.Variable, ...]:
-        """In the order of COUNTS."""
+        """The counters, in the order of COUNTS."""
         return self._version, self._rule.applied, self._ledger.accepted, self._refused, self._dropped
 
     @property
     def _slots(self) -> dict[str, tf.Variable]:
-        """Vectors [n] beside the weights, rows [workers, n], and single numbers [1]."""
+        """The state of rule, method and lookahead by name: vectors [n], rows [workers, n], single numbers [1]."""
         return self._rule.slots | self._method.slots | self._lookahead.slots
 
     @property
@@ -260,19 +260,19 @@ class Slice:
             return self._section.execute(read)
 
     def snapshot(self, first: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return everything at one version, and the rows from number `first` on, float64 [k, columns]."""
+        """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns]."""
         vectors, rows, counts = self._read_all(tf.constant(first, tf.int64))
         return {name: v.numpy() for name, v in vectors.items()} | {"counts": counts.numpy()}, rows.numpy()
 
     def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
-        """Return float32 [n]: what slots with a row for each worker hold for one that the snapshot does not know."""
+        """Return the initial row, float32 [n], of per-worker slots for a worker that the snapshot does not have."""
         return np.zeros_like(state["weights"])
 
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Put a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
             value = self._ledger.fitted(state[name]) if name == "seen" else state[name]
-            if variable.shape.rank == 2:  # a row for each worker, and there may be other workers now
+            if variable.shape.rank == 2:  # a row for each worker, and their number may have changed
                 newcomers = np.tile(self._row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
                 value = np.concatenate([value[: variable.shape[0]], newcomers])
             variable.assign(value)

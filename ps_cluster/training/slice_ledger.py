@@ -1,4 +1,4 @@
-"""The part of the ledger that lies on a parameter server: which open steps were accepted, and the newest rows."""
+"""The part of the ledger on a parameter server: which open steps were accepted, and the newest rows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from ps_cluster.training.ledger import COLUMNS
 
 
 class SliceLedger:
-    """A window over the ledger of one slice. Create it on the slice's device, use it in the slice's critical section.
+    """A window of one slice's ledger. Create it on the slice's device; use it in the slice's critical section.
 
-    Two rings hold all there is, however long the run: the step ids accepted last, at `step % window`, and the rows accepted
-    last, at `row number % window`. The chief keeps to it that no step is handed out `window` or more above one that is
-    still open, and that it has read each row before `window` further ones can come.
+    Two rings of fixed size suffice, however long the run: the step ids accepted last, at `step % window`, and the rows
+    accepted last, at `row number % window`. The chief guarantees that it hands out no step `window` or more above one
+    that is still open, and that it reads each row before `window` further rows can come.
 
     Attributes:
       accepted: int64 [], rows written so far.
@@ -27,27 +27,27 @@ class SliceLedger:
 
     @property
     def state(self) -> dict[str, tf.Variable]:
-        """Return what belongs in a snapshot beside `accepted`; the rows are in the chief's journal."""
+        """The state for a snapshot, beside `accepted`. The rows are in the chief's journal."""
         return {"seen": self._seen}
 
     def fitted(self, seen: np.ndarray) -> np.ndarray:
-        """Return the ring of step ids of a snapshot, which may have another length, as int64 [window]."""
+        """Return a snapshot's ring of step ids, which may have another length, as int64 [window]."""
         ring, marks = np.zeros(self._window, np.int64), np.sort(seen[seen > 0])
-        ring[(marks - 1) % self._window] = marks  # of several in a place the last one, which is the newest
+        ring[(marks - 1) % self._window] = marks  # where several fall on one place, the last and newest stays
         return ring
 
     def has(self, steps: tf.Tensor) -> tf.Tensor:
-        """Return bool […]: whether each of `steps` (int64 […]) was accepted; true also of a step closed long ago."""
-        # Where a later step stands in its place, the step was closed before that one was handed out.
+        """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for a step closed long ago."""
+        # If a later step has its place, the step was closed before that one was handed out.
         return self._seen.sparse_read(steps % self._window) > steps
 
     def write(self, rows: tf.Tensor) -> tf.Tensor:
-        """Write accepted steps down.
+        """Write the rows of accepted steps.
 
         Args:
           rows: float64 [k, len(COLUMNS)], in the order in which they were accepted; k is at most the window.
         Returns:
-          What has to be done before the critical section is left.
+          An operation that must run before the critical section is left.
         """
         steps, count = tf.cast(rows[:, 0], tf.int64), tf.shape(rows, tf.int64)[0]
         places = (self.accepted.read_value() + tf.range(count)) % self._window
@@ -59,7 +59,7 @@ class SliceLedger:
             return self.accepted.assign_add(count, read_value=False)
 
     def read(self, first: tf.Tensor) -> tf.Tensor:
-        """Return float64 [k, len(COLUMNS)]: the rows from number `first` (int64 []) on, at most the window's newest."""
+        """Return the rows from row number `first` (int64 []) on that are in the window, float64 [k, len(COLUMNS)]."""
         end = self.accepted.read_value()
         oldest = tf.maximum(end - self._window, tf.zeros_like(end))
         return self._rows.sparse_read(tf.range(tf.clip_by_value(first, oldest, end), end) % self._window)

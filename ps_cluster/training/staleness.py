@@ -1,6 +1,6 @@
 """Correct a stale gradient before a parameter server applies it: one class a method (catalogue/staleness.py).
 
-Notation: w are the weights now, w_bak those that the worker was given at its last pull, g its gradient.
+Notation: w are the weights now, w_bak those of the worker's last pull, g its gradient.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ps_cluster.catalogue.staleness import StalenessSettings
 
-EPSILON = 1e-7  # of dc_adaptive
+EPSILON = 1e-7  # for dc_adaptive
 STEP_DECAY = 0.999  # of gap_aware's running average of the step
 
 Corrected = tuple[tf.Tensor, tf.Tensor | None]
@@ -19,26 +19,26 @@ Corrected = tuple[tf.Tensor, tf.Tensor | None]
 
 
 class Correction:
-    """Correct nothing, and the base of what corrects something. Create it on the slice's device.
+    """Corrects nothing; the base class of the corrections. Create it on the slice's device.
 
-    All calls of one method belong in the slice's critical section, and what that section returns has to depend on the
-    operations that `on_pull` and `after_update` return.
+    Call all methods in the slice's critical section. The section's result must depend on the operations that `on_pull`
+    and `after_update` return.
 
     Attributes:
       needs_step: whether `after_update` has something to do.
-      slots: name to float32 [n], [workers, n], or [1] for one number of the slice; what belongs in a checkpoint.
+      slots: the state for checkpoints, name → float32 [n], [workers, n], or [1] for one number of the slice.
     """
 
     needs_step = False
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
-        """`weights`: float32 [n], those that the update rule changes. `workers`: worker ids are 0 .. workers - 1."""
+        """Create the state. `weights`: float32 [n], which the update rule changes. `workers`: how many there are."""
         self._settings: Any = settings
         self._weights = weights
         self.slots: dict[str, tf.Variable] = {}
 
     def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
-        """Remember what a worker was given.
+        """Remember the weights that a worker pulled.
 
         Args:
           worker: int64 [].
@@ -47,9 +47,9 @@ class Correction:
         return []
 
     def correct(self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor) -> Corrected:
-        """Return the gradient to apply, and the share that it counts for.
+        """Return the gradient to apply, and the share by which it counts.
 
-        The gradient comes after everything that the method reads and writes, so an update that needs it comes later too.
+        The returned gradient depends on everything that the method reads and writes, so the update comes after that.
 
         Args:
           gradient: float32 [n]. worker: int64 [].
@@ -58,9 +58,9 @@ class Correction:
         return gradient, None
 
     def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
-        """Learn the step that was taken.
+        """Learn from the step that an update took.
 
-        Call it under a control dependency on the update, with `before` read under one of the update on that read.
+        Call it under a control dependency on the update, which itself must depend on the read of `before`.
 
         Args:
           before: float32 [n], the weights before the update.
@@ -70,12 +70,12 @@ class Correction:
 
 
 class InverseStaleness(Correction):
-    """Counts a gradient for 1 / staleness, and whole where that is 0.
+    """Scales a gradient by 1 / staleness; one with staleness 0 counts whole.
 
-    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain SGD
-    with the learning rate of each gradient divided by its own staleness. (Its text could not be had; this is its rule as others
-    quote it.) What that means for other rules and for weight decay is this project's choice: see `UpdateRule.apply`. Where
-    the staleness is always the same, it is the learning rate over the staleness with every rule.
+    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain
+    SGD with the learning rate of each gradient divided by its own staleness. (The paper's text was not available; this
+    is its rule as others quote it.) What it means for other rules and for weight decay is this project's choice: see
+    `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
     """
 
     def correct(self, gradient, worker, staleness):
@@ -83,17 +83,17 @@ class InverseStaleness(Correction):
 
 
 class _WithBackups(Correction):
-    """A method that needs w - w_bak.
+    """The base of methods that need w - w_bak.
 
-    What the workers were given is not for a checkpoint: a pull fills a row again, and until then its worker's gradients
-    are not corrected.
+    The pulled weights are not in checkpoints: after a restore, a worker's gradients are not corrected until its next
+    pull.
     """
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
         self._backups = tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)
-        # Rows that start as the weights would not do: a restore changes the weights, and a gradient that was computed
-        # before the parameter server's restart can arrive ahead of its worker's next pull.
+        # It is not enough to start the rows with the weights: a restore changes the weights, and a gradient computed
+        # before the parameter server's restart can arrive before its worker's next pull.
         self._pulled = tf.Variable(tf.zeros([workers], tf.bool), trainable=False)
 
     def on_pull(self, worker, given):
@@ -108,14 +108,15 @@ class _WithBackups(Correction):
         return self._corrected(gradient, moved, worker)
 
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
-        """`gradient` and `moved` (w - w_bak): float32 [n]."""
+        """Return what `correct` does. `gradient` and `moved` (w - w_bak): float32 [n]."""
         raise NotImplementedError
 
 
 class ConstantDelayCompensation(_WithBackups):
     """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise; lambda is `strength`.
 
-    Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326, algorithm 2.
+    Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326,
+    algorithm 2.
     """
 
     def _corrected(self, gradient, moved, worker):
@@ -126,8 +127,8 @@ class AdaptiveDelayCompensation(_WithBackups):
     """DC-ASGD-a: as DC-ASGD-c with a lambda of each weight, lambda_0 / sqrt(MeanSquare + 1e-7); lambda_0 is `strength`.
 
     MeanSquare = m MeanSquare + (1 - m) g*g, one for each worker, from 0 and without a bias correction; m is `decay`. It
-    holds the gradient being corrected already. Zheng et al. 2017, arXiv:1609.08326; checked against the authors' code
-    (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
+    already includes the gradient being corrected. Zheng et al. 2017, arXiv:1609.08326; checked against the authors'
+    code (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
     """
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
@@ -142,28 +143,29 @@ class AdaptiveDelayCompensation(_WithBackups):
 
 
 class GapAware(_WithBackups):
-    """Counts a gradient for 1 / (1 + |w - w_bak| / C), elementwise, where C is the size of a step at the highest rate.
+    """Scales a gradient by 1 / (1 + |w - w_bak| / C), elementwise; C is the size of a step at the highest rate.
 
-    Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text could
-    not be had; the form was taken from an implementation of colleagues of its authors (github.com/saareliad/FTPipe,
+    Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text
+    was not available; the form is that of an implementation by colleagues of its authors (github.com/saareliad/FTPipe,
     `GapAware`):
 
       C = R sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 (step / rate)^2,  V = 0 at t = 0
 
-    R is the highest learning rate so far. So C does not fall with the learning rate: what makes a gradient wrong is how far
-    the weights are from where it was taken, and late in a schedule they hardly move.
+    R is the highest learning rate so far. So C does not fall with the learning rate: a gradient's error depends on how
+    far the weights have moved since it was computed, and late in a schedule they hardly move.
 
-    Here `step` is the change that the t-th update made to the weight and `rate` that update's learning rate. There step / rate
-    is the momentum buffer (the gradient, without momentum); for plain SGD and momentum these are the same but for weight
-    decay and for a rate that changes within the buffer's memory, and Adam has one, too. There 1e-8 R keeps C above 0; here
-    a weight with C = 0, as all have before the first update, is not corrected. Weight decay shrinks along, as there.
+    Here `step` is the change that the t-th update made to the weight, and `rate` that update's learning rate. In FTPipe
+    step / rate is the momentum buffer (the gradient, without momentum). For plain SGD and momentum these are equal,
+    except for weight decay and for a rate that changes within the buffer's memory; this form also works for Adam.
+    FTPipe keeps C above 0 with 1e-8 R; here a weight with C = 0, as all have before the first update, is not corrected.
+    Weight decay is scaled too, as in FTPipe.
     """
 
     needs_step = True
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
-        # "updates" is 1 - 0.999^t, as the same running average of ones.
+        # "updates" is 1 - 0.999^t, computed as the same running average of ones.
         zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([1]), "highest_rate": tf.zeros([1])}
         self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
 

@@ -1,4 +1,4 @@
-"""A set of step ids that fills from below: memory for what is open, not for what is done. No TensorFlow."""
+"""A set of step ids that fills from below; memory grows with open steps, not with finished ones. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ class StepSet:
 
     Attributes:
       first_missing: the lowest id that is not in.
-      count: how many are in. Ids that `close_below` left out do not count.
+      count: how many are in, not counting ids that `close_below` left out.
     """
 
     def __init__(self, first_missing: int = 0, beyond: np.ndarray | None = None, count: int | None = None):
-        """`beyond`: int64 [k], ids that are in, above `first_missing`. `count`: None where none was left out."""
+        """Create a set. `beyond`: int64 [k], ids in it above `first_missing`. `count`: None where none was left out."""
         self.first_missing = self.count = first_missing
         self._above = np.zeros(1024, bool)  # of the ids from first_missing on
         if beyond is not None:
@@ -25,10 +25,10 @@ class StepSet:
         self.count = self.count if count is None else count
 
     def add(self, ids: np.ndarray) -> int:
-        """Take in `ids` (int64 [k]); return how many of them were in already, or came twice.
+        """Add `ids` (int64 [k]); return how many of them were in already, or came twice.
 
         Raises:
-          Malformed: one is farther above `first_missing` than steps are open at a time.
+          Malformed: an id is farther above `first_missing` than there can be open steps.
         """
         distinct = np.unique(ids)
         places = distinct[distinct >= self.first_missing] - self.first_missing
@@ -41,22 +41,22 @@ class StepSet:
         return len(ids) - len(fresh)
 
     def holds(self, ids: np.ndarray) -> np.ndarray:
-        """Return bool [k]: which of `ids` (int64 [k]) are in."""
+        """Return which of `ids` (int64 [k]) are in, bool [k]."""
         places = ids - self.first_missing
         inside = (places >= 0) & (places < len(self._above))
         return (places < 0) | (inside & self._above[np.where(inside, places, 0)])
 
     def beyond(self) -> np.ndarray:
-        """Return int64 [k]: the ids above `first_missing` that are in, in order."""
+        """Return the ids above `first_missing` that are in, in order, int64 [k]."""
         return np.flatnonzero(self._above) + self.first_missing
 
     def missing_below(self, end: int) -> np.ndarray:
-        """Return int64 [k]: the ids below `end` that are not in, in order."""
+        """Return the ids below `end` that are not in, in order, int64 [k]."""
         ids = np.arange(self.first_missing, max(end, self.first_missing))
         return ids[~self.holds(ids)]
 
     def both(self, other: StepSet) -> StepSet:
-        """Return the ids that are in this set and in `other`. Both must count all that is below: nothing was closed."""
+        """Return the intersection with `other`. `close_below` must not have left out ids in either set."""
         below = min(self.first_missing, other.first_missing)
         ids = np.arange(below, max(self.end, other.end))
         return StepSet(below, ids[self.holds(ids) & other.holds(ids)])
@@ -68,7 +68,7 @@ class StepSet:
         return int(beyond[-1]) + 1 if len(beyond) else self.first_missing
 
     def close_below(self, end: int) -> None:
-        """Give up the ids below `end` that are not in: none of them will come any more."""
+        """Mark the ids below `end` that are not in as never coming, so that `first_missing` goes on."""
         if end > self.first_missing:
             self._drop(end - self.first_missing)
             self._advance()

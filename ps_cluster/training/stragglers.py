@@ -1,4 +1,4 @@
-"""Slow on purpose, by waiting after the computation: two cores can show what a cluster with slow machines shows."""
+"""Slow workers down by a wait after the computation, so that two cores can emulate a cluster with slow machines."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ps_cluster.training.waiting import sleep
 
 
 class SlowDown:
-    """How much longer a worker takes, and the wait that makes it so."""
+    """Computes how much longer a slow worker's step takes, and waits that long."""
 
     def __init__(self, stragglers: Stragglers, workers: int, seed: int):
         self._stragglers = stragglers
@@ -20,7 +20,7 @@ class SlowDown:
         self._means = machine_means(workers, seed)
 
     def seconds(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> tf.Tensor:
-        """float64 []: how long `worker` has to wait after a computation that took `own_seconds` (float64 [])."""
+        """Return the seconds, float64 [], that `worker` waits after a computation of `own_seconds` (float64 [])."""
         if self._stragglers.gamma:
             shape = TASK_VARIATION**-2
             seed = tf.stack([tf.constant(self._seed, tf.int64), step])
@@ -30,7 +30,7 @@ class SlowDown:
         return (factor - 1) * own_seconds + tf.gather(tf.constant(self._extras, tf.float64), worker)
 
     def wait(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> list[tf.Tensor]:
-        """What has to come before the push; nothing where nobody is slow."""
+        """Return the wait that must come before the push; empty where nobody is slow."""
         if not self._stragglers:
             return []
         seconds = self.seconds(worker, step, own_seconds)

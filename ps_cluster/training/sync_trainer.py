@@ -1,8 +1,8 @@
-"""A worker of synchronous training by all-reduce: MultiWorkerMirroredStrategy, the way people would take otherwise.
+"""A worker of synchronous training by all-reduce with MultiWorkerMirroredStrategy, the usual alternative.
 
-Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all: one flat
-all-reduce a step, and one of the moving statistics where the network has any and the wire is not float32. Worker 0 also
-writes checkpoints, rows and the result. TF_CONFIG says who is there.
+Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers.
+A step needs one flat all-reduce, and another one for the moving statistics where the network has any and the wire is
+not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def train(
     resume: bool,
     drain: threading.Event | None,
 ) -> None:
-    """Trains as worker `index`; returns when all updates are applied, or soon after `drain` of worker 0 is set.
+    """Train as worker `index`; return when all updates are applied, or soon after `drain` of worker 0 is set.
 
     Raises:
       UserError: the checkpoint to resume from is missing or of another model.
@@ -69,7 +69,7 @@ def train(
 
 
 def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Waits for every worker."""
+    """Return the strategy, once every worker has connected."""
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
     if LAUNCHER_PID in os.environ:
         _count_no_heartbeats()
@@ -77,17 +77,17 @@ def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
     )
-    # The strategy takes SIGTERM for notices of preemption; what it did before is asked for here.
+    # The strategy takes over SIGTERM for preemption notices; this restores the handler from before.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     signal.siginterrupt(signal.SIGTERM, False)
     return strategy
 
 
 def _count_no_heartbeats() -> None:
-    """Has TensorFlow take no worker for dead because it is not heard of: the launcher sees who is.
+    """Turn off TensorFlow's heartbeat timeout; the launcher detects dead workers.
 
-    TensorFlow's coordination service ends a job in which a worker sent no heartbeat for 10 s, and by its clock that is so
-    whenever the machine was suspended, or the run frozen, for longer. There is no public way to set it.
+    TensorFlow's coordination service ends a job in which a worker sent no heartbeat for 10 s. By its clock that happens
+    whenever the machine was suspended, or the run frozen, for longer. There is no public way to set the timeout.
     """
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     workers = len(resolver.cluster_spec().as_dict()["worker"])
@@ -100,7 +100,7 @@ def _count_no_heartbeats() -> None:
 
 
 def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig):
-    """The graph of some updates: int32 [] how many, float64 [] above 0 to stop behind them → bool [], whether to stop."""
+    """Return the graph of some updates: (count int32 [], stop float64 [] above 0) → bool [], if any worker stops."""
     computation = Computation(compute, config)
     workers = config.cluster.workers
     (replica,) = store.slices
@@ -109,19 +109,19 @@ def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore,
         return tf.distribute.get_replica_context().all_reduce(_SUM, vector)
 
     def mean(*vectors: tf.Tensor) -> list[tf.Tensor]:
-        """Return the means over all workers in float32, of vectors of one dtype in one all-reduce."""
+        """Return the means over all workers in float32. The vectors have one dtype and share one all-reduce."""
         summed = tf.cast(all_reduce(tf.concat(vectors, 0)), tf.float32)
         return tf.split(summed / workers, [tf.size(vector) for vector in vectors])
 
     def mean_result(result: StepResult) -> list[tf.Tensor]:
-        """Return the gradient [n] and the fresh statistics [m] of all workers together."""
+        """Return the gradient [n] and the fresh statistics [m], averaged over all workers."""
         if result.fresh.shape[0] == 0 or result.gradient.dtype == tf.float32:
             return mean(result.gradient, tf.cast(result.fresh, result.gradient.dtype))
         # In 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation, and the statistics are few.
         return [*mean(result.gradient), *mean(result.fresh)]
 
     def update(who: tf.Tensor) -> tf.Tensor:
-        """One update; returns the worker's row of it."""
+        """Apply one update; return this worker's row of it."""
         identity = Identity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
@@ -148,7 +148,7 @@ def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore,
         return strategy.run(share, args=(rows.stack(), stop, who[0]))
 
     def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
-        """Everybody's rows into everybody's ledger, and whether anybody wants to stop."""
+        """Write all workers' rows into every worker's ledger; return whether any worker wants to stop."""
         mine = tf.one_hot(worker, workers, dtype=tf.float64)
         table = rows[:, None, :] * mine[None, :, None]  # [count, workers, columns]
         summed = all_reduce(tf.concat([tf.reshape(table, [-1]), [stop]], 0))

@@ -1,4 +1,4 @@
-"""The ledger as CSV: metrics/updates.csv and metrics/applies.csv, out of the journals. No TensorFlow."""
+"""Write the journals as CSV: metrics/updates.csv and metrics/applies.csv. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ from ps_cluster.training.step_set import StepSet
 APPLY_COLUMNS = ("step", "version", "staleness", "worker", "pid", "entered_time", "applied_time")
 APPLY_ROW = np.dtype([(name, np.float64) for name in ("ps", *APPLY_COLUMNS)])
 """A line of metrics/applies.csv."""
-_LONGEST_LINE = 1000  # characters; one of real numbers has 250
+_LONGEST_LINE = 1000  # characters; a real line has about 250
 
 
 def write_updates(
     path: Path, journals: Sequence[Path], rounds: Rounds, window: int, on_rows: OnRows = lambda rows: None
 ) -> None:
-    """Write a line for each step that every slice has applied, in the order of steps: the fields of ROW.
+    """Write a line (fields of ROW) for each step that every slice has applied, in the order of steps.
 
     Args:
-      journals: of the slices. window: how far apart steps may be that were under way at a time (`config.ledger_window`).
+      journals: one for each slice. window: the largest distance of steps under way at a time (`config.ledger_window`).
       on_rows: called now and then with the number of rows read since it was called last.
     Raises:
       JournalDamaged: a row's checksum is wrong.
@@ -46,7 +46,10 @@ def write_updates(
 
 
 def write_applies(path: Path, journals: Sequence[Path], on_rows: OnRows = lambda rows: None) -> None:
-    """Write a line for each step that each slice has accepted, in that order: the fields of APPLY_ROW. Likewise."""
+    """Write a line (fields of APPLY_ROW) for each accepted step of each slice, in the order of acceptance.
+
+    Arguments and errors are those of `write_updates`.
+    """
     with _csv(path, APPLY_ROW) as file:
         for index, source in enumerate(journals):
             for rows in journal.read(source):
@@ -59,10 +62,10 @@ def write_applies(path: Path, journals: Sequence[Path], on_rows: OnRows = lambda
 
 
 def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
-    """Return what `write_updates` or, with APPLY_ROW, `write_applies` has written: a structured array [lines] of `row`.
+    """Read a file of `write_updates` or, with APPLY_ROW, of `write_applies`: a structured array [lines] of `row`.
 
     Raises:
-      UserError: it can't be read, has other columns, or values that no ledger has; one line that names the file.
+      UserError: it can't be read, or has other columns or impossible values.
     """
     try:
         with io.TextIOWrapper(open_regular(path), "ascii") as file:
@@ -81,7 +84,7 @@ def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
 
 
 def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
-    """Return the rows of some lines. Raises ValueError for one that is none."""
+    """Return the rows of some lines. Raises ValueError for a line that is not a row."""
     if not all(line.endswith("\n") and line != "\n" for line in lines):
         raise Malformed("has a line that is empty, cut short or too long")
     rows = np.loadtxt(lines, row, delimiter=",", ndmin=1, comments=None)
@@ -90,8 +93,10 @@ def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
 
 
 def _in_step_order(journals: Sequence[Path], rounds: Rounds, window: int) -> Iterator[tuple[np.ndarray, int]]:
-    """Joined rows, and from how many of the journals: without those that lower steps may still precede, or may not, once
-    they are a whole window higher: those steps were lost."""
+    """Yield joined rows in the order of steps, with the number of journal rows read for them.
+
+    A row is held back while a lower step may still come. A step that is a whole window below the newest was lost.
+    """
     joiner, steps, held, gradients = Joiner(len(journals)), StepSet(), NO_ROWS, 0
     for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):
         rows = joiner.add(list(chunks))
@@ -110,7 +115,7 @@ def _in_step_order(journals: Sequence[Path], rounds: Rounds, window: int) -> Ite
 
 @contextlib.contextmanager
 def _csv(path: Path, row: np.dtype) -> Iterator[TextIO]:
-    """A file beside `path`, with the header; it becomes `path` where the block ends well."""
+    """Yield a file beside `path` that has the header. It becomes `path` if the block ends without an error."""
     remove_leftovers(path.parent, path.name)  # as large as the ledger
     with create_beside(path, encoding="utf-8") as file:
         file.write(",".join(row.names) + "\n")

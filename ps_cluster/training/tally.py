@@ -1,4 +1,4 @@
-"""Sums over the ledger's rows, kept so that nobody has to read the rows again. No TensorFlow."""
+"""Running sums over the ledger's rows, so that no row is read twice. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ps_cluster.rows.training import Staleness
 
 
 class Tally:
-    """Sums over the steps that are applied on every slice; goes into checkpoints as JSON and comes back.
+    """Sums over the steps that are applied on every slice. Checkpoints hold them as JSON.
 
     Attributes:
-      gradients: steps applied. examples: behind them.
-      staleness: how many steps have which staleness.
+      gradients: steps applied. examples: images in them.
+      staleness: staleness → number of steps.
     """
 
     def __init__(self, state: TallyState = TallyState()):
-        """`state`: what `state` returned before."""
+        """Start from `state`, the property of an earlier tally."""
         self.examples = state.examples
         self.staleness = Counter({int(value): count for value, count in state.staleness.items()})
         self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state.workers}
-        # Worker → when its first update was applied [training seconds], and the examples of all until then.
+        # Worker → when its first update was applied [training seconds], and the examples of all workers until then.
         self._first_updates = {worker: (time, examples) for worker, time, examples in state.first_updates}
 
     @property
@@ -41,7 +41,7 @@ class Tally:
         )
 
     def add(self, rows: np.ndarray, seconds: np.ndarray) -> None:
-        """Count steps.
+        """Add steps.
 
         Args:
           rows: a structured array [k] of ROW. seconds: float64 [k], when each was applied, in training seconds.
@@ -63,7 +63,7 @@ class Tally:
             self._first_updates[worker] = first, self.examples + int(examples[seconds <= first].sum())
 
     def workers(self) -> list[WorkerRow]:
-        """Return what each worker process did. One that was restarted has several rows."""
+        """Return updates and examples of each worker process. A restarted worker has several rows."""
         return [
             WorkerRow(index=index, pid=pid, updates=updates, examples=examples)
             for (index, pid), (updates, examples) in sorted(self._workers.items())
@@ -78,7 +78,7 @@ class Tally:
         up_to = counts.cumsum()
 
         def percentile(percent: float) -> int:
-            """The lower of two neighbours, as numpy's method "lower"."""
+            """Return a percentile: the lower of two neighbours, as numpy's method "lower"."""
             return int(values[np.searchsorted(up_to, int(percent / 100 * (up_to[-1] - 1)), side="right")])
 
         return Staleness(
@@ -90,9 +90,9 @@ class Tally:
         )
 
     def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
-        """Return examples a second from when every worker had its first update to the last update.
+        """Return examples per second, from when every worker had its first update to the last update.
 
-        Until then TensorFlow still builds some worker's graph. None where no update came after that moment.
+        Before that, TensorFlow still builds some worker's graph. None where no update came after that moment.
 
         Args:
           last_update: in training seconds; None where there was none.

@@ -1,4 +1,4 @@
-"""The time of a training: what somebody waits for it, and what of that was in vain. No TensorFlow."""
+"""Measure the time of a training, and how much of it was lost to rollbacks and interruptions. No TensorFlow."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from pydantic import Strict, model_validator
 
 from ps_cluster.rows.base import Number, Pair, Row, Seconds
 
-JUMP_S = 0.5  # a clock that is set moves by more between two looks; one that drifts, or is slewed, by less
-_SLACK_S = 0.05  # a time is taken a little before or after the look that tells of it
+JUMP_S = 0.5  # a change of the clock's offset by more than this between two looks means it was set; drift is less
+_SLACK_S = 0.05  # a time may be taken a little before or after the look that belongs to it
 
 
 class Times(Row):
-    """All in seconds of training; a leader that is started again goes on from those of the one before it.
+    """Times in seconds of training. A restarted leader goes on from the times of the one before it.
 
     Attributes:
-      first_update, last_update: when the first and the last update were applied, whether or not they still stand.
+      seconds: the training time so far.
+      first_update, last_update: when the first and the last update were applied, even if rolled back since.
       resumed_update: when the first update since the last (re)start of the leader was applied.
-      stood: from when to when each leader had updates applied that still stand.
-      interrupted: spent without an update, from the last one of a leader that died to the first one of the next.
+      stood: for each leader, first and last time of its updates that were not rolled back.
+      interrupted: the time from the last update of each leader that died to the first update of the next.
     """
 
     seconds: Seconds = 0.0
@@ -44,7 +45,7 @@ class Times(Row):
 
     @property
     def rolled_back(self) -> float:
-        """Spent on updates that were given up."""
+        """Seconds spent on updates that were rolled back."""
         if self.first_update is None:
             return 0.0
         standing = sum(end - begin for begin, end in self.stood)
@@ -52,19 +53,19 @@ class Times(Row):
 
     @property
     def goodput(self) -> float | None:
-        """The share of the time from the first to the last update that led to updates that stand."""
+        """The share of the time from the first to the last update that was not rolled back or interrupted."""
         if self.first_update is None or self.last_update <= self.first_update:
             return None
         return 1 - (self.rolled_back + self.interrupted) / (self.last_update - self.first_update)
 
     def restarted(self, stands_until: float | None) -> Times:
-        """Return the times of a leader that goes on from a state whose last update was at `stands_until`; None: from none."""
+        """Return the times for a leader that resumes a state with its last update at `stands_until` (None: none)."""
         until = -math.inf if stands_until is None else stands_until
         stood = tuple((begin, min(end, until)) for begin, end in self.stood if begin < until)
         return self.model_copy(update={"stood": stood, "resumed_update": None})
 
     def with_updates(self, first: float, last: float) -> Times:
-        """Return the times after updates were seen that were applied from `first` to `last`."""
+        """Return the times with updates added that were applied from `first` to `last`."""
         if self.resumed_update is not None:
             last = max(self.last_update, last)
             return self.model_copy(update={"last_update": last, "stood": (*self.stood[:-1], (self.stood[-1][0], last))})
@@ -82,18 +83,18 @@ class Times(Row):
 
 @dataclass(frozen=True)
 class _Setting:
-    """The distance of the machine's clock from where it would be had nobody set it, and when it was so, by that clock."""
+    """A period in which the machine's clock was off by `shift` seconds, because somebody set it."""
 
     shift: float
-    since: float  # the last look before it was noticed
-    until: float = math.inf  # the look at which the next one was noticed
+    since: float  # the last look before the change was noticed, on the clock as if nobody had set it
+    until: float = math.inf  # the look at which the next change was noticed, on the same clock
 
 
 class TrainingClock:
-    """Counts seconds of training, on a clock that nobody can set.
+    """Counts seconds of training on the monotonic clock, which nobody can set.
 
-    Updates bring unix times that other processes took from the machine's clock. Where that was set meanwhile, `look` notices
-    and `unsettled` takes the jump out of them again.
+    Updates carry unix times that other processes took from the machine's clock. If that clock was set meanwhile, `look`
+    notices the jump and `unsettled` removes it from the times.
     """
 
     def __init__(
@@ -106,13 +107,13 @@ class TrainingClock:
         self._wall = wall
         self._offset = wall() - monotonic()
         self._settings = [_Setting(0.0, -math.inf)]
-        self._looked = wall()  # by the clock that nobody set
+        self._looked = wall()  # unix time of the last look, as if nobody had set the clock
         self._times = Times()
         self._zero: float | None = None  # the monotonic time of training second 0; None: it has not begun
 
     @property
     def monotonic(self) -> float:
-        """Seconds that other processes of this machine can compare with theirs."""
+        """Monotonic seconds, comparable between the processes of this machine."""
         return self._monotonic()
 
     @property
@@ -128,24 +129,24 @@ class TrainingClock:
         return self._times.seconds if self._zero is None else self._monotonic() - self._zero
 
     def restart(self, before: Times, stands_until: float | None, *, since: float | None = None) -> None:
-        """Go on where another leader was.
+        """Go on from the times of another leader.
 
         Args:
-          before: its times, as of its last sign of life.
-          stands_until: when the last update was applied of the state to go on from; None: there is no such state.
-          since: the monotonic time of that sign of life where somebody has waited since; None: nobody has.
+          before: its times, as of its last row.
+          stands_until: when the last update of the state to resume was applied; None: there is no such state.
+          since: the monotonic time of that row, if the time since then counts as training; else None.
         """
         self._times = before.restarted(stands_until)
         if since is not None and since <= self._monotonic() and before.first_update is not None:
             self._zero = since - before.seconds
 
     def start(self) -> None:
-        """The first step is about to be scheduled: time starts to count, unless it counts already."""
+        """Start to count, unless it counts already. Call it just before the first step is scheduled."""
         if self._zero is None:
             self._zero = self._monotonic() - self._times.seconds
 
     def look(self) -> None:
-        """Notice whether the machine's clock was set. Call it before times that were taken since the last call are used."""
+        """Check whether the machine's clock was set. Call it before using times taken since the last call."""
         monotonic, wall = self._monotonic(), self._wall()
         change = wall - monotonic - self._offset
         self._offset += change
@@ -157,10 +158,10 @@ class TrainingClock:
         self._looked = wall - self._settings[-1].shift
 
     def unsettled(self, unix: np.ndarray) -> np.ndarray:
-        """Return unix times (float64 […]) up to the last look as the clock would say them had nobody set it. 0 stays 0."""
+        """Return unix times (float64 […]) up to the last look, as if nobody had set the clock. 0 stays 0."""
         if len(self._settings) == 1:
             return unix
-        # Each was taken under one of the settings: of those that were in force at the time that they make of it, the latest.
+        # Each time was taken under one setting. Of the settings that it is possible under, take the latest time.
         shifts, since, until = (np.array(column) for column in zip(*map(astuple, self._settings)))
         meanings = unix[..., None] - shifts
         possible = (since - _SLACK_S <= meanings) & (meanings <= np.minimum(until, self._looked) + _SLACK_S)
@@ -168,10 +169,10 @@ class TrainingClock:
         return np.where((unix == 0) | ~np.isfinite(latest), unix, latest)
 
     def seconds_at(self, unix: np.ndarray) -> np.ndarray:
-        """Return training seconds (float64 […]) of times that `unsettled` returned."""
+        """Return the training seconds (float64 […]) of times that `unsettled` returned."""
         return unix - (self._offset - self._settings[-1].shift) - (self._zero or 0.0)
 
     def note_updates(self, seconds: np.ndarray) -> None:
-        """Updates were applied at `seconds` (float64 [k]) of training."""
+        """Note that updates were applied at `seconds` (float64 [k]) of training."""
         if len(seconds):
             self._times = self._times.with_updates(float(seconds.min()), float(seconds.max()))

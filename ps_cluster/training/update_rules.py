@@ -1,4 +1,4 @@
-"""The update rules: what a parameter server does to its slice with one gradient, mostly by one locked TensorFlow kernel."""
+"""The update rules: apply one gradient to a slice's weights, mostly with one locked TensorFlow kernel."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from ps_cluster.catalogue.rules import RULES, RuleSettings
 
 
 def make_rule(settings: RuleSettings, weights: tf.Variable, factors: np.ndarray) -> UpdateRule:
-    """Return the rule that `settings` choose, for the weights of a slice; `factors` as of `UpdateRule`."""
+    """Return the rule that `settings` choose, for the weights of a slice. `factors`: as for `UpdateRule`."""
     return find(RULES[settings.rule].update)(settings, weights, factors)
 
 
 class UpdateRule(ABC):
     """One slice's optimizer: its slots, and the operations that apply a gradient. Create it on the slice's device.
 
-    Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A learning-rate factor of a
-    weight scales what its gradient does and not its decay, as in airbench (Jordan 2024, arXiv:2404.00498): its biases
-    learn 64 times as fast and would vanish if they decayed so. A weight of factor 0 stays as it is.
+    Weight decay is decoupled (Loshchilov and Hutter 2019, arXiv:1711.05101, algorithm 2). A weight's learning-rate
+    factor scales the effect of its gradient but not its decay, as in airbench (Jordan 2024, arXiv:2404.00498): biases
+    there learn 64 times as fast, and would vanish if they decayed as fast. A weight of factor 0 never changes.
 
     Attributes:
-      slot_names: vectors beside the weights, which start at 0.
-      applied: int64 [], how often the weights were changed: evidence that does not rest on the version or the ledger.
+      slot_names: names of the vectors kept beside the weights, which start at 0.
+      applied: int64 [], how often the weights were changed, counted independently of version and ledger.
     """
 
     slot_names: tuple[str, ...] = ()
 
     def __init__(self, settings: RuleSettings, weights: tf.Variable, factors: np.ndarray):
-        """`factors`: float32 [n], the learning-rate factor of each weight."""
+        """Create the slots. `factors`: float32 [n], the learning-rate factor of each weight."""
         self._settings: Any = settings
         self._weights = weights
         self.applied = tf.Variable(0, dtype=tf.int64, trainable=False)
@@ -45,10 +45,10 @@ class UpdateRule(ABC):
     ) -> tf.Operation:
         """Apply one gradient.
 
-        With a share, the gradient does that share of all it would do: in this step, and with a momentum or Adam in the later
-        ones, while earlier gradients keep theirs. Adam takes it into its mean by that share and into its mean square whole:
-        a gradient that is scaled in both would come out of Adam as it was. The update's weight decay is scaled by the
-        share too, so that where gradients and decay are in balance does not depend on it.
+        A share scales the effect of this gradient, now and, with momentum or Adam, in later steps; earlier gradients
+        keep theirs. Adam scales the gradient in its mean but not in its mean square: scaled in both, the share would
+        cancel out. The update's weight decay is scaled by the share too, so that the balance of gradients and decay
+        does not depend on it.
 
         Args:
           gradient: float32 [n].
@@ -66,18 +66,18 @@ class UpdateRule(ABC):
             return self.count()
 
     def count(self) -> tf.Operation:
-        """Count a change of the weights; for whoever changes them otherwise."""
+        """Count a change of the weights. Call it for changes made in other ways than by `apply`."""
         return self.applied.assign_add(1, read_value=False)
 
     @abstractmethod
     def _change(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Change the weights and the slots; the arguments are those of `apply`."""
+        """Change the weights and the slots. Arguments as for `apply`."""
 
 
 class _Linear(UpdateRule):
-    """A rule that is linear in the gradient, so that scaling it is scaling the learning rate."""
+    """A rule that is linear in the gradient: scaling the gradient scales the learning rate."""
 
     def _change(self, gradient, learning_rate, updates_before, share):
         return self._step(_times(self._factors, _times(share, gradient)), learning_rate)
@@ -150,7 +150,7 @@ class Adam(UpdateRule):
     def _scaled(
         self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
     ) -> tf.Operation:
-        """Apply what `_fused` does, in single operations, since its kernel knows neither a share nor factors."""
+        """Do what `_fused` does in single operations, since its kernel supports neither a share nor factors."""
         settings = self._settings
         count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
         correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
@@ -174,7 +174,7 @@ def _mean(decay: float, slot: tf.Variable, value: tf.Tensor) -> tf.Tensor:
 
 
 def decay_rates(settings: RuleSettings, factors: np.ndarray) -> np.ndarray:
-    """float32: what share of each weight an update takes away per unit of learning rate; [] where it is the same for all."""
+    """Return the share of each weight that decay removes per unit of learning rate, float32 [n]; [] if all equal."""
     if np.all(factors != 0):
         return np.array(settings.weight_decay, np.float32)
     return np.where(factors == 0, 0, settings.weight_decay).astype(np.float32)

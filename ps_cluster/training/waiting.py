@@ -1,4 +1,4 @@
-"""Order and waiting inside a graph, on a clock or on what others do."""
+"""Order and wait inside a TensorFlow graph: for time to pass, or for changes by other graphs."""
 
 from __future__ import annotations
 
@@ -6,26 +6,26 @@ from collections.abc import Callable, Sequence
 
 import tensorflow as tf
 
-_UNBOUNDED = 2**31 - 1  # elements: an enqueue must never block, it is done in a critical section
-_NOWHERE = -1  # in place of the number of a queue
+_UNBOUNDED = 2**31 - 1  # elements: an enqueue must never block, because it is in a critical section
+_NOWHERE = -1  # in place of a queue's number: in no queue
 
 
 def after(needed: Sequence, value: tf.Tensor | int) -> tf.Tensor:
-    """`value`, once everything `needed` is done."""
+    """Return `value` once everything `needed` is done."""
     with tf.control_dependencies(needed):
         return tf.identity(value)
 
 
 def now_after(*needed) -> tf.Tensor:
-    """float64 []: unix seconds at the moment when everything `needed` is there."""
+    """Return the time when everything `needed` is done, float64 [], unix seconds."""
     with tf.control_dependencies(needed):
         return tf.timestamp()
 
 
 def sleep(seconds: tf.Tensor) -> tf.Tensor:
-    """Waits `seconds` (float64 []) without using a processor. Returns a tensor to depend on."""
-    # TensorFlow has no operation that sleeps, but a dataset that does. Taking its only element asks it twice, the second
-    # time for its end, and it sleeps both times.
+    """Wait `seconds` (float64 []) without using a processor. Returns a tensor to depend on."""
+    # TensorFlow has no operation that sleeps, but a dataset that does. Taking its only element asks it twice (for the
+    # element and for the end), and it sleeps both times.
     microseconds = tf.cast(tf.maximum(seconds, 0.0) * 1e6 / 2, tf.int64)
     element = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
     slow = tf.raw_ops.SleepDataset(
@@ -35,21 +35,21 @@ def sleep(seconds: tf.Tensor) -> tf.Tensor:
 
 
 class Condition:
-    """A condition variable on a parameter server: graphs wait there, at no cost, until somebody has changed something.
+    """A condition variable on a parameter server: graphs wait there, at no cost, until another graph notifies them.
 
-    It works like `threading.Condition`, under the critical section that guards what is waited for. An attempt that comes
-    to nothing is counted before the section is left. Then the graph asks a queue for an element, which blocks a callback
-    and no thread. `notify_all` puts in an element for each that was counted, so no change is missed between an attempt
-    and the wait. An element is no state: whoever gets one tries again.
+    It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the
+    section is left. Then the graph dequeues an element, which blocks a callback and no thread. `notify_all` enqueues
+    one element for each counted attempt, so no change is missed between an attempt and the wait. An element carries no
+    state: the graph that gets one tries again.
 
-    There are two queues in turns. Who is counted after a notification takes from the other one, and not the element of
-    somebody who was counted before it and is slower.
+    Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
+    take the element of a slower graph that was counted before.
 
-    TensorFlow 2.21 does not cancel what the graph of a dead worker waits for on a parameter server: the graph stays, gets
-    its element like every other one, and takes nobody else's.
+    TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That graph stays
+    and gets its own element, so it takes no other graph's.
 
     Attributes:
-      waiting: int32 [], the graphs that wait and were not notified since.
+      waiting: int32 [], how many graphs wait and were not yet notified.
     """
 
     def __init__(self, device: str, section: tf.CriticalSection):
@@ -62,11 +62,13 @@ class Condition:
     def wait_while(
         self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence = (), dtype: tf.DType = tf.int32
     ) -> tf.Tensor:
-        """Make the attempt, `dtype` [], in the critical section, and again after each notification while it comes to `value`.
+        """Run `attempt` in the critical section, and again after each notification while it returns `value`.
 
-        `needed` is what the attempt takes from outside: the section is entered when all of it has arrived.
+        There is no timeout: `notify_all` must be called now and then, as the chief does with each look.
 
-        Nothing bounds it here: somebody has to call `notify_all` now and then, as the chief does with each look.
+        Args:
+          value: the result that means "wait". attempt: returns `dtype` [].
+          needed: the outside inputs of the attempt; the section is entered only when all have arrived.
         """
 
         def counted() -> tuple[tf.Tensor, tf.Tensor]:
@@ -77,12 +79,12 @@ class Condition:
             with tf.control_dependencies([self._taken(turn)]):
                 return self._section.execute(counted)
 
-        # Else the section in the body would be entered before what the body captures is there, and be held until it comes.
+        # Without `needed`, the section could be entered before the body's captured inputs arrive, and stay held.
         start = after(needed, tf.constant(value, dtype)), tf.constant(_NOWHERE)
         return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), body, start, parallel_iterations=1)[0]
 
     def _taken(self, turn: tf.Tensor) -> tf.Tensor:
-        """An element of the queue of that number; what is there at once for the first attempt, which is in no queue."""
+        """Take an element of queue number `turn`. The first attempt is in no queue and goes on at once."""
 
         def take() -> tf.Tensor:
             return tf.cond(tf.equal(turn, 0), self._queues[0].dequeue, self._queues[1].dequeue)
@@ -90,11 +92,11 @@ class Condition:
         return tf.cond(tf.equal(turn, _NOWHERE), lambda: tf.constant(False), take)
 
     def _count(self) -> tf.Tensor:
-        """int32 []: the number of the queue from which the one who was counted takes its element."""
+        """Count a waiting graph; return the number of the queue from which it takes its element, int32 []."""
         return after([self.waiting.assign_add(1, read_value=False)], self._turn.read_value())
 
     def notify_all(self) -> tf.Tensor:
-        """In the critical section: let all try again who wait. Returns what the section's result has to depend on."""
+        """Let all waiting graphs try again. Call it in the critical section, and let the result depend on it."""
         waiting = self.waiting.read_value()
         return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
 
@@ -106,6 +108,6 @@ class Condition:
 
 
 def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:
-    """Fill the queue up to `count` elements. What is in it was for a graph that ended before it took its element."""
+    """Fill the queue up to `count` elements. Leftovers in it were for graphs that ended before they took theirs."""
     missing = tf.maximum(count - queue.size(), 0)
     return after([queue.enqueue_many(tf.zeros([missing], tf.bool))], count)

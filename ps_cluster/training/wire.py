@@ -1,4 +1,4 @@
-"""Several tensors as one run of bytes, so that a pull or a push is one transfer, or two where one of them is large."""
+"""Pack several tensors into one byte vector, so that a pull or push is one transfer, or two with a large tensor."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 
 import tensorflow as tf
 
-# A vector of so many bytes travels by itself: to pack and to unpack it is a copy each, which then costs more than a
-# second transfer does.
+# A vector of at least this many bytes is sent by itself: packing and unpacking copy it, which costs more than a second
+# transfer.
 LARGE_BYTES = 2**20
 
 
 @dataclass(frozen=True)
 class Message:
-    """The vectors of one message, in order: a dtype and a length each. Put the longest first: it then stays aligned."""
+    """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned."""
 
     fields: tuple[tuple[tf.DType, int], ...]
 
     def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """What travels: the large vectors as they are, then uint8 [bytes] of all others, end to end (casts nothing)."""
+        """Return the tensors to send: large vectors as they are, then the others joined as uint8 [bytes]. No casts."""
         for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
             if vector.dtype != dtype:
                 raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
@@ -28,7 +28,7 @@ class Message:
         return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
 
     def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """The vectors again, each `dtype [length]`, and each out of an operation on the device of the caller."""
+        """Return the vectors again, each `dtype [length]`, made by operations on the caller's device."""
         *large, packed = tensors
         whole, parts = iter(large), self._parts(packed)
         return [tf.identity(next(whole)) if is_large else next(parts) for is_large in self._large]

@@ -1,4 +1,4 @@
-"""What the chief hands out to the workers: dispatches of steps, or of rounds in which all take part."""
+"""The work that the chief hands out: dispatches of steps, or of rounds in which all workers take part."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ps_cluster.training.worker import Compute, rounds_function, steps_function
 
 
 class Schedule(Protocol):
-    """Send a dispatch to whichever worker is free: a graph, and int64 what it is given (step ids, or a version)."""
+    """Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
 
     def __call__(self, function: Callable, what: np.ndarray | int) -> None: ...
 
 
 class Work(ABC):
-    """The work of a run, as a mode hands it out.
+    """The work of a run, in the dispatches of a mode.
 
     Attributes:
       handed_out: the last step id that was handed out, -1 before the first.
@@ -42,21 +42,21 @@ class Work(ABC):
 
     @abstractmethod
     def function(self, store: ParameterStore, compute: Compute) -> Callable:
-        """Return the graph of a dispatch: what it is given and when it was scheduled, unix s."""
+        """Return the graph of a dispatch. Its arguments: step ids or a version, and when it was scheduled, unix s."""
 
     @abstractmethod
     def dispatches(self) -> Iterator[bool]:
-        """Schedule a dispatch with each turn, or those of all workers; yield False while there is no room for one."""
+        """Schedule a dispatch (or one for every worker) and yield True; yield False while the ledger has no room."""
 
     @property
     def two_dispatches_each(self) -> float:
-        """Updates that keep every worker busy while it has one dispatch under way and one waiting."""
+        """The number of updates in two dispatches per worker, one under way and one waiting."""
         steps = 2 * self._config.training_workers * self._size(self._steps_per_second, left=math.inf)
         return steps / self._config.steps_per_update
 
     @property
     def _steps_per_second(self) -> float:
-        """Of one worker."""
+        """Steps per second of one worker."""
         return self._progress.updates_per_second() * self._config.steps_per_update / self._config.training_workers
 
     def _size(self, per_second: float, left: float) -> int:
@@ -65,7 +65,7 @@ class Work(ABC):
 
 
 class Steps(Work):
-    """Dispatches of step ids, each for one worker. Those that are missing from before a resume come first."""
+    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable:
         return steps_function(store, compute, self._config)
@@ -74,7 +74,7 @@ class Steps(Work):
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
         while left := len(again) + total - following:
             size = self._size(self._steps_per_second, left=left / self._config.training_workers)
-            if len(again):  # apart from new ones, which may have to wait until these are done
+            if len(again):  # not mixed with new ones, which may have to wait until these are done
                 step_ids, again = np.split(again, [min(size, len(again))])
             else:
                 step_ids = np.arange(following, min(total, following + size))
@@ -89,7 +89,7 @@ class Steps(Work):
 
 
 class Rounds(Work):
-    """Rounds of synchronous training: a dispatch for every worker with each turn. One that takes a second one finds it done."""
+    """Rounds of synchronous training: one dispatch for every worker. A worker that gets a second one finds it done."""
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable:
         return rounds_function(store, compute, self._config)

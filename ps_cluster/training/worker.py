@@ -1,4 +1,4 @@
-"""What a worker does, as graphs that run in its process: pull, compute, push, each mode in its own order of waiting."""
+"""The graphs that run in a worker's process: pull, compute, push, with the waits of each mode."""
 
 from __future__ import annotations
 
@@ -19,24 +19,22 @@ from ps_cluster.training.stragglers import SlowDown
 from ps_cluster.training.waiting import after, now_after
 
 Compute = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]
-"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result; a `TrainStep`, or `LocalSteps` with weights
-[2, n]."""
+"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result. A `TrainStep`, or `LocalSteps` with
+weights [2, n]."""
 
 TIME = tf.TensorSpec([], tf.float64)  # unix seconds
-
-"""Modes whose slices do more than apply what comes."""
 
 
 @dataclass(frozen=True)
 class Identity:
-    """Who runs a graph: index and pid as the process itself wrote them into its working directory."""
+    """The worker that runs a graph: index and pid, read from the file in the process's working directory."""
 
     worker: tf.Tensor  # int64 []
     pid: tf.Tensor  # int64 []
 
     @classmethod
     def read(cls) -> Identity:
-        """Read where the graph runs."""
+        """Read the identity file, in the process where the graph runs."""
         content = tf.io.decode_raw(tf.io.read_file(IDENTITY), tf.int64)
         return cls(content[0], content[1])
 
@@ -45,12 +43,12 @@ class Identity:
 
 
 def worker_row(values: dict[str, tf.Tensor]) -> tf.Tensor:
-    """float64 [len(WORKER_COLUMNS)]"""
+    """Return the worker's part of a row, float64 [len(WORKER_COLUMNS)]."""
     return tf.stack([tf.cast(values[name], tf.float64) for name in WORKER_COLUMNS])
 
 
 class Computation:
-    """A step from the pulled parameters to the row of the ledger, slow on purpose where that is asked for."""
+    """Computes a step from the pulled parameters, and its row; slow on purpose where stragglers are configured."""
 
     def __init__(self, compute: Compute, config: RunConfig):
         self._compute = compute
@@ -69,7 +67,7 @@ class Computation:
         admitted: tf.Tensor,
         *before_push,
     ) -> tuple[StepResult, tf.Tensor]:
-        """The result, and its row float64 [len(WORKER_COLUMNS)]; the times are what the row says of them."""
+        """Return the result and its row, float64 [len(WORKER_COLUMNS)]. The times given are copied into the row."""
         pulled_time = now_after(pulled.weights)
         result = self._compute(step_id, pulled.weights, pulled.statistics)
         computed_time = now_after(result.gradient, *before_push)
@@ -94,16 +92,16 @@ class Computation:
 
 
 def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
-    """The graph of one dispatch: int64 [k] step ids, each pulled, computed and pushed by itself, and when it was scheduled."""
+    """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). Each step is pulled and pushed."""
     pause = Pause.from_environment()
     computation = Computation(compute, config)
     first = store.slices[0]
 
     def attempt(step_id: tf.Tensor, last: tf.Tensor, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
-        """Returns whether the step's gradient was dropped."""
-        # The pull needs nothing of this iteration, so without the dependency it may run before the last push.
+        """Pull, compute and push one step; return whether its gradient was dropped."""
+        # The pull has no input from this iteration, so without the dependency it could run before the last push.
         asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
-        # Without anybody to wait for the two times are one. Who waits goes on to pull without a word to the worker.
+        # Where no worker waits, both times are equal. After a wait the ps goes on to the pull by itself.
         (admitted,) = first.admit(identity.worker, Turn(after([asked], step_id), last)) or [asked]
         pulled = store.pull(identity.worker, [admitted])
         held = pause("computed", step_id, identity.both())
@@ -131,7 +129,7 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
 
 
 def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
-    """The graph of one dispatch of synchronous rounds: takes part in every round below version `end`, int64 [].
+    """Return the graph of one dispatch of rounds, which takes part in every round below version `end`, int64 [].
 
     Its other argument is when it was scheduled.
     """
@@ -139,10 +137,10 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
     (first,) = store.slices
 
     def pull(identity: Identity, end: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
-        """All of it on the parameter server, so that a push is answered with the next round's parameters."""
+        """Wait for the next round and pull, all on the ps: the answer to a push is the next parameters."""
         times = first.admit_to_round(identity.worker, end, needed)  # type: ignore[attr-defined]  # a slice of rounds
         pulled = store.pull(identity.worker, [times])
-        # As the loop's variable it is where it is at first: on the ps it would be sent to the worker and back.
+        # A loop variable stays on the device of its first value. On the ps it would be sent to the worker and back.
         return [tf.identity(times), pulled.weights, pulled.statistics, pulled.versions]
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), TIME])

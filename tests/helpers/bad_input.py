@@ -1,6 +1,6 @@
-"""Give the command line bad input, in a process whose memory and time are bounded, and see how it is told.
+"""Give the command line bad input, in a process with limited memory and time, and check the error message.
 
-One process takes all commands in turn: to start Python takes longer than most of them.
+One process runs all commands in turn, because starting Python takes longer than most of them.
 """
 
 from __future__ import annotations
@@ -27,26 +27,26 @@ import psutil
 
 PROJECT = Path(__file__).parents[2]
 MOST_MEMORY = 400 * 2**20  # bytes more than before
-MOST_CPU_S = 10.0  # of the processor; a busy machine makes it longer
+MOST_CPU_S = 10.0  # CPU seconds; a busy machine takes more of them
 HANGS_S = 100.0
 MOST_CHARACTERS = 2000
 
 
 @dataclass(frozen=True)
 class Told:
-    """How a command ended."""
+    """The result of a command."""
 
     exit_code: int
     stdout: str
     stderr: str
-    traceback: str  # of what was no clean end, else ""
+    traceback: str  # of an unexpected exception, else ""
     cpu_s: float
     memory: int  # bytes more than before, at the peak
 
 
 @dataclass(frozen=True)
 class Row:
-    """Bad input: a command, and what its error must name. `files`: name → content, beside those that are always there."""
+    """Bad input: a command, and what its error must name. `files`: name → content, beside those of `make_folder`."""
 
     command: str | Sequence[str]
     says: Sequence[str] = ()
@@ -63,7 +63,7 @@ class Row:
 
 
 def make_folder(folder: Path) -> Path:
-    """Make a working directory with everything that can be wrong in it."""
+    """Make a working directory with all kinds of bad files and folders in it."""
     (folder / "empty").mkdir(parents=True)
     (folder / "used").mkdir()
     os.mkfifo(folder / "pipe")  # never a device: a test that fails would replace it
@@ -99,7 +99,7 @@ def _archive_of_wrong_shape(path: Path) -> None:
 
 
 class Commands:
-    """The process that runs them; it is started with the first one, and again after one that hung."""
+    """The process that runs commands; started with the first command, and again after one that hung."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen | None = None
@@ -131,7 +131,7 @@ class Commands:
 
 
 def assert_told(row: Row, folder: Path, commands: Commands) -> None:
-    """Exit code 2, one short line that names what is wrong, bounded memory and time, and nothing left behind."""
+    """Assert exit code 2, one short line that names the mistake, bounded memory and time, and no files left."""
     for name, content in row.files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     before = set(folder.rglob("*"))
@@ -152,7 +152,7 @@ def assert_one_line(exit_code: int, stderr: str, says: Sequence[str]) -> None:
 
 
 def serve() -> None:
-    """Run the commands that come in, a JSON object a line, and answer each with how it ended."""
+    """Run the commands that come in, one JSON object per line, and answer each with its result."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w")
     for line in sys.stdin:
         request = json.loads(line)
@@ -166,7 +166,7 @@ def _run(folder: str, arguments: list[str], environment: dict[str, str]) -> Told
     from ps_cluster.commands.main import main
 
     if arguments[:1] == ["evaluate"]:
-        import ps_cluster.evaluation.evaluator  # noqa: F401  # TensorFlow is not what is to be bounded
+        import ps_cluster.evaluation.evaluator  # noqa: F401  # so that TensorFlow's memory is not counted
 
     os.chdir(folder)
     with peak_of() as peak:
@@ -184,7 +184,7 @@ def _run(folder: str, arguments: list[str], environment: dict[str, str]) -> Told
 
 @dataclass
 class Peak:
-    """Of a part of this process: bytes more than before it, and seconds of the processor."""
+    """The cost of a block of code: additional bytes at the peak, and CPU seconds."""
 
     memory: int = 0
     cpu_s: float = 0.0
@@ -192,9 +192,9 @@ class Peak:
 
 @contextmanager
 def peak_of() -> Iterator[Peak]:
-    """Measure the block, and end it with a MemoryError before it takes the machine's memory."""
+    """Yield the cost of the block; end it with a MemoryError before it takes the machine's memory."""
     usual, began, peak = _memory("VmRSS"), time.process_time(), Peak()
-    Path("/proc/self/clear_refs").write_text("5")  # the peak begins anew
+    Path("/proc/self/clear_refs").write_text("5")  # resets the kernel's peak
     resource.setrlimit(resource.RLIMIT_AS, (_memory("VmSize") + 2 * MOST_MEMORY, resource.RLIM_INFINITY))
     try:
         yield peak
@@ -204,7 +204,7 @@ def peak_of() -> Iterator[Peak]:
 
 
 def _memory(name: str) -> int:
-    """Bytes, as /proc/self/status has it."""
+    """Return a memory size of /proc/self/status in bytes."""
     fields: dict[str, Any] = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
     return 1024 * int(fields[name].split()[0])
 

@@ -1,15 +1,15 @@
-"""What workers had seen when they began a step, read out of a ledger."""
+"""Check from a ledger which updates workers had seen when they began a step."""
 
 import numpy as np
 
 
 def unseen(rows, lag):
-    """Updates that somebody had not seen who began a step, though a bound of `lag` on clocks promises it.
+    """Return the updates that a worker had not seen when it began a step, against a clock bound of `lag`.
 
     Args:
       rows: "worker", "version" and "staleness" of all updates, as vectors by name.
     Returns:
-      (worker, its clock when it began, another one, updates of that one that were due, and seen) of each.
+      A list of (worker, its clock when it began, another worker, that one's updates due, and those seen).
     """
     order = np.argsort(rows["version"])
     workers, made = (np.asarray(rows[name])[order] for name in ("worker", "version"))

@@ -1,6 +1,6 @@
-"""Holds a process as a debugger does, all threads of it: `debugger.py PID`. Ends when the process is gone.
+"""Hold all threads of a process as a debugger does: `debugger.py PID`. Ends when the process is gone.
 
-The process is not "stopped" in the list of processes but "tracing stop", and nobody but its own silence tells of it.
+Its state in the list of processes is then "tracing stop" and not "stopped", so only its silence gives it away.
 """
 
 import ctypes
@@ -19,7 +19,7 @@ def main(pid: int) -> None:
                 sys.exit(f"thread {thread} can't be held: {os.strerror(ctypes.get_errno())}")
     while True:
         try:
-            os.waitpid(-1, _WALL)  # the end of a thread is told to its debugger before anybody else hears of it
+            os.waitpid(-1, _WALL)  # a thread's end is reported to its debugger first
         except ChildProcessError:
             return
 

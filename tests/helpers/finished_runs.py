@@ -17,18 +17,18 @@ def ledger_rows(run_dir):
 
 
 def update_columns(run_dir):
-    """The columns of the ledger that say who was how stale, as vectors."""
+    """Return the ledger's columns on worker, version and staleness, as vectors."""
     names = ("worker", "version", "staleness")
     return {name: np.array([int(row[name]) for row in ledger_rows(run_dir)]) for name in names}
 
 
 def wait_s(row):
-    """How long the worker was slow on purpose."""
+    """Return the seconds for which the worker was slow on purpose."""
     return float(row["pushed_time"]) - float(row["computed_time"])
 
 
 def slowness(run_dir):
-    """By worker: the median of the time from pull to push over that of the computation alone."""
+    """Return by worker the median of the time from pull to push divided by that of the computation alone."""
     ratios = {}
     for row in ledger_rows(run_dir):
         pulled, computed, pushed = (float(row[f"{name}_time"]) for name in ("pulled", "computed", "pushed"))
@@ -41,7 +41,7 @@ def restarts(summary):
 
 
 def assert_ledger_is_exact(summary, total=None, gradients=1):
-    """Of a run of `total` updates; without a number, of one that was stopped."""
+    """Assert that the summary's proof and counts are exact. `total`: updates of the run; None if it was stopped."""
     updates = summary["updates"]
     assert summary["outcome"] == ("stopped" if total is None else "completed")
     total = total or updates["applied"]

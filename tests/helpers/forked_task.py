@@ -1,4 +1,4 @@
-"""What a forked process sees of itself, as JSON in its log; then it ends as it is told: `exit 3`, `raise`, `wait`."""
+"""Print what a forked process sees of itself, as JSON, then end as its argument says: `exit 3`, `raise`, `wait`."""
 
 import json
 import os

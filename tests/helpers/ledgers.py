@@ -1,4 +1,4 @@
-"""Rows of a ledger, and journals of them."""
+"""Make rows of a ledger, and journals with them."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from ps_cluster.training.ledger import ROW, WHOLE
 
 
 def rows_of(steps, **columns) -> np.ndarray:
-    """A row for each of `steps`. `columns`: by name, a value for all rows or one for each; the others are 0."""
+    """Return a row for each of `steps`. `columns`: by name, one value for all rows or one per row; others are 0."""
     rows = np.zeros(len(steps), ROW)
     for name, values in ({"step": steps} | columns).items():
         rows[name] = values
@@ -18,7 +18,7 @@ def rows_of(steps, **columns) -> np.ndarray:
 
 
 def random_rows(count: int, seed: int = 0) -> np.ndarray:
-    """Rows of the steps 0, 1, …, every other field a number of its own."""
+    """Return rows of the steps 0, 1, …, with different random numbers in the other fields."""
     table = np.random.default_rng(seed).uniform(0, MOST_INDEX - 1, size=[count, len(ROW.names)])
     for column, name in enumerate(ROW.names):
         if name in WHOLE:
@@ -28,7 +28,7 @@ def random_rows(count: int, seed: int = 0) -> np.ndarray:
 
 
 def write_journal(path: Path, rows: np.ndarray) -> Path:
-    """`path` holds `rows` and nothing else."""
+    """Write a journal with exactly `rows` to `path`."""
     path.parent.mkdir(parents=True, exist_ok=True)
     journal = Journal(path)
     journal.append(rows)

@@ -67,7 +67,7 @@ def reach(address: str) -> None:
         try:
             return socket.create_connection((host, int(port)), timeout=5).close()
         except ConnectionRefusedError:
-            time.sleep(0.02)  # it is only starting
+            time.sleep(0.02)  # it may still be starting
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Mistakes that a proof has to find: each changes the engine of the process that makes it."""
+"""Mistakes that a proof has to find: each function patches the training code of its own process."""
 
 import tensorflow as tf
 
@@ -6,7 +6,7 @@ from ps_cluster.training import async_trainer
 from ps_cluster.training.slice import APPLIED, Slice
 from ps_cluster.training.waiting import after
 
-STEP = 50  # the one that a mistake is made with
+STEP = 50  # the step at which the mistake is made
 
 
 def applies_twice() -> None:

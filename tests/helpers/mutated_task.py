@@ -1,4 +1,4 @@
-"""Tasks with one mistake in them that a proof has to find, and a run of such tasks.
+"""Run tasks with one mistake in them, which the proof has to find.
 
 python -m tests.helpers.mutated_task MISTAKE RUN_DIR     (the launcher; what it starts has more arguments)
 """
@@ -34,7 +34,7 @@ if __name__ == "__main__":
     mistake, *arguments = sys.argv[1:]
     if len(arguments) == 1:
         sys.exit(run(mistake, Path(arguments[0])))
-    from tests.helpers.mistakes import MISTAKES  # TensorFlow is for the tasks alone
+    from tests.helpers.mistakes import MISTAKES  # imports TensorFlow, which only the tasks may
 
     MISTAKES[mistake]()
     task.main(arguments)

@@ -1,4 +1,4 @@
-"""What this system allows in the way of namespaces, and processes that are allowed less."""
+"""Check which namespaces this system allows, and run processes that are allowed less."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ LIBC = ctypes.CDLL(None)
 
 
 def as_ordinary_user():
-    """For a process that is about to start: without the right to make a network namespace just so."""
+    """Give up, in a process about to start, the right to make a network namespace without a user namespace."""
     LIBC.prctl(PR_CAPBSET_DROP, CAP_SYS_ADMIN, 0, 0, 0)
 
 
@@ -22,7 +22,7 @@ def as_ourselves():
 
 
 def why_not(*unshare_options, rights=as_ourselves) -> str | None:
-    """Why this system doesn't allow it, asked of a program that is not ours."""
+    """Return why this system does not allow `unshare` with these options, None if it does. Asks a system program."""
     if not shutil.which("unshare"):
         return "no unshare(1) here that could tell whether this system allows a private network"
     asked = subprocess.run(["unshare", *unshare_options, "true"], capture_output=True, text=True, preexec_fn=rights)
@@ -35,7 +35,7 @@ def skip_unless_allowed(rights):
 
 
 def refused(argv):
-    """`argv` as a command on a system that allows no network namespace: this one is made so, unless it is."""
+    """Return a command that runs `argv` as on a system that allows no network namespace."""
     if why_not("--user", "--map-root-user"):
         if why_not("--net") is None:
             pytest.skip("an administrator of this system is always allowed a private network")

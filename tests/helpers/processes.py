@@ -1,4 +1,4 @@
-"""Which processes of a run are there: everything whose command line or environment names its directory."""
+"""Find the processes of a run: all whose command line or environment names its directory."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import psutil
 
 
 def of_run(run_dir: Path) -> list[psutil.Process]:
-    """The live processes of the run in `run_dir`, without the one that asks and those above it."""
+    """Return the live processes of the run in `run_dir`, without the calling process and its ancestors."""
     own = {os.getpid(), *(parent.pid for parent in psutil.Process().parents())}
     return [p for p in psutil.process_iter() if p.pid not in own and _names(p, str(run_dir.resolve()))]
 
 
 def assert_none_left(run_dir: Path, within_s: float = 10.0) -> None:
-    """Every process of the run has ended, at the latest `within_s` seconds from now."""
+    """Assert that every process of the run ends within `within_s` seconds."""
     left = of_run(run_dir)
     deadline = time.monotonic() + within_s
     while left and time.monotonic() < deadline:
@@ -28,7 +28,7 @@ def assert_none_left(run_dir: Path, within_s: float = 10.0) -> None:
 
 
 def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:
-    """Returns as soon as `condition` holds; fails when it doesn't in time."""
+    """Wait until `condition` holds; fail if it does not within `within_s` seconds."""
     deadline = time.monotonic() + within_s
     while not condition():
         assert time.monotonic() < deadline, f"not within {within_s} s: {condition}"

@@ -1,7 +1,7 @@
 """A task without TensorFlow: `scripted_task.py '{"chief": "completes"}' --run-dir … --type … --index …`.
 
-Each behaviour below is a function; the JSON says which one a type of task shows. Most of them need little of Python, and
-hundreds of these processes are started: what takes long to import is imported where it is used.
+Each behaviour below is a function; the JSON says which one each task type shows. Tests start hundreds of these
+processes, and most need little of Python, so slow imports are made where they are used.
 """
 
 import argparse
@@ -241,7 +241,7 @@ class Run:
             file.write(json.dumps(row) + "\n")
 
     def times(self, applied):
-        """Its updates were applied when it began."""
+        """Return times in which all `applied` updates were applied at the start."""
         at = 0.0 if applied else None
         seconds = time.monotonic() - self.began
         stood = [[at, at]] if applied else []

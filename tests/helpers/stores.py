@@ -1,4 +1,4 @@
-"""Parameter stores on this process's own device, and a quadratic to minimise with them."""
+"""Make parameter stores on this process's own device, and minimise a quadratic with them."""
 
 import numpy as np
 import tensorflow as tf
@@ -24,7 +24,7 @@ def make_store(
     **optimizer,
 ):
     if optimizer.get("rule") == "sgd":
-        optimizer.pop("momentum", None)  # which the tests of all rules give
+        optimizer.pop("momentum", None)  # the tests of all rules pass it
     settings = {f"optimizer.{key}": value for key, value in ({"weight_decay": 0.0} | optimizer).items()}
     config = build_config(overrides={"cluster.wire": wire, "training.steps": steps} | settings | (values or {}))
     return ParameterStore(
@@ -51,20 +51,20 @@ def pull(store, worker=0):
 
 
 def state_of(store):
-    """The arrays of a checkpoint."""
+    """Return the arrays of a checkpoint."""
     arrays, _ = store.snapshot([0] * len(store.slices))
     return arrays
 
 
 def ledger_of(store):
-    """The rows of each slice in the order of their steps, and what it counts, by name."""
+    """Return the rows of each slice in the order of their steps, and its counters, by name."""
     ledgers = store.read_ledgers([0] * len(store.slices))
     counts = [dict(zip(COUNTS, own.tolist(), strict=True)) for own in ledgers.counts]
     return [np.sort(rows, order="step") for rows in ledgers.rows], counts
 
 
 def quadratic_step(store, target):
-    """A function of a step id: pulls, takes the gradient of |w - target|^2 / 2, pushes."""
+    """Return a function of a step id that pulls, computes the gradient of |w - target|^2 / 2, and pushes."""
     target = tf.constant(target, tf.float32)
 
     @tf.function(autograph=False)

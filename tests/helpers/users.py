@@ -1,4 +1,4 @@
-"""Another user of this machine, for a while, and a folder that all of them reach."""
+"""Act as another user of this machine for a while, and make a folder that all users reach."""
 
 import contextlib
 import os
@@ -13,7 +13,7 @@ SOMEBODY, SOMEBODY_ELSE = 54321, 54322
 
 @contextlib.contextmanager
 def as_user(uid):
-    """This process is `uid` for as long as the block lasts; skips the test where it may not."""
+    """Run the block as user `uid`; skip the test where that is not allowed."""
     if os.geteuid():
         pytest.skip("only root can be another user for a while")
     os.seteuid(uid)
@@ -25,7 +25,7 @@ def as_user(uid):
 
 @pytest.fixture
 def common():
-    """A folder that every user reaches and may write to, as /tmp is."""
+    """Yield a folder that every user can reach and write to, like /tmp."""
     folder = Path(tempfile.mkdtemp(prefix="ps_cluster-test-"))
     folder.chmod(0o1777)
     yield folder

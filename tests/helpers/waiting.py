@@ -1,4 +1,4 @@
-"""Workers as threads of this process, that wait for each other in the graphs of a parameter store."""
+"""Run workers as threads of this process, which wait for each other in the graphs of a parameter store."""
 
 import threading
 
@@ -30,13 +30,13 @@ def identity(number):
 
 
 def admit(store, worker, step, last_of_dispatch=None):
-    """Returns when the worker may begin the step; of a dispatch that has another one, unless its last one is given."""
+    """Wait until the worker may begin the step. `last_of_dispatch`: None: the dispatch has one more step."""
     last = step + 1 if last_of_dispatch is None else last_of_dispatch
     store.slices[0].admit(identity(worker), Turn(identity(step), identity(last)))
 
 
 def bounded_step(store, seconds):
-    """A step that takes its worker `seconds` (a function of the worker): the gradient of |w|^2 / 2.
+    """Return a step with the gradient of |w|^2 / 2 that takes `seconds(worker)` seconds.
 
     Every step is the first of a dispatch that has another one.
     """
@@ -51,7 +51,8 @@ def bounded_step(store, seconds):
         gradient = after([slept], pulled.weights)
         return store.push(step, pulled.versions, gradient, pulled.statistics, info)[0]
 
-    run.get_concrete_function(identity(0), row(worker=0), tf.constant(0.0, tf.float64))  # or the first one traces alone
+    # Trace now, else the first worker traces while the others wait.
+    run.get_concrete_function(identity(0), row(worker=0), tf.constant(0.0, tf.float64))
 
     def until_taken(step, worker):
         while run(identity(step), row(worker=worker), tf.constant(seconds(worker), tf.float64)) == DROPPED:

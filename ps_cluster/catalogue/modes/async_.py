@@ -1,4 +1,4 @@
-"""Mode async: nobody waits for anybody."""
+"""Mode async: each gradient is applied as it arrives; no worker waits for another."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ class BoundedSettings(ModeSettings):
 
     @property
     def bounds(self) -> tuple[int | None, int | None]:
-        """Return the versions that an update may lag behind, and the steps that a worker may be ahead; None: any."""
+        """The versions that an update may lag behind, and the steps that a worker may be ahead; None: any number."""
         staleness, lag = self.max_staleness, self.max_clock_lag
         return (DEFAULT_MAX_STALENESS if staleness is None and lag is None else staleness), lag
 
@@ -39,7 +39,7 @@ class Bounded(Mode):
     name = "bounded"
     says = "asynchronous, with a bound on staleness or on how far a worker is ahead"
     Settings = BoundedSettings
-    most_parameter_servers = 1  # who may go on is decided in one place
+    most_parameter_servers = 1  # a single place must decide which worker may go on
     waits = Waits.FOR_A_BOUND
     slice = "ps_cluster.training.bounded:BoundedSlice"
 

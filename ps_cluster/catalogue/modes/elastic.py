@@ -1,4 +1,4 @@
-"""Mode elastic: each worker has weights of its own, and now and then they and the centre move towards each other."""
+"""Mode elastic: each worker has its own weights, and at times they and the centre move towards each other."""
 
 from __future__ import annotations
 

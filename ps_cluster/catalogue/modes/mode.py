@@ -1,4 +1,4 @@
-"""The base of all modes: everything in which one may differ from plain asynchronous training."""
+"""The base class of modes: every part in which one may differ from plain asynchronous training."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class Waits(Enum):
-    """For what a worker may have to wait."""
+    """Whom or what a worker may have to wait for."""
 
     FOR_NOBODY = "nobody"
     FOR_A_BOUND = "a bound on how far it may be ahead, or an update behind"
@@ -30,33 +30,33 @@ def _known(name: str) -> str:
 
 
 class ModeSettings(Section):
-    """The section `mode` of a configuration. A mode with settings of its own adds them in a subclass, with defaults."""
+    """The section `mode` of a configuration. A mode adds settings of its own in a subclass, with defaults."""
 
     name: Annotated[str, AfterValidator(_known)]
 
 
 class Mode:
-    """How the gradients of the workers become updates. Subclass it, and override in what yours differs.
+    """A way to turn the workers' gradients into updates. Subclass it, and override the parts in which yours differs.
 
     Attributes:
-      name: by which it is chosen.
-      says: what it does, in one sentence for --help.
-      Settings: the section `mode`, with the settings of its own.
-      tasks: the types of tasks in its cluster, none of which may be missing.
-      most_parameter_servers: how many it works with; None: any number.
-      waits: for what a worker may have to wait.
+      name: the name by which users choose it.
+      says: one sentence for --help on what it does.
+      Settings: the class of the section `mode`, with this mode's own settings.
+      tasks: the task types in its cluster; all of them are required.
+      most_parameter_servers: the largest number of parameter servers it supports; None: any number.
+      waits: what a worker may have to wait for.
       is_stale: whether an update may come from older weights than those that it is applied to.
-      pins_workers: whether `cluster.pin_workers: auto` keeps each worker to cores of its own.
-      on_death: what follows from the death of a task, by its type.
-      ignores: settings and whole sections, as dotted keys, that it has no use for, beside those of tasks it has not.
+      pins_workers: whether `cluster.pin_workers: auto` pins each worker to its own cores.
+      on_death: the reaction to the death of a task, by its type.
+      ignores: settings and whole sections (dotted keys) that it does not use, beside those of tasks it does not have.
       own_rule: the only optimizer rule that it works with; None: any.
-      unlabelled: settings of its own that `label` says nothing of.
+      unlabelled: its own settings that `label` leaves out.
       is_simulated: whether `simulate` can predict it.
-      trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…)`, for the task that
-        leads; in modes without a parameter server for every task.
-      slice: "module:class" of what a parameter server holds, a `training.slice.Slice`.
-      work: "module:class" of the work that the chief hands out, a `training.work.Work`.
-      step: "module:class" that makes a worker's step from a `TrainStep`; None: it is one.
+      trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…)`, run by the
+        leader; in modes without parameter servers by every task.
+      slice: "module:class" of the `training.slice.Slice` that a parameter server holds.
+      work: "module:class" of the `training.work.Work` that the chief hands out.
+      step: "module:class" that wraps a `TrainStep` as a worker's step; None: the `TrainStep` itself.
     """
 
     name = ""
@@ -79,7 +79,7 @@ class Mode:
 
     @property
     def has_parameter_servers(self) -> bool:
-        """Whether chief, parameter servers and workers are processes of their own."""
+        """Whether chief, parameter servers and workers are separate processes."""
         return PS in self.tasks
 
     @property
@@ -89,7 +89,7 @@ class Mode:
 
     @property
     def averages(self) -> bool:
-        """Whether an update is the mean of all workers' gradients, each of a step id of its own."""
+        """Whether an update is the mean of all workers' gradients, each with its own step id."""
         return self.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
 
     def settings(self, config: RunConfig) -> Any:
@@ -97,7 +97,7 @@ class Mode:
         return config.mode
 
     def check(self, config: RunConfig) -> None:
-        """Raise ValueError, which names the setting and its value, for settings that do not fit together."""
+        """Raise ValueError, with the setting and its value, for settings that do not fit together."""
         servers = config.cluster.parameter_servers
         if self.most_parameter_servers is not None and servers > self.most_parameter_servers:
             raise ValueError(
@@ -107,29 +107,29 @@ class Mode:
             raise ValueError(f"optimizer.rule: got '{config.optimizer.rule}': mode {self.name} needs {self.own_rule}")
 
     def late_workers(self, config: RunConfig) -> int:
-        """Workers whose gradients may come too late for an update and are dropped."""
+        """Return how many workers' gradients may come too late for an update and are dropped."""
         return 0
 
     def batches_per_step(self, config: RunConfig) -> int:
-        """Batches behind one step id."""
+        """Return how many batches one step id has."""
         return 1
 
     def delay(self, config: RunConfig) -> int:
-        """Versions by which weights are older than they are when a worker pulls them."""
+        """Return by how many versions a pull returns older weights than the newest."""
         return 0
 
     def emulated_workers(self, config: RunConfig) -> int:
-        """Workers whose staleness updates have, which may be more than there are."""
+        """Return the number of workers whose staleness is emulated; it may be more than there are."""
         return config.training_workers
 
     def expected_staleness(self, config: RunConfig) -> int | None:
-        """Return the mean staleness that equally fast workers would come to; None where there is no such rule."""
+        """Return the mean staleness to expect with equally fast workers; None if unknown."""
         return None
 
     def most_staleness(self, config: RunConfig) -> int | None:
-        """The bound on the staleness of every update; None: there is none."""
+        """Return the bound on the staleness of every update; None: there is none."""
         return None if self.is_stale else 0
 
     def label(self, config: RunConfig) -> str:
-        """Name the mode with those of its settings that make it another method, e.g. "bounded s=2"."""
+        """Return the mode's name with the settings that make it another method, e.g. "bounded s=2"."""
         return self.name

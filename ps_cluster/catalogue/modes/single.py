@@ -1,4 +1,4 @@
-"""Mode single: one process that trains by itself, to hold the others against."""
+"""Mode single: one process that trains by itself, as a baseline for the other modes."""
 
 from __future__ import annotations
 

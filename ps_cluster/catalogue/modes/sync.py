@@ -12,7 +12,7 @@ class Sync(Mode):
     tasks = (WORKER,)
     waits = Waits.FOR_ALL_REDUCE
     is_stale = False
-    # Each all-reduce waits for every worker, and the strategy takes no new one in the place of one that died.
+    # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
     on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
     is_simulated = True
     trainer = "ps_cluster.training.sync_trainer:train"

@@ -26,10 +26,10 @@ class SyncPs(Mode):
     name = "sync-ps"
     says = "an update is the mean of a round's gradients, on the parameter server"
     Settings = SyncPsSettings
-    most_parameter_servers = 1  # whose gradient came too late is decided in one place
+    most_parameter_servers = 1  # a single place must decide which gradient came too late
     waits = Waits.IN_ROUNDS
     is_stale = False
-    # A round has a place for every worker and would wait for one that never comes again.
+    # A round has a place for every worker and would wait for ever for one that was given up.
     on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)}
     is_simulated = True
     slice = "ps_cluster.training.coordinated:RoundSlice"
