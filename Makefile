@@ -21,6 +21,7 @@ lint: $(TOOLS)
 	$(VENV)/bin/ruff format --check .
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/mypy
+	$(VENV)/bin/lint-imports
 
 # Pins what pyproject.toml asks for. What is pinned already stays: add ARGS="--upgrade" or "--upgrade-package NAME".
 lock: $(TOOLS)

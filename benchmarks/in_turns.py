@@ -14,11 +14,11 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.bench.throughput import shown, spread
-from ps_cluster.cluster import environment
-from ps_cluster.cluster.start import resolve_data
+from ps_cluster.cluster.local_run import resolve_data
 from ps_cluster.command_line import OUTPUT_FILE, Number, Whole
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_json
+from ps_cluster.processes import environment
 from ps_cluster.reporting.terminal import print_line
 
 Figures = Mapping[str, Any]  # of one round

@@ -27,14 +27,14 @@ from ps_cluster.data.packed import load_pointed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.reporting.dashboard import Row
-from ps_cluster.rows.checkpoint import ProgressState, StepsState
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.summary import Summary
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
-from ps_cluster.training.checkpoints import Checkpoint
-from ps_cluster.training.journal import CHUNK_ROWS, Journal, read
-from ps_cluster.training.ledger import COUNTS
+from ps_cluster.run import checkpoints
+from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.journal import CHUNK_ROWS, Journal, read
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.rows.checkpoint import ProgressState, StepsState
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.summary import Summary
+from ps_cluster.run.run_dir import RunDir
 
 BODY = (sys.executable, "-m", "benchmarks.empty_steps", "100")
 SHORT_S = 2.0

@@ -22,9 +22,10 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.rows.training import Server
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import async_trainer, checkpoints
+from ps_cluster.run import checkpoints
+from ps_cluster.run.rows.training import Server
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.training import async_trainer
 from ps_cluster.training.run_progress import RunProgress
 
 # So many that it does not matter if one worker has none left while the others do their last.

@@ -22,18 +22,18 @@ from rich.table import Table
 from benchmarks.in_turns import open_data
 from ps_cluster.bench.arms import CLUSTER
 from ps_cluster.bench.throughput import case, measure_once, scratch, spread
-from ps_cluster.cluster.lifeline import die_with_parent
 from ps_cluster.command_line import OneLineCommand, Whole
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.processes.lifeline import die_with_parent
 from ps_cluster.reporting.terminal import make_console, print_line
-from ps_cluster.rows.cluster import ClusterFile
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.summary import Summary
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training.tables import read_csv
+from ps_cluster.run.rows.cluster import ClusterFile
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.summary import Summary
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.tables import read_csv
 
 NETWORK, PRECISION = "airbench", "bfloat16"
 WAIT_S = 120.0

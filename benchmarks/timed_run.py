@@ -22,12 +22,12 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.bench.cluster import run
-from ps_cluster.cluster.usage import cpu_seconds
 from ps_cluster.config import RunConfig, load_config
+from ps_cluster.processes.usage import cpu_seconds
 from ps_cluster.reporting.dashboard import Row
 from ps_cluster.reporting.progress import PlainView
-from ps_cluster.training.phases import phase_shares
-from ps_cluster.training.tables import read_csv
+from ps_cluster.run.phases import phase_shares
+from ps_cluster.run.tables import read_csv
 
 
 @dataclass(frozen=True)

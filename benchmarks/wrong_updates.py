@@ -17,7 +17,7 @@ import numpy as np
 
 from benchmarks.in_turns import open_data
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.cluster.start import complete_config
+from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset

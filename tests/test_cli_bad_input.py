@@ -14,9 +14,9 @@ from ps_cluster.commands.main import COMMANDS, main
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
-from ps_cluster.rows.checkpoint import Meta
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
+from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.run.run_dir import RunDir
 from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told, make_folder
 
 

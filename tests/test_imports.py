@@ -6,9 +6,9 @@ PROJECT = Path(__file__).parents[1]
 
 
 LAUNCHER_SIDE = (
-    "ps_cluster.bench.throughput", "ps_cluster.chaos.start", "ps_cluster.cluster.launcher", "ps_cluster.cluster.one_task",
-    "ps_cluster.cluster.start", "ps_cluster.comparison.plan", "ps_cluster.comparison.runner", "ps_cluster.reporting.trace",
-    "ps_cluster.simulation.start",
+    "ps_cluster.bench.throughput", "ps_cluster.chaos.chaos_run", "ps_cluster.cluster.launcher",
+    "ps_cluster.cluster.local_run", "ps_cluster.cluster.one_task", "ps_cluster.comparison.plan",
+    "ps_cluster.comparison.train_all", "ps_cluster.reporting.trace", "ps_cluster.simulation.simulation_run",
 )  # fmt: skip
 
 

@@ -6,7 +6,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ps_cluster.cluster.topology import ClusterTopology, Task, from_tf_config
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
 from ps_cluster.config import parse_assignment
 from ps_cluster.config.stragglers import Slowness, Stragglers, parse_stragglers
 from ps_cluster.errors import UserError

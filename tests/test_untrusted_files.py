@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
 
 PROJECT = Path(__file__).parents[1]
 # What would run code from a file, or let an archive write where it likes.

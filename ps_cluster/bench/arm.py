@@ -12,7 +12,7 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.models.build import build
 from ps_cluster.models.fused import with_fused_layers
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 
 STEPS_PER_CALL = 4
 

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.cluster.control_group import allowance
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.sections import CHOSEN
 from ps_cluster.config.stragglers import parse_stragglers
@@ -18,6 +17,7 @@ from ps_cluster.config.uses import switched_off
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.processes.control_group import allowance
 
 DEFAULTS = Path("configs") / "default.yaml"
 # What settings are called in checkouts from before their sections followed what is chosen in them.

@@ -19,7 +19,7 @@ from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.reporting.progress import ProgressView, make_view
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 
 
 def run(root: Path, body: Sequence[str], view: ProgressView) -> RunDir:

@@ -24,7 +24,7 @@ from torch import multiprocessing, nn
 from ps_cluster.bench import torch_networks
 from ps_cluster.bench.torch_input import Batch, batches
 from ps_cluster.data.packed import load_pointed
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 
 WARM_UP_STEPS = 10
 # glibc returns large blocks to the system after every step, which costs page faults again. PyTorch's tuning guide

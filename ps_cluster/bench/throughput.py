@@ -22,13 +22,13 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.bench.arms import CLUSTER, Arm
-from ps_cluster.cluster.lifeline import die_with_parent
-from ps_cluster.cluster.start import complete_config
+from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_json
-from ps_cluster.run_dir import RunDir
+from ps_cluster.processes.lifeline import die_with_parent
+from ps_cluster.run.run_dir import RunDir
 
 ARM_TIMEOUT_S = 600
 BATCH_SIZE = 128

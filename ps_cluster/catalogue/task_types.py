@@ -9,6 +9,17 @@ CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
 TRAINING_TYPES = (CHIEF, PS, WORKER)
 
 
+@dataclass(frozen=True, order=True)
+class Task:
+    """One process of a run, e.g. `worker-2`."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.index}"
+
+
 @dataclass(frozen=True)
 class OnDeath:
     """The reaction to a task's unexpected end: it is started again, at most `restarts` times in a row."""

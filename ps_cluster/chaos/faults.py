@@ -6,9 +6,8 @@ import random
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ps_cluster.catalogue.task_types import OnDeaths
+from ps_cluster.catalogue.task_types import OnDeaths, Task
 from ps_cluster.chaos.kind import FaultKind, Run
-from ps_cluster.cluster.topology import Task
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3.0
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ps_cluster.chaos.kind import NotAllowed
-from ps_cluster.cluster.isolation import Network
+from ps_cluster.processes.isolation import Network
 
 NETWORK, MOUNTS = "net", "mnt"
 

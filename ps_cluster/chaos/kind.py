@@ -9,10 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from ps_cluster.catalogue.task_types import OnDeaths
+from ps_cluster.catalogue.task_types import OnDeaths, Task
 from ps_cluster.chaos.signs import Pids, Row, Sign
-from ps_cluster.cluster.topology import Task
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 
 NEXT_WITHIN_S = 30.0  # seconds until a replacement runs; a stopped process counts as dead after 5 s
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.chaos.kind import NotAllowed
-from ps_cluster.cluster.control_group import ROOT, folders
+from ps_cluster.processes.control_group import ROOT, folders
 
 _EMPTY_WITHIN_S = 5.0  # a killed process stays in its group until the kernel has removed it
 _LOOK_EVERY_S = 0.02

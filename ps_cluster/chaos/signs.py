@@ -6,8 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from ps_cluster.catalogue.task_types import EVALUATOR, WORKER
-from ps_cluster.cluster.topology import Task
+from ps_cluster.catalogue.task_types import EVALUATOR, WORKER, Task
 
 Row = Mapping[str, Any]
 Pids = Mapping[Task, int]

@@ -15,17 +15,18 @@ from typing import Any
 
 import psutil
 
+from ps_cluster.catalogue.task_types import Task
 from ps_cluster.chaos.inside import take_mounts_of_its_own
-from ps_cluster.cluster.lifeline import die_with_parent
-from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
-from ps_cluster.rows.cluster import ClusterFile
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.summary import Summary
-from ps_cluster.run_dir import RunDir
+from ps_cluster.processes.lifeline import die_with_parent
+from ps_cluster.run.rows.cluster import ClusterFile
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.summary import Summary
+from ps_cluster.run.run_dir import RunDir
 
 STOP_S = 20.0  # seconds from the second SIGINT to SIGKILL
 GONE_S = 10.0  # seconds from the end of a launcher to that of its last process

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
-from ps_cluster.rows.training import TrainingResult
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.rows.training import TrainingResult
+from ps_cluster.run.run_dir import RunDir
 
 
 @dataclass(frozen=True)

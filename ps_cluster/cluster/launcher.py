@@ -15,26 +15,27 @@ from contextlib import contextmanager
 import psutil
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.cluster import environment, machine, memory
-from ps_cluster.cluster.control_group import allowance
+from ps_cluster.cluster import memory
 from ps_cluster.cluster.ending import Ending
-from ps_cluster.cluster.fork_client import ForkServer, fork_server
-from ps_cluster.cluster.isolation import Network, network_for
 from ps_cluster.cluster.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
 from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.stop_requests import StopRequests
-from ps_cluster.cluster.supervisor import Supervisor
 from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
+from ps_cluster.processes import environment, machine
+from ps_cluster.processes.control_group import allowance
+from ps_cluster.processes.fork_client import ForkServer, fork_server
+from ps_cluster.processes.isolation import Network, network_for
+from ps_cluster.processes.stop_requests import StopRequests
+from ps_cluster.processes.supervisor import Supervisor
 from ps_cluster.reporting import summary
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.reporting.terminal import make_console, print_error
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
+from ps_cluster.run.run_dir import RunDir
 
 
 def run_local(

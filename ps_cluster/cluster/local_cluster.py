@@ -7,19 +7,19 @@ import sys
 from collections import Counter
 from collections.abc import Iterable
 
-from ps_cluster.catalogue.task_types import TRAINING_TYPES, WORKER
-from ps_cluster.cluster import environment
-from ps_cluster.cluster.control_group import allowance
-from ps_cluster.cluster.fork_client import ForkServer
-from ps_cluster.cluster.isolation import Network
+from ps_cluster.catalogue.task_types import TRAINING_TYPES, WORKER, Task
 from ps_cluster.cluster.pinning import cores_of
-from ps_cluster.cluster.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
-from ps_cluster.cluster.topology import ClusterTopology, Task
-from ps_cluster.cluster.usage import Usage
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import RunConfig
 from ps_cluster.files.writing import write_json
-from ps_cluster.rows.cluster import ClusterFile, Launcher, TaskRow
-from ps_cluster.run_dir import RunDir
+from ps_cluster.processes import environment
+from ps_cluster.processes.control_group import allowance
+from ps_cluster.processes.fork_client import ForkServer
+from ps_cluster.processes.isolation import Network
+from ps_cluster.processes.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
+from ps_cluster.processes.usage import Usage
+from ps_cluster.run.rows.cluster import ClusterFile, Launcher, TaskRow
+from ps_cluster.run.run_dir import RunDir
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
 TASK_ARGV = (sys.executable, "-m", "ps_cluster.cluster.task")

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.cluster.control_group import Allowance
 from ps_cluster.config import RunConfig
+from ps_cluster.processes.control_group import Allowance
 
 _MB = 10**6
 # Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1

@@ -6,12 +6,13 @@ import socket
 import threading
 from collections.abc import Callable
 
-from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.scores import EvaluationRow
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.run_dir import RunDir
 
 LOOK_EVERY_S = 1.0
 PROBE_S = 1.0  # for one address

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import NoReturn
 
 from ps_cluster.catalogue.modes import Mode
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.cluster.local_run import WHAT, Notify, complete_config, resolve_data
 from ps_cluster.cluster.narrator import Narrator
-from ps_cluster.cluster.start import WHAT, Notify, complete_config, resolve_data
 from ps_cluster.cluster.task import carry_out, is_taken_port, leave, run_task
-from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -26,9 +27,9 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.reporting.progress import PlainView
 from ps_cluster.reporting.terminal import Output
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
-from ps_cluster.training.resume import newest_checkpoint
+from ps_cluster.run import checkpoints
+from ps_cluster.run.resume import newest_checkpoint
+from ps_cluster.run.run_dir import RunDir
 
 
 def run_one_task(

@@ -6,7 +6,7 @@ from collections.abc import Callable, Hashable
 
 from ps_cluster.catalogue.task_types import OnDeaths
 from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.supervisor import TaskExit
+from ps_cluster.processes.supervisor import TaskExit
 
 CLUSTER = "the cluster"
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import NoReturn
 
 from ps_cluster.catalogue.task_types import WORKER
-from ps_cluster.cluster.control_group import allowance
-from ps_cluster.cluster.quiet_import import without_first_lines
 from ps_cluster.config import RunConfig
+from ps_cluster.processes.control_group import allowance
+from ps_cluster.processes.quiet_import import without_first_lines
 
 
 def serve(config: RunConfig, cluster: dict[str, list[str]], task_type: str, index: int) -> NoReturn:

@@ -10,7 +10,7 @@ from typing import Any
 from ps_cluster.catalogue.modes import Waits
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import RunConfig
-from ps_cluster.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import ProgressRow
 
 UNDER_WAY = ("training", "draining")  # phases in which workers have work
 STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends

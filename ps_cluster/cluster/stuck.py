@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 from collections.abc import Callable
 
+from ps_cluster.catalogue.task_types import Task
 from ps_cluster.cluster.local_cluster import LocalCluster
 from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.topology import Task
 
 
 class Stuck:

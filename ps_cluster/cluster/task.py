@@ -22,20 +22,21 @@ from pathlib import Path
 from typing import NoReturn
 
 from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.task_types import EVALUATOR
-from ps_cluster.cluster import environment, workspace
-from ps_cluster.cluster.lifeline import die_with_launcher
-from ps_cluster.cluster.quiet_import import without_first_lines
-from ps_cluster.cluster.stop_requests import stop_signals
-from ps_cluster.cluster.topology import ClusterTopology, Task, from_tf_config
+from ps_cluster.catalogue.task_types import EVALUATOR, Task
+from ps_cluster.cluster import workspace
+from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import write_json
-from ps_cluster.rows.cluster import TaskError
-from ps_cluster.run_dir import RunDir, say, say_the_rest
+from ps_cluster.processes import environment
+from ps_cluster.processes.lifeline import die_with_launcher
+from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.processes.stop_requests import stop_signals
+from ps_cluster.run.rows.cluster import TaskError
+from ps_cluster.run.run_dir import RunDir, say, say_the_rest
 
 FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
 

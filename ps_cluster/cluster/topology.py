@@ -14,7 +14,7 @@ import portpicker
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.task_types import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER
+from ps_cluster.catalogue.task_types import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.malformed import Malformed
@@ -54,17 +54,6 @@ class _GivenConfig(_Given):
 
     cluster: dict[str, Annotated[list[Annotated[str, AfterValidator(_is_address)]], Field(min_length=1)]]
     task: _GivenTask
-
-
-@dataclass(frozen=True, order=True)
-class Task:
-    """One process of a run, e.g. `worker-2`."""
-
-    type: str
-    index: int
-
-    def __str__(self) -> str:
-        return f"{self.type}-{self.index}"
 
 
 @dataclass(frozen=True)

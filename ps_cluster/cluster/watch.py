@@ -7,26 +7,25 @@ import signal
 import time
 from collections.abc import Callable
 
-from ps_cluster.catalogue.task_types import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths
+from ps_cluster.catalogue.task_types import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
 from ps_cluster.cluster.ending import Ending, training_outcome
 from ps_cluster.cluster.local_cluster import LocalCluster
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
 from ps_cluster.cluster.silence import UNDER_WAY, Silence, Silent
-from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.cluster.stuck import Stuck
-from ps_cluster.cluster.supervisor import TaskExit
 from ps_cluster.cluster.task import PORT_TAKEN
-from ps_cluster.cluster.topology import Task
 from ps_cluster.config import RunConfig
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import PROGRAM
+from ps_cluster.processes.stop_requests import StopRequests
+from ps_cluster.processes.supervisor import TaskExit
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.scores import EvaluationRow
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.run_dir import RunDir
 
 # Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
 _BEGUN = (*UNDER_WAY, "writing", "ended")

@@ -6,10 +6,10 @@ import os
 import struct
 from pathlib import Path
 
-from ps_cluster.cluster.topology import Task
+from ps_cluster.catalogue.task_types import Task
 from ps_cluster.data.packed import TRAIN_IMAGES, TRAIN_LABELS, PackedDataset
 from ps_cluster.files.writing import write_whole
-from ps_cluster.run_dir import IDENTITY, RunDir
+from ps_cluster.run.run_dir import IDENTITY, RunDir
 
 
 def enter(run_dir: RunDir, task: Task, dataset: PackedDataset, *, computes_gradients: bool) -> None:

@@ -38,8 +38,8 @@ def bench(
 ) -> None:
     """Measure images/s of this cluster beside one process, all-reduce, per-variable parameter servers, and PyTorch."""
     from ps_cluster.bench import throughput
-    from ps_cluster.cluster import environment
-    from ps_cluster.cluster.start import resolve_data
+    from ps_cluster.cluster.local_run import resolve_data
+    from ps_cluster.processes import environment
 
     os.environ.update(environment.for_tensorflow(os.environ))
     wanted = layered_config(None, assignments, options)

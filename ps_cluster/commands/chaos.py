@@ -53,6 +53,6 @@ def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:
     """Inject faults into a run, from tasks killed to a full disk, and compare it with an undisturbed one."""
     if settings["minutes"] and is_given(context, "faults"):
         raise UserError("--faults and --minutes both say how long: give one of them")
-    from ps_cluster.chaos.start import run_chaos
+    from ps_cluster.chaos.chaos_run import run_chaos
 
     return run_chaos(Settings(**settings), root, notify=print_line)

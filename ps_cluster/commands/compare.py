@@ -53,8 +53,8 @@ def compare(
     assignments: tuple[str, ...],
     **options: Any,
 ) -> int:
-    """Train several modes on the same work, or take the finished runs RUN_DIR, and write the report."""
-    from ps_cluster.comparison import plan, runner
+    """Train several modes on the same work, or take the finished runs RUN_DIR, and write the comparison_report."""
+    from ps_cluster.comparison import plan, train_all
     from ps_cluster.files import locks
 
     values = overrides(assignments, options)
@@ -74,14 +74,14 @@ def compare(
         if not runs:
             comparison = plan.read_comparison(file, given, values)
             target_accuracy, own = comparison.target_accuracy, comparison.own
-            roots, code = runner.train_all(comparison, output)
+            roots, code = train_all.train_all(comparison, output)
         if code:
             print_error(f"stopped before all runs were trained; the same command goes on: {output}")
             return code
-        from ps_cluster.comparison import report  # matplotlib takes half a second to import
+        from ps_cluster.comparison import comparison_report  # matplotlib takes half a second to import
 
-        written = report.write_report(
+        written = comparison_report.write_report(
             roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force, own=own
         )
-        report.print_report(written, make_console())
+        comparison_report.print_report(written, make_console())
     return 0

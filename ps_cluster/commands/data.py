@@ -14,7 +14,7 @@ from ps_cluster.reporting.terminal import print_line
 @config_options("--dataset", "--data-dir")
 def data(**options: Any) -> None:
     """Fetch and pack a data set, and say where it is."""
-    from ps_cluster.cluster.start import resolve_data
+    from ps_cluster.cluster.local_run import resolve_data
 
     wanted = layered_config(None, (), options).data
     dataset = resolve_data(wanted.dataset, wanted.data_dir, notify=print_line)

@@ -25,7 +25,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
     """Score each new checkpoint until training has ended."""
     if once and wait_seconds is not None:
         raise UserError("--wait-seconds: --once waits for nothing: leave one of them out")
-    from ps_cluster.cluster import environment
+    from ps_cluster.processes import environment
 
     os.environ.update(environment.for_tensorflow(os.environ))
     from ps_cluster.evaluation import evaluator

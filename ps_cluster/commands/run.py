@@ -39,8 +39,8 @@ def run(
     **options: Any,
 ) -> int:
     """Train on a cluster of processes on this machine."""
-    from ps_cluster.cluster import start
-    from ps_cluster.cluster.usage import age_seconds
+    from ps_cluster.cluster import local_run
+    from ps_cluster.processes.usage import age_seconds
     from ps_cluster.reporting.progress import make_view
 
     began = time.monotonic() - age_seconds(os.getpid())
@@ -48,24 +48,24 @@ def run(
         allowed = ("resume", "profile", "training__epochs", "training__steps")
         refuse_others(context, *allowed, because="--resume goes on with")
         more = overrides((), options)
-        root, code = resume, start.resume_run(resume, more, view=make_view(), began=began)
+        root, code = resume, local_run.resume_run(resume, more, view=make_view(), began=began)
     else:
         config = layered_config(file, assignments, options)
-        root = run_dir or start.new_root(config)
-        code = start.start_run(config, root, view=make_view(), began=began)
+        root = run_dir or local_run.new_root(config)
+        code = local_run.start_run(config, root, view=make_view(), began=began)
     if profile and code == 0:
         _print_profile(root)
     return code
 
 
 def _print_profile(root: Path) -> None:
-    from ps_cluster.cluster import start
+    from ps_cluster.cluster import local_run
     from ps_cluster.files import locks
     from ps_cluster.reporting import trace
     from ps_cluster.reporting.terminal import make_console
-    from ps_cluster.run_dir import RunDir
+    from ps_cluster.run.run_dir import RunDir
 
     run_dir = RunDir(root.resolve())
-    with locks.sole_use(root, start.WHAT, notify=lambda line: None):  # the run already printed this notice
+    with locks.sole_use(root, local_run.WHAT, notify=lambda line: None):  # the run already printed this notice
         trace.write_trace(run_dir)
     trace.print_shares(run_dir, make_console())

@@ -43,9 +43,9 @@ from ps_cluster.simulation.costs import known_costs
 @click.pass_context
 def simulate(context: click.Context, /, **settings: Any) -> None:
     """Predict throughput and staleness of clusters that are not there, to plan one."""
-    from ps_cluster.simulation import start
+    from ps_cluster.simulation import simulation_run
 
     if settings["check_run"]:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
         refuse_others(context, *kept, because="--check predicts")
-    start.run_simulation(start.Settings(**settings), make_console())
+    simulation_run.run_simulation(simulation_run.Settings(**settings), make_console())

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 from ps_cluster.comparison.differences import in_settings, in_surroundings
 from ps_cluster.comparison.groups import Group
-from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.run_records import Record
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from ps_cluster.cluster.pinning import keeps_to_cores
 from ps_cluster.comparison.groups import flat_settings
-from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.run_records import Record
 from ps_cluster.config.uses import uses
 
 FIELDS = ("dataset", "dataset_kind", "model", "precision")

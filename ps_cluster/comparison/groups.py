@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ps_cluster.catalogue.modes.sync import SYNC
-from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import Sample
 from ps_cluster.config import RunConfig
 from ps_cluster.config.trees import flat

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from ps_cluster.comparison.groups import Group, flat_settings
-from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.run_records import Record
 from ps_cluster.config import build_config
 from ps_cluster.config.recipes import BELONG_TOGETHER
 from ps_cluster.installation import PROGRAM

@@ -9,7 +9,7 @@ import math
 from collections.abc import Callable
 
 from ps_cluster.comparison.groups import NO_STRAGGLER, Group
-from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import Difference, log_ratio
 
 NO_DIFFERENCE = "no difference shown"

@@ -14,9 +14,9 @@ from matplotlib.figure import Figure
 from ps_cluster.comparison.groups import Group, View, arms
 from ps_cluster.comparison.histograms import SEEN, histograms
 from ps_cluster.comparison.phrases import straggler_words
-from ps_cluster.comparison.records import Record, Score
+from ps_cluster.comparison.run_records import Record, Score
 from ps_cluster.comparison.style import Look, diverged_marks, grid, legend_outside, looks, plot_style
-from ps_cluster.comparison.throughput import straggler_factors, throughput
+from ps_cluster.comparison.throughput_plot import straggler_factors, throughput
 from ps_cluster.comparison.timeline import timelines
 
 DPI = 150

@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from ps_cluster.comparison.groups import Group
-from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.run_records import Record
 from ps_cluster.config import RunConfig, build_config, rates_found
 from ps_cluster.files.yaml_files import read_yaml
 

@@ -14,7 +14,7 @@ from rich.table import Table
 
 from ps_cluster.comparison.groups import Group
 from ps_cluster.comparison.phrases import percent
-from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import Estimate, estimate
 from ps_cluster.reporting.closing_table import number
 

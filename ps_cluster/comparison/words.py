@@ -18,7 +18,7 @@ from ps_cluster.comparison.phrases import (
     speed,
     straggler_words,
 )
-from ps_cluster.comparison.records import Record
+from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import difference, estimate
 
 _FEW = 12  # sentences of detail up to which they are shown unfolded

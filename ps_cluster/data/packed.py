@@ -17,7 +17,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.rows.dataset import DatasetPointer, Manifest
+from ps_cluster.run.rows.dataset import DatasetPointer, Manifest
 
 MANIFEST = "dataset.json"
 TRAIN_IMAGES = "train_images.u8"  # raw uint8 [N, 32, 32, 3], C order

@@ -11,14 +11,14 @@ from pathlib import Path
 from ps_cluster.clock import AwakeClock
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.place import Place
-from ps_cluster.evaluation.records import Records
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.files import locks
 from ps_cluster.reporting.summary import refresh_evaluation
-from ps_cluster.reporting.tensorboard import EvaluationWriter
-from ps_cluster.rows.scores import EndedMark, EvaluationRow
-from ps_cluster.training import checkpoints
-from ps_cluster.training.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
+from ps_cluster.run import checkpoints
+from ps_cluster.run.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
+from ps_cluster.run.evaluation_records import Records
+from ps_cluster.run.rows.scores import EndedMark, EvaluationRow
+from ps_cluster.training.tensorboard import EvaluationWriter
 
 POLL_S = 0.5
 NICE = 10

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.cluster.quiet_import import without_first_lines
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.training.checkpoints import Checkpoint
+from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.run.checkpoints import Checkpoint
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
 

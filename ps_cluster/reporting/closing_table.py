@@ -13,8 +13,8 @@ from rich.text import Text
 
 from ps_cluster.catalogue.task_types import CHIEF
 from ps_cluster.installation import PROGRAM
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
+from ps_cluster.run.run_dir import RunDir
 
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24

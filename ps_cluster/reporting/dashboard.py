@@ -15,9 +15,9 @@ from rich.text import Text
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.evaluation.records import merit
-from ps_cluster.rows.scores import EvaluationRow
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.evaluation_records import merit
+from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.run_dir import RunDir
 
 SYNTHETIC = "SYNTHETIC DATA: generated images, not CIFAR-10. No number of this run says anything about CIFAR-10."
 _STATE_COLOURS = {"running": "green", "starting": "cyan", "restarting": "yellow", "ended": "dim", "failed": "bold red"}

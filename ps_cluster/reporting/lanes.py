@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from ps_cluster.training.ledger import NOBODY
-from ps_cluster.training.phases import GAPS, PHASES, gap_times, phase_times
+from ps_cluster.run.ledger import NOBODY
+from ps_cluster.run.phases import GAPS, PHASES, gap_times, phase_times
 
 ABOUT_STEP = ("step", "version", "staleness", "pid")
 

@@ -18,8 +18,8 @@ from ps_cluster.files.plain_text import printable
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import Row, RunState
 from ps_cluster.reporting.terminal import Output, SafeConsole
-from ps_cluster.rows.scores import EvaluationRow
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.run_dir import RunDir
 
 LINE_EVERY_S = 5.0
 REDRAWS_PER_SECOND = 3

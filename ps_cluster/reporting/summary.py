@@ -10,18 +10,18 @@ from typing import Any, TypeVar
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import KINDS
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.records import merit
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
-from ps_cluster.rows.base import Row
-from ps_cluster.rows.cluster import ClusterFile, TaskRow
-from ps_cluster.rows.progress import ProgressRow, WorkerRow
-from ps_cluster.rows.scores import EvaluationRow, Score
-from ps_cluster.rows.summary import Evaluation, ProcessWork, ServerSummary, Summary, WorkerSummary
-from ps_cluster.rows.training import Server, TrainingResult, Updates
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.evaluation_records import merit
+from ps_cluster.run.rows.base import Row
+from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
+from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
+from ps_cluster.run.rows.scores import EvaluationRow, Score
+from ps_cluster.run.rows.summary import Evaluation, ProcessWork, ServerSummary, Summary, WorkerSummary
+from ps_cluster.run.rows.training import Server, TrainingResult, Updates
+from ps_cluster.run.run_dir import RunDir
 
 __all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
 
@@ -67,9 +67,9 @@ def write_summary(
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
       silences: worker processes that were ended because they did nothing (cluster/silence.py).
-      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (cluster/usage.py).
-      machine: the machine of this start of the launcher (cluster/machine.py).
-      network: "private", and "notice": the message if it is not private (cluster/isolation.py).
+      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (processes/usage.py).
+      machine: the machine of this start of the launcher (processes/machine.py).
+      network: "private", and "notice": the message if it is not private (processes/isolation.py).
       notify: gets one line for each damaged file; the summary is written without it.
     """
     config = load_config(run_dir.config)

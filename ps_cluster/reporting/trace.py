@@ -17,9 +17,9 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting.lanes import Lane, lanes
 from ps_cluster.reporting.xplane import xspace
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training.phases import GAPS, PHASES, phase_shares
-from ps_cluster.training.tables import APPLY_ROW, read_csv
+from ps_cluster.run.phases import GAPS, PHASES, phase_shares
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.tables import APPLY_ROW, read_csv
 
 
 def write_trace(run_dir: RunDir) -> None:

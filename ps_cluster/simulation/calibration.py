@@ -8,16 +8,16 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.catalogue.modes.async_ import ASYNC
-from ps_cluster.cluster.machine import processor_of
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.summary import Summary
-from ps_cluster.run_dir import RunDir
+from ps_cluster.processes.machine import processor_of
+from ps_cluster.run import phases, tables
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.summary import Summary
+from ps_cluster.run.run_dir import RunDir
 from ps_cluster.simulation.costs import Costs, make_costs
-from ps_cluster.training import phases, tables
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs

@@ -14,7 +14,7 @@ from ps_cluster.catalogue.imports import find
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.session import LOCAL_DEVICE, Session
 from ps_cluster.training.slice import NO_END

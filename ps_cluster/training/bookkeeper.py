@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ps_cluster.run_dir import say
-from ps_cluster.training.journal import Journal, JournalNotWritten
+from ps_cluster.run.journal import Journal, JournalNotWritten
+from ps_cluster.run.run_dir import say
 from ps_cluster.training.parameter_store import Ledgers, ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 

@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
-from ps_cluster.training.ledger import rows_of
+from ps_cluster.run.ledger import rows_of
 from ps_cluster.training.slice import Slice, Start
 
 _BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice

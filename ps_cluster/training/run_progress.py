@@ -11,17 +11,17 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
-from ps_cluster.rows.checkpoint import ProgressState
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.training import Gradients, TrainingResult, Updates
-from ps_cluster.run_dir import LIFE
-from ps_cluster.training import step_set
-from ps_cluster.training.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, rows_of
+from ps_cluster.run import step_set
+from ps_cluster.run.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, rows_of
+from ps_cluster.run.rows.checkpoint import ProgressState
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.training import Gradients, TrainingResult, Updates
+from ps_cluster.run.run_dir import LIFE
+from ps_cluster.run.step_set import StepSet
+from ps_cluster.run.training_clock import TrainingClock
 from ps_cluster.training.open_dispatches import OpenDispatches
 from ps_cluster.training.parameter_store import Ledgers
-from ps_cluster.training.step_set import StepSet
 from ps_cluster.training.tally import Tally
-from ps_cluster.training.training_clock import TrainingClock
 
 RATE_WINDOW_S = 10.0
 SUMMED = ("loss", "learning_rate", "staleness", "correct", "examples")

@@ -9,12 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ps_cluster.config import RunConfig
-from ps_cluster.rows.checkpoint import Meta
-from ps_cluster.run_dir import RunDir, say
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
+from ps_cluster.run.journal import JournalNotWritten
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.run.run_dir import RunDir, say
 from ps_cluster.training.bookkeeper import Bookkeeper
-from ps_cluster.training.journal import JournalNotWritten
-from ps_cluster.training.ledger import COUNTS
 from ps_cluster.training.run_progress import RunProgress
 
 SNAPSHOTS_KEPT = 2

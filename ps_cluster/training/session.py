@@ -17,21 +17,21 @@ from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.writing import write_json
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
-from ps_cluster.reporting.tensorboard import TrainingWriter
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.training import Proof, Server, TrainingResult
-from ps_cluster.run_dir import LIFE, RunDir, say
-from ps_cluster.training import checkpoints, tables
-from ps_cluster.training.audit import Rounds, audit
+from ps_cluster.run import checkpoints, tables
+from ps_cluster.run.audit import Rounds, audit
+from ps_cluster.run.journal import Journal, JournalDamaged
+from ps_cluster.run.resume import check_journals, newest_checkpoint
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.training import Proof, Server, TrainingResult
+from ps_cluster.run.run_dir import LIFE, RunDir, say
+from ps_cluster.run.training_clock import Times
 from ps_cluster.training.bookkeeper import Bookkeeper
-from ps_cluster.training.journal import Journal, JournalDamaged
 from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.resume import check_journals, newest_checkpoint
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
 from ps_cluster.training.slice import Start
 from ps_cluster.training.step import TrainStep
-from ps_cluster.training.training_clock import Times
+from ps_cluster.training.tensorboard import TrainingWriter
 from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"

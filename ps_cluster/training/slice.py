@@ -21,8 +21,8 @@ import tensorflow as tf
 from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config import RunConfig
+from ps_cluster.run.ledger import WORKER_COLUMNS
 from ps_cluster.training.history import History
-from ps_cluster.training.ledger import WORKER_COLUMNS
 from ps_cluster.training.lookahead import Lookahead
 from ps_cluster.training.slice_ledger import SliceLedger
 from ps_cluster.training.update_rules import make_rule

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.training.ledger import COLUMNS
+from ps_cluster.run.ledger import COLUMNS
 
 
 class SliceLedger:

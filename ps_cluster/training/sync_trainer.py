@@ -17,11 +17,11 @@ from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
 from tensorflow.python.distribute import multi_worker_util
 from tensorflow.python.eager import context
 
-from ps_cluster.cluster.lifeline import LAUNCHER_PID
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training.ledger import NOBODY
+from ps_cluster.processes.lifeline import LAUNCHER_PID
+from ps_cluster.run.ledger import NOBODY
+from ps_cluster.run.run_dir import RunDir
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.session import Session
 from ps_cluster.training.step import StepResult

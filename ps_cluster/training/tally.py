@@ -6,9 +6,9 @@ from collections import Counter
 
 import numpy as np
 
-from ps_cluster.rows.checkpoint import TallyState
-from ps_cluster.rows.progress import WorkerRow
-from ps_cluster.rows.training import Staleness
+from ps_cluster.run.rows.checkpoint import TallyState
+from ps_cluster.run.rows.progress import WorkerRow
+from ps_cluster.run.rows.training import Staleness
 
 
 class Tally:

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.run_dir import IDENTITY
-from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.run.ledger import WORKER_COLUMNS
+from ps_cluster.run.run_dir import IDENTITY
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.pause import Pause
 from ps_cluster.training.slice import DROPPED, Turn

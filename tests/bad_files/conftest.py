@@ -4,7 +4,7 @@ import shutil
 
 import pytest
 
-from ps_cluster.cluster import start
+from ps_cluster.cluster import local_run
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.scorer import Score
 from tests.bad_files.run_files import (
@@ -28,7 +28,7 @@ def place(tmp_path, sound, monkeypatch):
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(sound / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(start, "run_local", lambda *_, **__: 0)
+    monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 0)
     monkeypatch.setattr(evaluator, "Scorer", NoScorer)
     monkeypatch.setattr(evaluator, "EvaluationWriter", NoWriter)
     yield tmp_path

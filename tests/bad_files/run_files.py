@@ -12,8 +12,8 @@ import numpy as np
 
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
-from ps_cluster.training.journal import Journal
-from ps_cluster.training.ledger import COLUMNS, COUNTS, ROW
+from ps_cluster.run.journal import Journal
+from ps_cluster.run.ledger import COLUMNS, COUNTS, ROW
 
 STEPS, TOTAL = 60, 64
 STEP_NAME = f"checkpoints/step-{STEPS:09}.npz"

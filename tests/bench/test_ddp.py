@@ -10,7 +10,7 @@ import pytest
 
 from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 
 torch = pytest.importorskip(
     "torch", reason="no PyTorch here: it takes an environment of benchmarks/requirements-ddp.txt"

@@ -7,7 +7,7 @@ from ps_cluster.comparison.plan import planned_runs
 from ps_cluster.config.recipes import read_modes
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 
 ASYNC, SYNC = ("async", 3, 128), ("sync", 3, 128)
 POINTS = [

@@ -5,11 +5,11 @@ import pytest
 
 from benchmarks import timed_run
 from benchmarks.timed_run import Look, TimedView, figures
-from ps_cluster.cluster.stop_requests import StopRequests
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training.ledger import ROW
+from ps_cluster.processes.stop_requests import StopRequests
+from ps_cluster.run.ledger import ROW
+from ps_cluster.run.run_dir import RunDir
 
 CONFIG = build_config(None, {"cluster.workers": 2, "model.precision": "bfloat16"})
 SUMMARY = {

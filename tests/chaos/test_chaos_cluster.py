@@ -11,11 +11,11 @@ import pytest
 
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.task_types import ON_DEATH
+from ps_cluster.chaos.chaos_run import run_chaos
+from ps_cluster.chaos.disturbance import Bounds
 from ps_cluster.chaos.faults import make_fault
 from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.runner import Bounds
 from ps_cluster.chaos.settings import Settings
-from ps_cluster.chaos.start import run_chaos
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, start, wait_for_training
 

@@ -15,7 +15,7 @@ from ps_cluster.chaos.kind import NotAllowed
 from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.kinds.limits import FIVE_PERCENT, NO_MEMORY
 from ps_cluster.chaos.limited_group import limited
-from ps_cluster.cluster.isolation import NAMESPACE_ARGV, network_for
+from ps_cluster.processes.isolation import NAMESPACE_ARGV, network_for
 from tests.helpers.namespaces import as_ourselves, skip_unless_allowed
 
 BUSY = "while True: pass"

@@ -4,8 +4,8 @@ import io
 import pytest
 from rich.console import Console
 
-from ps_cluster.chaos.report import by_kind, make_report, print_report
-from ps_cluster.chaos.runner import Injected
+from ps_cluster.chaos.chaos_report import by_kind, make_report, print_report
+from ps_cluster.chaos.disturbance import Injected
 from ps_cluster.chaos.verdict import complaints, tolerance
 
 GOOD = {

@@ -17,16 +17,16 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.cluster import launcher
-from ps_cluster.cluster.isolation import network_for
 from ps_cluster.cluster.launcher import run_local
+from ps_cluster.cluster.local_run import resume_run, start_run
 from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.start import resume_run, start_run
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
+from ps_cluster.processes.isolation import network_for
 from ps_cluster.reporting import summary
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 from tests.helpers import processes, scripted_task
 
 PROJECT = Path(__file__).parents[2]
@@ -476,7 +476,7 @@ from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.locks import sole_use
 from ps_cluster.reporting.progress import make_view
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 root = Path(sys.argv[1])
 with sole_use(root, "run directory", print):
     sys.exit(run_local(

@@ -6,11 +6,12 @@ import time
 
 import pytest
 
+from ps_cluster.catalogue.task_types import Task
 from ps_cluster.cluster.narrator import Narrator, answers
-from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.files.json_rows import append_row
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.run_dir import RunDir
 
 TOPOLOGY = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]})
 

@@ -3,11 +3,10 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.task_types import ON_DEATH
+from ps_cluster.catalogue.task_types import ON_DEATH, Task
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
-from ps_cluster.cluster.supervisor import TaskExit
-from ps_cluster.cluster.topology import Task
+from ps_cluster.processes.supervisor import TaskExit
 
 
 class Clock:

@@ -8,7 +8,7 @@ import pytest
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.silence import Silence
 from ps_cluster.config import build_config
-from ps_cluster.rows.progress import ProgressRow, WorkerRow
+from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
 
 ROW_S = 0.5
 

@@ -13,12 +13,13 @@ import numpy as np
 import pytest
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.cluster.lifeline import die_with_parent
-from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
-from ps_cluster.run_dir import RunDir
+from ps_cluster.processes.lifeline import die_with_parent
+from ps_cluster.run.run_dir import RunDir
 from tests.helpers import processes
 
 PROJECT = Path(__file__).parents[2]
@@ -28,9 +29,9 @@ FRAMED = """
 import os, signal, sys, threading, time
 from pathlib import Path
 from ps_cluster.cluster import task
-from ps_cluster.cluster.topology import Task
+from ps_cluster.catalogue.task_types import Task
 from ps_cluster.errors import UserError
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 def body():
 {body}
 task.leave(task.carry_out(body, RunDir(Path(sys.argv[1])), Task("chief", 0)))
@@ -163,7 +164,8 @@ def _start(run_dir: RunDir, topology: ClusterTopology, task: Task) -> subprocess
 DISPATCHED = """
 import json, os, signal, struct, sys, types
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.catalogue.task_types import Task
 from ps_cluster.config import build_config
 from ps_cluster.data.packed import PackedDataset
 def stand_in(module, function):

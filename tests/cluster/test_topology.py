@@ -4,7 +4,8 @@ import json
 import pytest
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.cluster.topology import ClusterTopology, Task, from_tf_config
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
 from ps_cluster.errors import UserError
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}

@@ -7,16 +7,17 @@ from collections import Counter
 import pytest
 
 from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.task_types import Task
 from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.stop_requests import StopRequests
-from ps_cluster.cluster.supervisor import TaskExit
-from ps_cluster.cluster.topology import ClusterTopology, Task
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import build_config
 from ps_cluster.files.json_rows import append_row
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.run_dir import RunDir
+from ps_cluster.processes.stop_requests import StopRequests
+from ps_cluster.processes.supervisor import TaskExit
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.run_dir import RunDir
 
 CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
 

@@ -5,14 +5,14 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ps_cluster.comparison import runner
+from ps_cluster.comparison import train_all
 from ps_cluster.comparison.differences import FIELDS, in_settings
 from ps_cluster.comparison.plan import planned_runs, read_comparison, training_order
 from ps_cluster.config import recipes
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
+from ps_cluster.run.run_dir import RunDir
 
 PER_UPDATE = {"batches": ["same_per_update"]}
 SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.steps": 10}
@@ -129,46 +129,46 @@ def trained(monkeypatch):
         checkpoints.mark_ended(run_dir.checkpoints, last_step=9, outcome="completed")
         return 0
 
-    monkeypatch.setattr(runner, "start_run", start_run)
+    monkeypatch.setattr(train_all, "start_run", start_run)
     return trained
 
 
 def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path, trained):
     comparison = read_comparison(None, PER_UPDATE | {"arms": arms("async", "single"), "seeds": 2}, SMALL)
     output = tmp_path / "out"
-    roots, code = runner.train_all(comparison, output)
+    roots, code = train_all.train_all(comparison, output)
     order = [run.name for run in training_order(planned_runs(comparison))]
     assert code == 0 and trained.names == order and sorted(order) == sorted(root.name for root in roots)
-    assert yaml.safe_load((output / runner.PLAN).read_text())["trained_in_this_order"] == order and len(roots) == 4
+    assert yaml.safe_load((output / train_all.PLAN).read_text())["trained_in_this_order"] == order and len(roots) == 4
     summary = RunDir(roots[2]).summary
     summary.write_text(json.dumps({"outcome": "stopped"}))
     (roots[2] / "left over").touch()
     trained.names.clear()
-    assert runner.train_all(comparison, output) == (roots, 0)
+    assert train_all.train_all(comparison, output) == (roots, 0)
     assert trained.names == [roots[2].name] and not (roots[2] / "left over").exists()
 
 
 def test_a_comparison_of_before_rates_were_written_down_goes_on(tmp_path, trained):
     comparison = read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL)
-    roots, _ = runner.train_all(comparison, tmp_path / "out")
-    plan = tmp_path / "out" / runner.PLAN
+    roots, _ = train_all.train_all(comparison, tmp_path / "out")
+    plan = tmp_path / "out" / train_all.PLAN
     written = plan.read_text()
-    plan.write_text(written[: written.index(runner.SCALED)])
+    plan.write_text(written[: written.index(train_all.SCALED)])
     trained.names.clear()
-    assert runner.train_all(comparison, tmp_path / "out") == (roots, 0) and not trained.names
-    assert plan.read_text() == written and roots[0].name in yaml.safe_load(written)[runner.SCALED]
+    assert train_all.train_all(comparison, tmp_path / "out") == (roots, 0) and not trained.names
+    assert plan.read_text() == written and roots[0].name in yaml.safe_load(written)[train_all.SCALED]
 
 
 def test_an_interrupted_run_stops_the_comparison(tmp_path, trained):
     trained.outcome = "stopped"
-    _, code = runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
-    assert code == runner.INTERRUPTED and len(trained.names) == 1
+    _, code = train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    assert code == train_all.INTERRUPTED and len(trained.names) == 1
 
 
 def test_a_run_that_was_interrupted_while_it_was_scored_is_not_taken_for_finished(tmp_path, trained):
     trained.scored = 6
-    _, code = runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
-    assert code == runner.INTERRUPTED
+    _, code = train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    assert code == train_all.INTERRUPTED
 
 
 def test_when_checkpoints_are_written_is_the_comparisons_own(tmp_path):
@@ -183,9 +183,9 @@ def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference(tmp_path):
 
 
 def test_another_comparison_is_not_mixed_in(tmp_path, trained):
-    runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
+    train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
     with pytest.raises(UserError, match="holds another comparison"):
-        runner.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
+        train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 2}, SMALL), tmp_path / "out")
 
 
 def test_all_modes_are_scored_after_the_same_images_and_only_when_training_has_ended():

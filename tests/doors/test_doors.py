@@ -17,7 +17,7 @@ from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.comparison.plan import planned_runs, read_comparison
 from ps_cluster.config import build_config, load_config
 from ps_cluster.errors import UserError
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, start_run, summary_of
 

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ps_cluster.training import checkpoints, phases, tables
+from ps_cluster.run import checkpoints, phases, tables
 from tests.helpers.processes import assert_none_left, of_run, wait_until
 from tests.helpers.real_cluster import SMALL, finish, start, tasks, unhurried, wait_for_training
 

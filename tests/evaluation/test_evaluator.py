@@ -19,16 +19,16 @@ from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import write_packed
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.evaluation import evaluator, records
+from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.evaluator import evaluate
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.rows.checkpoint import Meta
-from ps_cluster.rows.scores import EvaluationRow
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
-from ps_cluster.training.checkpoints import Checkpoint
+from ps_cluster.run import checkpoints, evaluation_records
+from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.run_dir import RunDir
 from tests.helpers.users import SOMEBODY
 
 CLASSES = tuple(f"class {letter}" for letter in "abcdefghij")
@@ -359,7 +359,7 @@ def test_evaluator_prints_and_does_not_write_through_a_link_of_another_user(run_
 def test_evaluator_in_the_run_of_another_user_prints_and_does_not_record(run_dir, network, monkeypatch):
     save(run_dir, 10, always(3, network))
     lines = []
-    monkeypatch.setattr(records.ownership, "is_foreign", lambda path: path == run_dir.root)
+    monkeypatch.setattr(evaluation_records.ownership, "is_foreign", lambda path: path == run_dir.root)
     assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [10]
     assert "it belongs to another user): this one only prints" in lines[1]
     assert not run_dir.evaluation.exists() and not run_dir.best.exists()

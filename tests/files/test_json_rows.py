@@ -6,7 +6,7 @@ import pytest
 
 from ps_cluster.files import json_rows
 from ps_cluster.files.json_rows import RowTail, append_row, last_row, read_rows
-from ps_cluster.rows.base import Count, Row
+from ps_cluster.run.rows.base import Count, Row
 
 
 class Numbered(Row):

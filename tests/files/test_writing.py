@@ -142,8 +142,8 @@ def test_a_writer_whose_file_was_cleared_away_before_it_was_locked_makes_another
 OWN_WAYS = {
     "bench/throughput.py": "in a folder of a random name that it has just made",
     "files/writing.py": "the opener",
-    "cluster/namespace.py": "/proc alone, and nothing of ours is imported there",
-    "training/checkpoints.py": "a member of a zip that the opener made",
+    "processes/namespace.py": "/proc alone, and nothing of ours is imported there",
+    "run/checkpoints.py": "a member of a zip that the opener made",
     "data/packed.py": "in a folder of a random name that it has just made",
     "chaos/kinds/clock.py": "in a folder that it has just made",
     "chaos/limited_group.py": "a control group",
@@ -152,7 +152,7 @@ OWN_WAYS = {
 
 def test_every_module_writes_with_the_one_opener():
     found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if any(map(writes, calls_in(path)))}
-    assert found <= OWN_WAYS.keys() and "cluster/namespace.py" in found
+    assert found <= OWN_WAYS.keys() and "processes/namespace.py" in found
 
 
 def calls_in(path):

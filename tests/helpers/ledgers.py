@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.rows.base import MOST_INDEX
-from ps_cluster.training.journal import Journal
-from ps_cluster.training.ledger import ROW, WHOLE
+from ps_cluster.run.journal import Journal
+from ps_cluster.run.ledger import ROW, WHOLE
+from ps_cluster.run.rows.base import MOST_INDEX
 
 
 def rows_of(steps, **columns) -> np.ndarray:

@@ -10,10 +10,10 @@ from pathlib import Path
 
 from ps_cluster.cluster import task
 from ps_cluster.cluster.launcher import run_local
-from ps_cluster.cluster.start import complete_config, resolve_data
+from ps_cluster.cluster.local_run import complete_config, resolve_data
 from ps_cluster.config import build_config
 from ps_cluster.reporting.progress import make_view
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 
 STEPS = 120
 SETTINGS = {

@@ -4,7 +4,7 @@ import threading
 
 import tensorflow as tf
 
-from ps_cluster.training.ledger import WORKER_COLUMNS
+from ps_cluster.run.ledger import WORKER_COLUMNS
 from ps_cluster.training.slice import DROPPED, Turn
 from ps_cluster.training.waiting import after, sleep
 from tests.helpers.stores import row

@@ -17,8 +17,8 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import RunState
 from ps_cluster.reporting.progress import LiveView, PlainView, make_view
-from ps_cluster.rows.scores import EvaluationRow
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.run_dir import RunDir
 
 CLASSES = tuple("abcdefghij")
 REAL = PackedDataset("cifar10", "real", Path("/data"), 50_000, 10_000, CLASSES)

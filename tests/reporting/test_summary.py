@@ -11,10 +11,10 @@ from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.reporting.closing_table import histogram_bars
 from ps_cluster.reporting.summary import print_closing_table, refresh_evaluation, write_summary
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.rows.scores import EvaluationRow
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
+from ps_cluster.run import checkpoints
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.run_dir import RunDir
 
 RESULT = {
     "completed": True,

@@ -8,11 +8,11 @@ from rich.console import Console
 
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace, xplane
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import tables
-from ps_cluster.training.audit import Rounds
-from ps_cluster.training.ledger import NOBODY
-from ps_cluster.training.phases import GAPS, PHASE_COLUMNS
+from ps_cluster.run import tables
+from ps_cluster.run.audit import Rounds
+from ps_cluster.run.ledger import NOBODY
+from ps_cluster.run.phases import GAPS, PHASE_COLUMNS
+from ps_cluster.run.run_dir import RunDir
 from tests.helpers.ledgers import rows_of, write_journal
 
 
@@ -136,7 +136,7 @@ def test_a_trace_is_written_without_tensorflow(run_dir):
     program = f"""
 import sys, pathlib
 from ps_cluster.reporting import trace
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir
 trace.write_trace(RunDir(pathlib.Path({str(run_dir.root)!r})))
 sys.exit("tensorflow" in sys.modules)
 """

@@ -7,11 +7,11 @@ import numpy as np
 from ps_cluster.config import build_config
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import tables
-from ps_cluster.training.audit import Rounds
-from ps_cluster.training.phases import PHASE_COLUMNS
+from ps_cluster.run import tables
+from ps_cluster.run.audit import Rounds
+from ps_cluster.run.phases import PHASE_COLUMNS
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.run_dir import RunDir
 from tests.helpers.ledgers import rows_of, write_journal
 
 PULL_S, COMPUTE_S, PUSH_S, GAP_S, DISPATCH_GAP_S = 0.003, 0.010, 0.001, 0.002, 0.004

@@ -4,8 +4,8 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_rows import append_row
-from ps_cluster.rows.progress import ProgressRow
-from ps_cluster.run_dir import RunDir
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.run_dir import RunDir
 from ps_cluster.simulation import calibration
 from ps_cluster.simulation.check import check
 from ps_cluster.simulation.prediction import simulate

@@ -6,14 +6,14 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed
-from ps_cluster.rows.checkpoint import ProgressState
-from ps_cluster.rows.progress import ProgressRow, WorkerRow
-from ps_cluster.rows.training import Gradients, Updates
-from ps_cluster.run_dir import LIFE
-from ps_cluster.training.ledger import COUNTS
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.rows.checkpoint import ProgressState
+from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
+from ps_cluster.run.rows.training import Gradients, Updates
+from ps_cluster.run.run_dir import LIFE
+from ps_cluster.run.training_clock import Times, TrainingClock
 from ps_cluster.training.parameter_store import Ledgers
 from ps_cluster.training.run_progress import RATE_WINDOW_S, RunProgress
-from ps_cluster.training.training_clock import Times, TrainingClock
 from tests.helpers.ledgers import rows_of
 
 WALL = 1_000_000.0

@@ -2,13 +2,13 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.run_dir import RunDir
-from ps_cluster.training import checkpoints
-from ps_cluster.training.journal import JournalNotWritten
-from ps_cluster.training.ledger import COUNTS
+from ps_cluster.run import checkpoints
+from ps_cluster.run.journal import JournalNotWritten
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.training_clock import Times, TrainingClock
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import SNAPSHOTS_KEPT, Saver
-from ps_cluster.training.training_clock import Times, TrainingClock
 
 
 class FakeBooks:

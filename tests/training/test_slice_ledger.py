@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training.ledger import COLUMNS, rows_of
+from ps_cluster.run.ledger import COLUMNS, rows_of
 from ps_cluster.training.slice_ledger import SliceLedger
 from ps_cluster.training.waiting import after
 from tests.helpers import ledgers

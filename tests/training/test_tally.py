@@ -5,9 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from ps_cluster.rows.checkpoint import TallyState
-from ps_cluster.rows.progress import WorkerRow
-from ps_cluster.rows.training import Staleness
+from ps_cluster.run.rows.checkpoint import TallyState
+from ps_cluster.run.rows.progress import WorkerRow
+from ps_cluster.run.rows.training import Staleness
 from ps_cluster.training.tally import Tally
 from tests.helpers.ledgers import rows_of
 

@@ -10,7 +10,7 @@ from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.chaos.kind import Injection, Scene
 from ps_cluster.chaos.kinds.deaths import Death
 from ps_cluster.chaos.signs import FileGone, signs_after_deaths
-from ps_cluster.cluster.fork_server import STOP_VARIABLE
+from ps_cluster.processes.fork_server import STOP_VARIABLE
 
 
 class ForkServerStopped(Death):

@@ -6,12 +6,11 @@ import random
 import signal
 from collections.abc import Sequence
 
-from ps_cluster.catalogue.task_types import TRAINING_TYPES, WORKER
+from ps_cluster.catalogue.task_types import TRAINING_TYPES, WORKER, Task
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, Run, Scene
 from ps_cluster.chaos.kinds.deaths import Death
 from ps_cluster.chaos.limited_group import Limit, limited, why_not
 from ps_cluster.chaos.signs import TrainingGoesOn, WorkerGoesOn, signs_after_deaths
-from ps_cluster.cluster.topology import Task
 
 KILLED_WITHIN_S = 30.0
 # Shorter than the launcher's limit for a silent worker: the worker is slow, not dead.

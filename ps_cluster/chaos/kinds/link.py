@@ -7,7 +7,7 @@ import shutil
 from ps_cluster.chaos.inside import NETWORK, inside
 from ps_cluster.chaos.kind import FaultKind, Injection, NotAllowed, Run, Scene
 from ps_cluster.chaos.signs import TrainingGoesOn
-from ps_cluster.cluster.isolation import NAMESPACE_ARGV
+from ps_cluster.processes.isolation import NAMESPACE_ARGV
 
 CUT_S = 3.0
 SLOW_S = 6.0

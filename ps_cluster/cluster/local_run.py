@@ -1,0 +1,167 @@
+"""Start or resume a run: make its directory, find its data, replace "auto" by values, then call the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.cluster.launcher import run_local
+from ps_cluster.config import RunConfig, load_config
+from ps_cluster.data import sources
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks, ownership
+from ps_cluster.files.json_files import read_json
+from ps_cluster.processes import isolation
+from ps_cluster.processes.machine import fastest_precision
+from ps_cluster.reporting.progress import ProgressView
+from ps_cluster.run import checkpoints
+from ps_cluster.run.resume import check_journals, newest_checkpoint
+from ps_cluster.run.rows.summary import Summary
+from ps_cluster.run.run_dir import RunDir
+
+Notify = Callable[[str], None]
+
+WHAT = "run directory"
+
+
+def new_root(config: RunConfig) -> Path:
+    """Return a folder under runs/ for a run without --run-dir."""
+    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.mode.name}-{config.model.name}"
+
+
+def start_run(
+    config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None, anew: bool = False
+) -> int:
+    """Run a new training in `root`. Returns the exit code; raises UserError for bad input.
+
+    Args:
+      began: as for `run_local`.
+      anew: remove what lies in `root` first.
+    """
+    config.check_fits_one_machine()
+    with locks.sole_use(root, WHAT, view.notice):
+        if anew:
+            locks.wait_for_sharers(RunDir(root.resolve()).alive, f"{WHAT} '{root}'")
+            _clear(root)
+        with _new_run_dir(root) as run_dir:
+            isolation.check(config.cluster.isolation, run_dir.root)
+            found = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
+            dataset = found.holding_out(config.evaluation.validation_examples)
+        return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view, began=began)
+
+
+def resume_run(
+    root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None
+) -> int:
+    """Resume the run in `root`. Returns the exit code; raises UserError where it can't be resumed.
+
+    Args:
+      more: another length of the whole run, `training.epochs` or `training.steps`; None: as it was.
+      began: as for `run_local`.
+    """
+    run_dir = RunDir.open(root)
+    with locks.sole_use(root, WHAT, view.notice):
+        return _resume(run_dir, root, more or {}, view=view, began=began)
+
+
+def _resume(run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None) -> int:
+    ownership.refuse_foreign(run_dir.config)
+    run_dir.make_folders()
+    before = load_config(run_dir.config)
+    config = before.with_values(more)
+    config.check_fits_one_machine()
+    isolation.check(config.cluster.isolation, run_dir.root)
+    locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
+    name, data_dir, cache = config.data.dataset, config.data.data_dir, sources.default_cache_dir()
+    found = sources.of_run(
+        run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
+    )
+    dataset = found.holding_out(config.evaluation.validation_examples)
+    updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
+    if updates != updates_before:
+        newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # refuses fewer than were done
+    if _is_complete(run_dir, config, dataset, view.notice):
+        view.notice(
+            f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
+            "--resume give it more"
+        )
+        return 0
+    # Check before config.yaml is overwritten and before anything is started.
+    check_journals(newest_checkpoint(config, run_dir, dataset.train_examples, view.notice), run_dir)
+    if updates != updates_before:
+        view.notice(
+            f"the whole run has {updates:,} updates now ({updates_before:,} before); "
+            "the learning rate goes on as in a run of that length"
+        )
+    return run_local(complete_config(config, dataset), run_dir, dataset, resume=True, view=view, began=began)
+
+
+def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
+    """Return whether training, scoring (where wanted) and summary are complete. Removes an unreadable summary."""
+    try:
+        ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
+    except FileNotFoundError:
+        return False
+    except UserError as error:
+        notify(f"to be written anew: {error}")
+        run_dir.summary.unlink(missing_ok=True)
+        return False
+    last_step = ended.last_step if ended else 0
+    trained = written.outcome == "completed" and last_step >= config.total_updates(dataset.train_examples)
+    return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
+
+
+def resolve_data(dataset: str, data_dir: Path | None, *, notify: Notify) -> PackedDataset:
+    """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
+    return sources.resolve(dataset, data_dir, sources.default_cache_dir(), notify=notify, progress=_every_tenth(notify))
+
+
+def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
+    """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory."""
+    precision, data_dir = config.model.precision, config.data.data_dir
+    return config.with_values(
+        {
+            "data.dataset": dataset.name,
+            "data.data_dir": str(data_dir.expanduser().resolve()) if data_dir else None,
+            "model.precision": fastest_precision() if precision == "auto" else precision,
+        }
+    )
+
+
+@contextlib.contextmanager
+def _new_run_dir(root: Path) -> Iterator[RunDir]:
+    """Yield a new run directory; remove its content again when the block fails."""
+    run_dir = RunDir.create(root)
+    try:
+        yield run_dir
+    except BaseException:
+        _clear(root)
+        raise
+
+
+def _clear(root: Path) -> None:
+    """Remove everything in a locked folder except its lock."""
+    for path in list(root.iterdir()):
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        elif path.name != locks.LOCK:
+            path.unlink()
+
+
+def _every_tenth(notify: Notify) -> Callable[[int, int | None], None]:
+    """Return a callback that reports a download at each further tenth."""
+    told = 0
+
+    def progress(done_bytes: int, total_bytes: int | None) -> None:
+        nonlocal told
+        tenths = 10 * done_bytes // total_bytes if total_bytes else 0
+        if tenths > told:
+            told = tenths
+            notify(f"downloaded {tenths * 10} % of {total_bytes / 1e6:.0f} MB")
+
+    return progress

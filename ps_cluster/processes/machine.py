@@ -1,0 +1,90 @@
+"""Describe what a run runs on: processor and its fastest dtype, memory, TensorFlow version, commit of this code."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import platform
+import subprocess
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from ps_cluster.processes.control_group import Allowance, allowance
+
+_BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
+UNKNOWN = "an unknown processor"
+_CPUINFO = Path("/proc/cpuinfo")
+_CODE = Path(__file__).resolve().parents[2]
+
+
+def fastest_precision(cpuinfo: Path = _CPUINFO) -> str:
+    """Return "bfloat16" where the processor has instructions for it, else "float32" (also where that is unknown)."""
+    return "bfloat16" if set(_BFLOAT16_FLAGS) & _flags(cpuinfo) else "float32"
+
+
+def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict[str, Any]:
+    """Return the machine's entry in summary.json; nothing in it names the machine or its user.
+
+    `cores` and `memory_gib` are what this process may use. `cpu_limit` (processor seconds per second) and
+    `memory_limit_gib` are the limits of its control group, None without a limit. `tensorflow` is None where it is not
+    installed. `commit` is None outside a git checkout, and ends in "-dirty" where a file differs from that commit.
+    """
+    flags, allowed = _flags(cpuinfo), allowed or allowance()
+    memory, limit = psutil.virtual_memory().total, allowed.memory_bytes
+    return {
+        "processor": _first(cpuinfo, "model name") or platform.machine(),
+        "cores": allowed.threads,
+        "cpu_limit": allowed.cpus,
+        "memory_gib": round(min(memory, limit or memory) / 2**30, 1),
+        "memory_limit_gib": round(limit / 2**30, 1) if limit else None,
+        **{flag: flag in flags for flag in _BFLOAT16_FLAGS},
+        "tensorflow": _tensorflow_version(),
+        "commit": commit_of(_CODE),
+    }
+
+
+def processor_of(machine: Mapping[str, Any] | None) -> str:
+    """Return the processor of a `describe` entry, with its bfloat16 instructions, which not all of its name have."""
+    if not machine or "processor" not in machine:
+        return UNKNOWN
+    flags = ", ".join(flag for flag in _BFLOAT16_FLAGS if machine.get(flag))
+    return f"{machine['processor']} ({flags})" if flags else machine["processor"]
+
+
+def commit_of(code: Path) -> str | None:
+    """Return the commit of a folder of code, e.g. "392b7299c0de" or "392b7299c0de-dirty"; None where git can't tell."""
+    if not (code / ".git").exists():  # else git would answer for a repository around the code
+        return None
+    command = ["git", "-C", str(code), "describe", "--always", "--dirty", "--abbrev=12", "--exclude", "*"]
+    without_locks = os.environ | {"GIT_OPTIONAL_LOCKS": "0"}
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, env=without_locks)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+def _flags(cpuinfo: Path) -> set[str]:
+    return set(_first(cpuinfo, "flags").split())
+
+
+def _first(cpuinfo: Path, name: str) -> str:
+    """Return the first value under `name` (that of the first core), or an empty string."""
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return ""
+    parts = (line.partition(":") for line in lines)
+    return next((value.strip() for key, _, value in parts if key.strip() == name), "")
+
+
+def _tensorflow_version() -> str | None:
+    """Return the version of the installed package, without importing it, which takes seconds."""
+    for package in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return None

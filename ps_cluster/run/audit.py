@@ -1,0 +1,147 @@
+"""The proof of a run: compare the journals on disk with the parameter servers' counters. No TensorFlow.
+
+Four numbers of a slice are counted in four places: its version, the kernels that changed its weights, the gradients it
+accepted, and the rows in its journal. The steps in the rows are compared with the updates that the chief handed out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.run import journal
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.step_set import StepSet
+
+MOST_PROBLEMS = 10
+Json = dict[str, Any]
+OnRows = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The number of step ids of an update, and of the gradients that it averages. Both are 1 except in rounds."""
+
+    steps_per_update: int
+    gradients_per_update: int
+
+
+class SliceAudit:
+    """Reads the rows of one slice, in order, and counts violations.
+
+    Attributes:
+      rows: rows read so far.
+      repeated: rows of a step that had a row already.
+      wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
+      wrong_round: the first row whose step is of another round: row, step; None: no such row.
+    """
+
+    def __init__(self, rounds: Rounds):
+        self._rounds = rounds
+        self._steps = StepSet()
+        self.rows = self.repeated = 0
+        self.wrong_version: tuple[int, int, int] | None = None
+        self.wrong_round: tuple[int, int] | None = None
+
+    @property
+    def distinct(self) -> int:
+        return self._steps.count
+
+    def read(self, rows: np.ndarray) -> None:
+        """Check the next rows, a structured array of ROW, in the order of acceptance."""
+        self._check_versions(rows["version"].astype(np.int64))
+        self._check_rounds(rows)
+        self.repeated += self._steps.add(rows["step"].astype(np.int64))
+        self.rows += len(rows)
+        if self._rounds.steps_per_update > 1:  # late steps of closed rounds get no rows
+            self._steps.close_below(self.rows // self._rounds.gradients_per_update * self._rounds.steps_per_update)
+
+    def _check_versions(self, versions: np.ndarray) -> None:
+        expected = (self.rows + np.arange(len(versions))) // self._rounds.gradients_per_update + 1
+        wrong = np.flatnonzero(versions != expected)
+        if len(wrong) and self.wrong_version is None:
+            first = int(wrong[0])
+            self.wrong_version = self.rows + first, int(versions[first]), int(expected[first])
+
+    def _check_rounds(self, rows: np.ndarray) -> None:
+        if self._rounds.steps_per_update == 1:
+            return
+        wrong = np.flatnonzero(rows["step"] // self._rounds.steps_per_update != rows["version"] - 1)
+        if len(wrong) and self.wrong_round is None:
+            self.wrong_round = self.rows + int(wrong[0]), int(rows["step"][wrong[0]])
+
+    def problems(self, counts: dict[str, int]) -> Iterator[str]:
+        """Yield each problem as a line. `counts`: COUNTS, by name."""
+        if self.repeated:
+            yield f"{self.repeated} rows of steps that had a row already"
+        if self.wrong_version:
+            yield "row {}: version {}, where {} belongs".format(*self.wrong_version)
+        if self.wrong_round:
+            yield "row {}: step {} is of another round".format(*self.wrong_round)
+        if counts["accepted"] != self.rows:
+            yield f"{counts['accepted']} gradients accepted, {self.rows} rows"
+        if counts["applied"] != counts["version"]:
+            yield f"the weights were changed {counts['applied']} times, the version is {counts['version']}"
+        if counts["version"] != (updates := self.rows // self._rounds.gradients_per_update):
+            yield f"version {counts['version']}, rows of {updates} updates"
+
+    def excess(self, counts: dict[str, int]) -> int:
+        """Return how many gradients were applied too often, by the counter that says the most."""
+        open_ones = self.rows % self._rounds.gradients_per_update
+        changes = max(counts["version"], counts["applied"]) * self._rounds.gradients_per_update + open_ones
+        return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
+
+
+def audit(
+    paths: Sequence[Path],
+    counts: np.ndarray,
+    rounds: Rounds,
+    scheduled: StepSet,
+    total: int | None,
+    on_rows: OnRows = lambda rows: None,
+) -> Json:
+    """Return the proof as {"holds": bool, "problems": [a line each], "slices": [dict each], "duplicated": gradients}.
+
+    A slice's dict has its counters, rows and distinct steps.
+
+    Args:
+      paths: the journals, one for each slice. counts: int64 [slices, len(COUNTS)], from the parameter servers.
+      scheduled: the updates that were handed out.
+      total: how many updates the run should have; None where it was stopped early.
+      on_rows: called now and then with the number of rows read since it was called last.
+    """
+    problems: list[str] = []
+    slices, audits = [], []
+    for index, path in enumerate(paths):
+        found, own = SliceAudit(rounds), dict(zip(COUNTS, counts[index].tolist()))
+        try:
+            for rows in journal.read(path):
+                found.read(rows)
+                on_rows(len(rows))
+        except (journal.JournalDamaged, Malformed) as error:
+            problems.append(str(error))
+        problems += (f"slice {index}: {problem}" for problem in found.problems(own))
+        slices.append({"index": index, "rows": found.rows, "steps": found.distinct, **own})
+        audits.append((found, own))
+    problems += _schedule_problems(min(s["steps"] for s in slices) // rounds.gradients_per_update, scheduled, total)
+    return {
+        "holds": not problems,
+        "problems": problems[:MOST_PROBLEMS],
+        "slices": slices,
+        "duplicated": max(found.excess(own) for found, own in audits),
+    }
+
+
+def _schedule_problems(applied: int, scheduled: StepSet, total: int | None) -> Iterator[str]:
+    if scheduled.count != applied:
+        yield f"{scheduled.count} updates were handed out, {applied} were applied"
+    if total is not None and scheduled.count != total:
+        yield (
+            f"{total} updates were to be handed out, {scheduled.count} were; "
+            f"the first that is missing is {scheduled.first_missing}"
+        )

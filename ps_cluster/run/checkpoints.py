@@ -1,0 +1,232 @@
+"""Checkpoints as single files of plain numpy arrays: written whole or not at all, checked when read. No TensorFlow."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.array_archive import Member, open_members
+from ps_cluster.files.json_files import parse_json, read_json
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.validation import first_error
+from ps_cluster.files.writing import create_beside, remove_leftovers, write_json
+from ps_cluster.run.rows.checkpoint import Header, Meta
+from ps_cluster.run.rows.scores import EndedMark
+
+ENDED = "ended.json"
+
+_FILE_NAME = re.compile(r"step-(\d{9,})\.npz")
+_HEADER = "header"  # the member that holds step, meta and the names of the others, as JSON
+_MTIME = (1980, 1, 1, 0, 0, 0)  # a fixed time, the earliest in zip: equal checkpoints are equal files
+MOST_HEADER_BYTES = 2**24
+# Array → dtype, and how many axes it may have. A slot is a vector, or has a row for each worker.
+KNOWN = {
+    "weights": (np.float32, (1,)),
+    "statistics": (np.float32, (1,)),
+    "seen": (np.int64, (2,)),
+    "counts": (np.int64, (2,)),
+    "waiting": (np.float64, (2,)),
+}
+KNOWN_SLOT = (np.float32, (1, 2))
+
+
+class CheckpointError(UserError):
+    """A checkpoint that can't be read."""
+
+
+class CheckpointUnreadable(CheckpointError):
+    """A checkpoint that the system refused to read (I/O error, no permission, a folder). It may be readable later."""
+
+
+class CheckpointNotWritten(RunFailed):
+    """A checkpoint could not be written: the disk is full or refuses."""
+
+
+class CheckpointGone(CheckpointError):
+    """A checkpoint whose file is not there, or was removed by the writer to make room."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training after `step` applied updates.
+
+    `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
+    other float variables, flat), and everything else that training needs to go on. Arrays of a loaded checkpoint are
+    read-only views of the file.
+    """
+
+    step: int
+    arrays: Mapping[str, np.ndarray]
+    meta: Meta = Meta()
+
+
+def path_of(directory: Path, step: int) -> Path:
+    return directory / f"step-{step:09d}.npz"
+
+
+def steps(directory: Path) -> list[int]:
+    """Return the steps of the checkpoints in a directory, ascending; empty when there is no such directory.
+
+    A file whose name `path_of` would not give, such as one with an extra zero, is not a checkpoint.
+    """
+    try:
+        names = set(os.listdir(directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+    except OSError as error:
+        raise CheckpointError(f"checkpoint directory '{directory}' can't be read: {error.strerror}") from error
+    found = (int(match[1]) for match in map(_FILE_NAME.fullmatch, names) if match)
+    return sorted({step for step in found if path_of(directory, step).name in names})
+
+
+def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`.
+
+    Checkpoints of later steps are removed too: training went back to an earlier step, so their history was given up.
+
+    Raises:
+      CheckpointNotWritten: the disk is full or refuses.
+    """
+    path = path_of(directory, checkpoint.step)
+    try:
+        remove_leftovers(directory, "step-*.npz")
+        write(path, checkpoint)
+        remove_later(directory, checkpoint.step)
+        keep_newest(directory, keep)
+    except OSError as error:
+        raise CheckpointNotWritten(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
+    return path
+
+
+def keep_newest(directory: Path, keep: int) -> None:
+    """Remove all checkpoints but the newest `keep`."""
+    for step in steps(directory)[:-keep]:
+        path_of(directory, step).unlink(missing_ok=True)
+
+
+def remove_later(directory: Path, step: int) -> None:
+    """Remove checkpoints of steps above `step`, as training goes back to it; unreadable ones might be read later."""
+    for later in steps(directory):
+        if later > step:
+            path_of(directory, later).unlink(missing_ok=True)
+
+
+def write(path: Path, checkpoint: Checkpoint) -> None:
+    """Write one checkpoint beside `path` and rename it: readers see the old file or the new one, never a part.
+
+    Raises:
+      CheckpointNotWritten: the disk is full or refuses.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with create_beside(path) as file:
+            _write_zip(file, checkpoint)
+    except OSError as error:
+        raise CheckpointNotWritten(f"checkpoint '{path}' can't be written: {error.strerror or error}") from error
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint and check the CRC-32 of every array. The arrays map the file, whatever sizes it declares.
+
+    Raises:
+      CheckpointGone: there is no such file.
+      CheckpointUnreadable: the system refused to read it.
+      CheckpointError: it is cut short, damaged, or no checkpoint.
+    """
+    try:
+        members = open_members(path)
+        header = _header_of(members)
+        if (named := _FILE_NAME.fullmatch(path.name)) and int(named[1]) != header.step:
+            raise Malformed(f"it is of step {header.step}")
+        return Checkpoint(header.step, {name: _array(members, name) for name in header.arrays}, header.meta)
+    except FileNotFoundError as error:
+        raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
+    except OSError as error:
+        raise CheckpointUnreadable(f"checkpoint '{path}' can't be read ({error.strerror or error})") from error
+    except Malformed as error:
+        raise CheckpointError(f"checkpoint '{path}' is damaged or cut short ({error})") from error
+
+
+def _header_of(members: Mapping[str, Member]) -> Header:
+    if _HEADER not in members:
+        raise Malformed("it has no header")
+    try:
+        return Header.model_validate(parse_json(members[_HEADER].read(MOST_HEADER_BYTES)))
+    except ValidationError as error:
+        raise Malformed(first_error(error, _HEADER)) from error
+    except Malformed as error:
+        raise Malformed(f"its header {error}") from error
+
+
+def _array(members: Mapping[str, Member], name: str) -> np.ndarray:
+    member = f"{name}.npy"
+    if member not in members:
+        raise Malformed(f"it has no array '{name}'")
+    array = members[member].array()
+    known = KNOWN_SLOT if name.startswith("slot_") else KNOWN.get(name)
+    if known and (array.dtype != known[0] or array.ndim not in known[1]):
+        raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
+    return array
+
+
+def newest_first(directories: Iterable[Path]) -> list[Path]:
+    """Return the checkpoints in all directories, the latest step first."""
+    found = [(step, path_of(directory, step)) for directory in directories for step in steps(directory)]
+    return [path for _, path in sorted(found, reverse=True)]
+
+
+def load_newest_good(directories: Iterable[Path], notify: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest checkpoint that can be read, None without one. Reports by `notify` those that can't be read."""
+    directories, passed_over = list(directories), set()
+    # List again every time: during a read the writer may have written another one and removed the rest.
+    while candidates := [path for path in newest_first(directories) if path not in passed_over]:
+        try:
+            return load(candidates[0])
+        except CheckpointGone:
+            pass
+        except CheckpointError as error:
+            notify(f"passed over: {error}")
+        passed_over.add(candidates[0])
+    return None
+
+
+def mark_ended(directory: Path, *, last_step: int, outcome: str) -> None:
+    """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
+
+    Args:
+      outcome: "completed" or "stopped".
+    """
+    write_json(directory / ENDED, EndedMark(last_step=last_step, outcome=outcome).model_dump())
+
+
+def ended(directory: Path) -> EndedMark | None:
+    """Return the mark when training has ended, else None. Raises CheckpointError where it can't be read."""
+    try:
+        return read_json(directory / ENDED, EndedMark)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UserError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def clear_ended(directory: Path) -> None:
+    """Remove the mark, because training goes on. Call it before anybody follows the directory again."""
+    (directory / ENDED).unlink(missing_ok=True)
+
+
+def _write_zip(file: io.BufferedIOBase, checkpoint: Checkpoint) -> None:
+    header = Header(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo(_HEADER, _MTIME), header.model_dump_json())
+        for name, array in checkpoint.arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy", _MTIME), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)

@@ -1,0 +1,108 @@
+"""Write an evaluator's results into the run directory: a row for each score, and the best model so far."""
+
+from __future__ import annotations
+
+import errno
+import os
+import secrets
+from collections.abc import Callable
+from pathlib import Path
+
+from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import append_row, read_rows
+from ps_cluster.files.locks import InUse, Lock
+from ps_cluster.files.writing import write_json
+from ps_cluster.run import checkpoints
+from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.rows.scores import BestRecord, EvaluationRow, Score
+from ps_cluster.run.run_dir import RunDir
+
+
+def merit(row: Score | BestRecord) -> float:
+    """Return the accuracy that the best model is chosen by: on held-out training images if any, else on test images."""
+    return row.test_accuracy if row.validation_accuracy is None else row.validation_accuracy
+
+
+class Records:
+    """The scores of a run. Only one evaluator records: the one that holds the lock, as long as it lives."""
+
+    def __init__(self, run_dir: RunDir, notify: Callable[[str], None]):
+        self._run_dir = run_dir
+        self._notify = notify
+        self._lock: Lock | None = None
+        self._refused = False
+
+    def rows(self) -> list[EvaluationRow]:
+        return list(read_rows(self._run_dir.evaluation, EvaluationRow))
+
+    def steps(self) -> set[int]:
+        return {row.step for row in self.rows()}
+
+    def acquire(self) -> bool:
+        """Return whether this process may record; report once why not. A later call may succeed."""
+        if self._lock is None:
+            try:
+                if ownership.is_foreign(self._run_dir.root):
+                    raise PermissionError(errno.EPERM, "it belongs to another user")
+                for folder in self._run_dir.scored:
+                    ownership.check_way(folder, "folder of the run")
+                self._run_dir.metrics.mkdir(parents=True, exist_ok=True)
+                file = self._run_dir.evaluation.with_suffix(".lock")
+                self._lock = Lock(file, f"'{self._run_dir.evaluation}'", self._notify)
+            except InUse:
+                self._refuse("another evaluator records the scores of this run")
+            except ownership.Foreign as error:
+                self._refuse(str(error))
+            except OSError as error:
+                self._refuse(f"'{self._run_dir.metrics}' can't be written ({error.strerror})")
+        return self._lock is not None
+
+    def _refuse(self, why: str) -> None:
+        if not self._refused:
+            self._notify(f"{why}: this one only prints them")
+        self._refused = True
+
+    def close(self) -> None:
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+    def is_best(self, row: Score) -> bool:
+        """Return whether a score beats that of the model in best/; of equal scores the earlier one stays."""
+        best = self._best()
+        return best is None or merit(row) > merit(best)
+
+    def _best(self) -> BestRecord | None:
+        if not self._run_dir.best_model.is_file():
+            return None
+        try:
+            return read_json(self._best_file, BestRecord)
+        except FileNotFoundError:
+            return None
+        except UserError as error:
+            self._notify(f"the best model so far is not known, this one takes its place: {error}")
+            return None
+
+    @property
+    def _best_file(self) -> Path:
+        return self._run_dir.best / "best.json"
+
+    def keep_best(self, checkpoint: Checkpoint, row: EvaluationRow, save_model: Callable[[Path], None]) -> None:
+        """Put a model and its checkpoint into best/. `best.json` is written last: until then the old score counts."""
+        folder = self._run_dir.best
+        folder.mkdir(parents=True, exist_ok=True)
+        for left_over in (*folder.glob(".model.*.keras"), *folder.glob(".*.tmp")):
+            left_over.unlink()  # left by a killed evaluator, since we hold the lock
+        beside = folder / f".model.{secrets.token_hex(8)}.keras"
+        save_model(beside)
+        with beside.open("rb") as file:
+            os.fsync(file.fileno())
+        beside.replace(self._run_dir.best_model)
+        checkpoints.write(folder / "checkpoint.npz", checkpoint)
+        best = {name: getattr(row, name) for name in BestRecord.model_fields}
+        write_json(self._best_file, BestRecord(**best).model_dump())
+
+    def add(self, row: EvaluationRow) -> None:
+        append_row(self._run_dir.evaluation, row)

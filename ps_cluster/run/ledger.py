@@ -1,0 +1,101 @@
+"""The columns of the ledger, and the joining of several slices' rows into one row per step. No TensorFlow.
+
+A row belongs to a step id. It is written when the step's gradient is accepted, in the same critical section. An
+accepted gradient is applied at once; only in rounds the update comes with the last gradient. Each parameter server
+keeps its own ledger, since each applies its own slice.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.run.rows.base import MOST, MOST_INDEX
+
+# What the parameter server knows, then what the worker pushed with the gradient. Times are unix seconds.
+STORE_COLUMNS = ("version", "staleness", "entered_time", "applied_time")
+# The times of a step, in order: the chief schedules its dispatch; the worker asks for parameters, is admitted (may have
+# to wait), has pulled them, has computed, and pushes (later than computed where the worker is slow on purpose); on the
+# parameter server the push enters the critical section, and there the update is applied.
+WORKER_COLUMNS = (
+    "worker", "pid", "examples", "correct", "loss", "learning_rate",
+    "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
+)  # fmt: skip
+COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
+TIME_COLUMNS = tuple(name for name in COLUMNS if name.endswith("_time"))
+NOBODY = 0.0  # the scheduled time where no chief hands out steps
+
+ROW = np.dtype([(name, np.float64) for name in COLUMNS])
+"""A row of a slice's ledger, and a line of metrics/updates.csv."""
+NO_ROWS = np.empty(0, ROW)
+
+WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "correct"}
+_OF_A_DIVERGED_RUN = {"loss", "learning_rate"}  # may be NaN or infinite
+
+# A slice's counters beside its rows, each counted in its own place: the version, kernels that changed the weights,
+# gradients accepted, repeated steps refused, gradients dropped because they came too late.
+COUNTS = ("version", "applied", "accepted", "refused", "dropped")
+
+
+def check_values(rows: np.ndarray) -> None:
+    """Raise Malformed where a row of a structured array [k] has an impossible value."""
+    for name in set(rows.dtype.names) - _OF_A_DIVERGED_RUN:
+        values = rows[name]
+        sound = np.abs(values) <= MOST  # false for NaN too
+        if name in WHOLE:
+            sound &= (values >= 0) & (values == np.floor(values))
+        if name == "worker":
+            sound &= values < MOST_INDEX
+        if not sound.all():
+            raise Malformed(f"has {name} {values[np.argmin(sound)]:g}")
+
+
+def rows_of(table: np.ndarray) -> np.ndarray:
+    """Return float64 [k, len(COLUMNS)] as a structured array [k] of ROW."""
+    return np.ascontiguousarray(table, np.float64).view(ROW).reshape(-1)
+
+
+class Joiner:
+    """Joins the rows of several slices: a step is applied once all slices have accepted it.
+
+    Holds the rows of steps that some slices still lack, at most as many steps as are under way.
+
+    Attributes:
+      waiting: the rows held, a structured array [k] of ROW. waiting_slices: int64 [k], the slice of each.
+      mixed: steps so far that different processes pushed to different slices, since a worker died between its pushes.
+    """
+
+    def __init__(self, slices: int):
+        self._slices = slices
+        self.waiting, self.waiting_slices = NO_ROWS, np.zeros(0, np.int64)
+        self.mixed = 0
+
+    def add(self, rows: list[np.ndarray]) -> np.ndarray:
+        """Return one row for each step that is now applied on every slice, in the order of their steps.
+
+        A step's staleness is that of its stalest slice. Its times on the parameter server are those of the slice that
+        applied it last. Its worker is the one that pushed to slice 0.
+
+        Args:
+          rows: the new rows of each slice, structured arrays of ROW.
+        """
+        if self._slices == 1:
+            return rows[0][np.argsort(rows[0]["step"], kind="stable")]
+        held = np.concatenate([self.waiting, *rows])
+        owners = np.concatenate([self.waiting_slices, np.repeat(np.arange(self._slices), [len(own) for own in rows])])
+        # A row that a slice has twice counts once here; the proof reports it.
+        _, order = np.unique(np.stack([held["step"], owners], axis=1), axis=0, return_index=True)
+        held, owners = held[order], owners[order]
+        _, which, counts = np.unique(held["step"], return_inverse=True, return_counts=True)
+        whole = counts[which] == self._slices
+        self.waiting, self.waiting_slices = held[~whole], owners[~whole]
+        return self._join(held[whole].reshape(-1, self._slices))
+
+    def _join(self, rows: np.ndarray) -> np.ndarray:
+        """Return one row per step: structured array [steps] of ROW. `rows`: [steps, slices] of ROW."""
+        joined, last = rows[:, 0].copy(), rows["applied_time"].argmax(axis=1)
+        joined["staleness"] = rows["staleness"].max(axis=1)
+        for name in ("entered_time", "applied_time"):
+            joined[name] = rows[name][np.arange(len(rows)), last]
+        self.mixed += int((rows["pid"] != rows["pid"][:, :1]).any(axis=1).sum())
+        return joined

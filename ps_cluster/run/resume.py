@@ -1,0 +1,121 @@
+"""Check what a run can be resumed from. No TensorFlow, so that it is known before anything is started or written."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from pydantic import ValidationError
+
+from ps_cluster.config import RunConfig, fitted
+from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.run import checkpoints, journal, step_set
+from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.journal import JournalDamaged
+from ps_cluster.run.ledger import COLUMNS, COUNTS, check_values, rows_of
+from ps_cluster.run.rows.checkpoint import MOST_OPEN
+from ps_cluster.run.run_dir import RunDir
+
+LEDGER = {"counts", "seen", "waiting"}  # the arrays that a resumed training needs beside its parameters
+
+
+def newest_checkpoint(
+    config: RunConfig, run_dir: RunDir, train_examples: int, notify: Callable[[str], None]
+) -> Checkpoint:
+    """Return the newest readable checkpoint or snapshot, after checking that `config` can go on from it.
+
+    Raises:
+      UserError: there is none, or it is of a run with other settings.
+    """
+    found = checkpoints.load_newest_good(run_dir.states, notify)
+    if found is None:
+        raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from")
+    before = _config_of(found, run_dir)
+    _check_same_work(config, before)
+    begun = _begun(found, before, run_dir)
+    if begun > (total := config.total_updates(train_examples)):
+        raise UserError(
+            f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "
+            "begun: resume it with as many or more"
+        )
+    return found
+
+
+def check_journals(found: Checkpoint, run_dir: RunDir) -> None:
+    """Raise UserError where the journals lack rows of gradients that the checkpoint counts."""
+    for index, rows in enumerate(found.arrays["counts"][:, COUNTS.index("accepted")].tolist()):
+        try:
+            journal.check(run_dir.journal(index), rows)
+        except JournalDamaged as error:
+            do = "put it back, or begin anew in another run directory"
+            raise UserError(f"the checkpoint of step {found.step} can't be resumed: {error}: {do}") from error
+
+
+def _config_of(found: Checkpoint, run_dir: RunDir) -> RunConfig:
+    earlier = UserError(
+        f"run directory '{run_dir.root}' is of an earlier version, with another configuration or ledger: "
+        "it can't be resumed; begin anew in another run directory"
+    )
+    try:
+        config = fitted(found.meta.config)
+    except ValidationError as error:
+        raise earlier from error
+    if found.meta.progress is None or found.meta.times is None or not found.arrays.keys() >= LEDGER:
+        raise earlier
+    if [found.arrays[name].shape[1] for name in ("counts", "waiting")] != [len(COUNTS), 1 + len(COLUMNS)]:
+        raise earlier
+    return config
+
+
+def _begun(found: Checkpoint, config: RunConfig, run_dir: RunDir) -> int:
+    """Return how many updates were begun. Raises UserError where the checkpoint's numbers contradict each other."""
+    progress, counts = found.meta.progress, found.arrays["counts"]
+    scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
+    gradients = sum(progress.tally.staleness.values())
+    waiting = found.arrays["waiting"]
+    whole = (
+        counts.shape[0] == found.arrays["seen"].shape[0] == config.slices
+        and counts.min(initial=0) >= 0
+        and len(waiting) <= MOST_OPEN
+        and np.isin(waiting[:, 0], np.arange(config.slices)).all()
+        and _are_rows(waiting[:, 1:])
+        and applied.count <= counts[:, COUNTS.index("accepted")].min()
+        and abs(gradients - applied.count) <= MOST_OPEN
+        and abs(scheduled.first_missing - gradients // config.gradients_per_update) <= MOST_OPEN
+        and abs(scheduled.end * config.steps_per_update - applied.below) <= MOST_OPEN
+    )
+    if not whole:
+        raise UserError(
+            f"the checkpoint of step {found.step} can't be resumed: what it says of its updates does not add up: remove "
+            f"it from '{run_dir.root}' to resume an older one"
+        )
+    return scheduled.end
+
+
+def _are_rows(table: np.ndarray) -> bool:
+    try:
+        check_values(rows_of(table))
+    except Malformed:
+        return False
+    return True
+
+
+def _check_same_work(config: RunConfig, before: RunConfig) -> None:
+    """Raise UserError where a setting differs that gives step ids and slices their meaning."""
+    works = [
+        {
+            "mode.name": c.mode.name,
+            "batches of a step": c.batches_per_step,
+            "training.batch_size_per_worker": c.training.batch_size_per_worker,
+            "training.seed": c.training.seed,
+            "data.dataset": c.data.dataset,
+            "evaluation.validation_examples": c.evaluation.validation_examples,
+            "steps of an update": c.steps_per_update,
+            "cluster.parameter_servers": c.slices,
+        }
+        for c in (before, config)
+    ]
+    for name, value in works[0].items():
+        if value != works[1][name]:
+            raise UserError(f"{name}: got {works[1][name]}, but the checkpoint to resume from was made with {value}")

@@ -1,0 +1,50 @@
+"""A row of metrics/progress.jsonl: the progress of training."""
+
+from __future__ import annotations
+
+from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
+from ps_cluster.run.training_clock import Times
+
+
+class WorkerRow(Row):
+    """The work of one process. A restarted worker has a row for each."""
+
+    index: Index
+    pid: Pid
+    updates: Count
+    examples: Count = 0
+
+
+class ProgressRow(Row):
+    """The training as the leader last saw it. Means are over the updates since the row before.
+
+    Attributes:
+      time, monotonic: unix seconds, and monotonic seconds that processes of this machine can compare.
+      life: of the launcher (run_dir.LIFE); None for a task without one.
+      scheduled, applied, total: updates. written: rows of the ledger read for its proof and tables.
+      loss, accuracy, learning_rate, staleness_mean: None without an update, or if not finite.
+      workers: the work of each process. dispatches: pid of the worker of each open one; None if unknown.
+    """
+
+    time: Number = 0.0
+    monotonic: Number = 0.0
+    life: Word | None = None
+    phase: Word
+    applied: Count = 0
+    scheduled: Count = 0
+    total: Count | None = None
+    examples: Count = 0
+    examples_per_second: Seconds | None = None
+    train_seconds: Number = 0.0
+    times: Times = Times()
+    epoch: Seconds | None = None
+    loss: Loss | None = None
+    diverged: bool = False
+    accuracy: Share | None = None
+    learning_rate: Number | None = None
+    staleness_mean: Seconds | None = None
+    dropped: Count = 0
+    workers: list[WorkerRow] = []
+    dispatches: list[Pid | None] = []
+    written: Count = 0
+    save_seconds: Seconds | None = None

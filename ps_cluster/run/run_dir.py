@@ -1,0 +1,215 @@
+"""The names of all files of a run, and printing to a task's log."""
+
+from __future__ import annotations
+
+import contextlib
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks, ownership
+from ps_cluster.files.plain_text import printable
+from ps_cluster.files.writing import open_append
+
+IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The files of one run, under `root` (an absolute path)."""
+
+    root: Path
+
+    @classmethod
+    def create(cls, root: Path) -> RunDir:
+        """Make a new run directory in a folder that is missing or empty.
+
+        Raises:
+          UserError: the folder is not empty, a file is in the way, or it can't be written.
+        """
+        run_dir = cls(root.resolve())
+        if not locks.is_empty(run_dir.root):
+            raise UserError(
+                f"run directory '{root}' exists and is not empty: choose another, or go on with --resume {root}"
+            )
+        run_dir.make_folders()
+        return run_dir
+
+    def make_folders(self) -> None:
+        """Make the folders of a run that are missing.
+
+        Raises:
+          UserError: a file is in the way, a folder can't be written, or another user made it a link.
+        """
+        try:
+            for folder in self._written:
+                ownership.check_way(folder, "folder of the run")
+            for folder in (self.root, self.metrics, self.checkpoints, self.logs, self.errors):
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with open_append(self.launcher_log):
+                pass
+        except (NotADirectoryError, FileExistsError) as error:
+            raise UserError(f"run directory '{self.root}' can't be made: a file is in the way") from error
+        except OSError as error:
+            raise UserError(f"run directory '{self.root}' can't be written: {error.strerror}") from error
+
+    @classmethod
+    def open(cls, root: Path) -> RunDir:
+        """Return the directory of an earlier run. Raises UserError where it is not a run directory."""
+        run_dir = cls(root.resolve())
+        if not run_dir.config.is_file():
+            raise UserError(f"run directory '{root}' is not one: it holds no {run_dir.config.name}")
+        return run_dir
+
+    @property
+    def _written(self) -> tuple[Path, ...]:
+        """The folders that a run writes into."""
+        return (self.root, *self.states, *self.scored, self.journal(0).parent, self.logs, self.errors, self.tasks)
+
+    @property
+    def scored(self) -> tuple[Path, Path, Path]:
+        """The folders that an evaluator writes into."""
+        return self.metrics, self.tensorboard, self.best
+
+    @property
+    def alive(self) -> Path:
+        """The lock file that all tasks of the run share for as long as they live."""
+        return self.root / ".alive"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def cluster(self) -> Path:
+        return self.root / "cluster.json"
+
+    @property
+    def dataset(self) -> Path:
+        """The packed data set that the tasks of this machine map: name, kind, directory."""
+        return self.root / "dataset.json"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def summary_lock(self) -> Path:
+        """The lock for making the summary from the rows, which launcher and evaluator both do, in turn."""
+        return self.root / ".summary.lock"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics"
+
+    @property
+    def progress(self) -> Path:
+        """The leader's rows while it trains, one JSON object per line."""
+        return self.metrics / "progress.jsonl"
+
+    @property
+    def evaluation(self) -> Path:
+        """A row for each checkpoint scored, one JSON object per line."""
+        return self.metrics / "evaluation.jsonl"
+
+    @property
+    def updates(self) -> Path:
+        """The ledger: a row for each update applied (CSV)."""
+        return self.metrics / "updates.csv"
+
+    @property
+    def applies(self) -> Path:
+        """The times at which each parameter server applied each update (CSV); absent without parameter servers."""
+        return self.metrics / "applies.csv"
+
+    def journal(self, index: int) -> Path:
+        """Return the file of one slice's ledger, appended to during training (run/journal.py)."""
+        return self.metrics / "journal" / f"slice-{index}.bin"
+
+    @property
+    def trace(self) -> Path:
+        """The timeline of all tasks, in Chrome's trace format."""
+        return self.metrics / "trace.json"
+
+    @property
+    def profile(self) -> Path:
+        """The timeline for TensorBoard's profile plugin: <logdir>/plugins/profile/<run>/<host>.xplane.pb."""
+        return self.tensorboard / "plugins" / "profile" / self.root.name / "cluster.xplane.pb"
+
+    @property
+    def training_result(self) -> Path:
+        """The leader's result of the finished training; the summary is made from it."""
+        return self.metrics / "training.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def snapshots(self) -> Path:
+        """The snapshots from which a cluster restarts after a death; the evaluator ignores them."""
+        return self.root / "snapshots"
+
+    @property
+    def states(self) -> tuple[Path, Path]:
+        """The folders with states that training can resume from."""
+        return self.checkpoints, self.snapshots
+
+    @property
+    def best(self) -> Path:
+        return self.root / "best"
+
+    @property
+    def best_model(self) -> Path:
+        return self.best / "model.keras"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.logs / "launcher.log"
+
+    def log(self, task_type: str, index: int) -> Path:
+        return self.logs / f"{task_type}-{index}.log"
+
+    @property
+    def errors(self) -> Path:
+        return self.root / "errors"
+
+    def error(self, task_type: str, index: int) -> Path:
+        """Return the file into which a task writes the error that ended it."""
+        return self.errors / f"{task_type}-{index}.json"
+
+    @property
+    def tasks(self) -> Path:
+        return self.root / "tasks"
+
+    def workspace(self, task_type: str, index: int) -> Path:
+        """Return the working directory of a task. The graph has the paths of data and identity relative to it."""
+        return self.tasks / f"{task_type}-{index}"
+
+
+LIFE = "PS_CLUSTER_LIFE"  # environment variable: the launcher's unique id, for rows; unset in a task started by hand
+
+_unsaid: deque[str] = deque(maxlen=100)
+
+
+def say(line: str) -> None:
+    """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
+    _unsaid.append(printable(line))
+    say_the_rest()
+
+
+def say_the_rest() -> None:
+    """Print the lines that could not be printed before, if that is possible now."""
+    with contextlib.suppress(OSError):
+        while _unsaid:
+            print(_unsaid[0], flush=True)
+            _unsaid.popleft()

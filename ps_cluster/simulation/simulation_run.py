@@ -1,0 +1,177 @@
+"""Run `simulate`: choose costs and clusters, or a run to check against, and print tables."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.modes.sync_ps import SYNC_PS
+from ps_cluster.config import RunConfig
+from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
+from ps_cluster.config.uses import uses
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
+from ps_cluster.installation import PROGRAM
+from ps_cluster.processes import machine
+from ps_cluster.processes.control_group import allowance
+from ps_cluster.processes.machine import processor_of
+from ps_cluster.simulation import calibration, simulation_report
+from ps_cluster.simulation.check import check
+from ps_cluster.simulation.costs import Cluster, Costs, Network, costs_of, known_costs, write_costs
+from ps_cluster.simulation.prediction import predict
+
+ANY_NETWORK = "tutorial_cnn"
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Settings of `ps-cluster simulate`; its options have the same names."""
+
+    workers: tuple[int, ...] = (10, 100, 1000, 10_000)
+    parameter_servers: tuple[int, ...] = (1, 4, 16, 64, 256)
+    mode: str = "async"
+    backup_workers: int = 0
+    straggler: str = NONE
+    network: str | None = None
+    calibrate_from: Path | None = None
+    check_run: Path | None = None
+    link_gbps: float = 10.0
+    latency_us: float = 50.0
+    one_machine: bool = False
+    cores: int | None = None
+    steps_per_dispatch: int | None = None
+    seed: int = 0
+    json_file: Path | None = None
+    save_costs: Path | None = None
+
+
+def run_simulation(settings: Settings, console: Console) -> None:
+    """Simulate, print, and write the files asked for. Raises UserError for bad input."""
+    costs = _costs(settings)
+    if settings.save_costs:
+        write_costs(settings.save_costs, costs)
+    act = _check if settings.check_run else _predict
+    result = {"costs": costs.model_dump(mode="json")} | act(settings, costs, console)
+    if settings.json_file:
+        write_whole(settings.json_file, json.dumps(result, indent=1))
+
+
+def _costs(settings: Settings) -> Costs:
+    run = calibration.read_run(settings.calibrate_from) if settings.calibrate_from else None
+    name = settings.network or _same_or_any(run)
+    costs = costs_of(name)
+    if run:
+        costs = calibration.calibrate(run, costs)
+    if settings.steps_per_dispatch:
+        costs = costs.model_copy(update={"steps_per_dispatch": settings.steps_per_dispatch})
+    return costs
+
+
+def _same_or_any(run: calibration.FinishedRun | None) -> str:
+    """Return the network of the run if its costs are known."""
+    return run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
+
+
+def _check(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]:
+    cores = settings.cores or allowance().threads
+    run = calibration.read_run(settings.check_run)
+    compared = check(costs, run, cores)
+    simulation_report.print_check(compared, console)
+    where = f"run {settings.check_run} on {cores} cores, {run.processor}\ncosts: {costs.measured_on}, {costs.processor}"
+    console.print(where, highlight=False, soft_wrap=True, markup=False)
+    measure = _measure(run.config, f"--check {shlex.quote(str(settings.check_run))}")
+    simulation_report.print_foreign(costs, run.processor, measure, console)
+    return {"check": str(settings.check_run), "cores": cores, "quantities": [one.to_json() for one in compared]}
+
+
+def _predict(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]:
+    clusters = _clusters(settings)
+    predictions = []
+    with console.status("") as status:
+        for cluster in clusters:
+            status.update(f"simulates {cluster.workers} workers, {cluster.servers} ps")
+            predictions.append(predict(costs, cluster))
+    simulation_report.print_predictions(predictions, console)
+    simulation_report.print_setting(costs, clusters[0], console)
+    simulation_report.print_foreign(costs, processor_of(machine.describe()), _measure(None, "--workers …"), console)
+    return {"setting": _plain(settings), "predictions": [asdict(one) for one in predictions]}
+
+
+def _measure(config: RunConfig | None, goes_on: str) -> tuple[str, str]:
+    """Return commands that measure this processor with the work of `config` and then use the costs."""
+    work = "--model tutorial_cnn"
+    if config is not None:
+        training, model = config.training, config.model
+        work = f"--model {model.name} --precision {model.precision} --batch-size {training.batch_size_per_worker}"
+    return (
+        f"{PROGRAM} run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs",
+        f"{PROGRAM} simulate --from runs/costs {goes_on}",
+    )
+
+
+def _plain(settings: Settings) -> dict[str, Any]:
+    return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
+
+
+def _clusters(settings: Settings) -> list[Cluster]:
+    """Return all clusters asked for, fewest workers first."""
+    stragglers = _stragglers(settings)
+    _refuse_what_does_not_fit(settings)
+    cores = (settings.cores or allowance().threads) if settings.one_machine else None
+    network = Network(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
+    servers = settings.parameter_servers if MODES[settings.mode].has_parameter_servers else (1,)
+    return [
+        Cluster(
+            workers=workers,
+            servers=parameter_servers,
+            network=network,
+            mode=settings.mode,
+            backup_workers=settings.backup_workers,
+            stragglers=stragglers,
+            cores=cores,
+            pinned=MODES[settings.mode].pins_workers,  # the default of real runs
+            seed=settings.seed,
+        )
+        for workers, parameter_servers in product(settings.workers, servers)
+    ]
+
+
+def _stragglers(settings: Settings) -> Stragglers:
+    try:
+        stragglers = parse_stragglers(settings.straggler)
+    except ValueError as error:
+        raise UserError(f"--straggler: {error}") from error
+    named, fewest = [slow.worker for slow in stragglers.slow], min(settings.workers)
+    if named and max(named) >= fewest:
+        raise UserError(f"--straggler: got {settings.straggler!r}: of {fewest} workers the last one is {fewest - 1}")
+    return stragglers
+
+
+def _refuse_what_does_not_fit(settings: Settings) -> None:
+    mode, backup = MODES[settings.mode], settings.backup_workers
+    if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
+        raise UserError(f"--backup-workers: got {backup}: it needs --mode {SYNC_PS.name} and more workers than that")
+    if settings.cores is not None and not settings.one_machine:
+        raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
+    if not mode.has_parameter_servers and settings.parameter_servers != Settings.parameter_servers:
+        raise UserError(f"--ps: got {_list(settings.parameter_servers)}: mode {mode.name} has none: leave it out")
+    for name in ("link_gbps", "latency_us"):
+        if settings.one_machine and getattr(settings, name) != getattr(Settings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
+    if settings.one_machine and not mode.has_parameter_servers:
+        raise UserError(f"--mode: got '{mode.name}': with --one-machine it takes one with parameter servers")
+    most, allowed = max(settings.parameter_servers), mode.most_parameter_servers
+    if settings.one_machine and allowed is not None and most > allowed:
+        raise UserError(f"--ps: got {most}: --mode {mode.name} with --one-machine takes {allowed}")
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))

@@ -1,0 +1,357 @@
+"""One task of a cluster on several machines: what must fit before it begins."""
+
+import itertools
+import json
+import os
+import shutil
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ps_cluster.cluster import local_run
+from ps_cluster.cluster import one_task as by_hand
+from ps_cluster.cluster.topology import from_tf_config
+from ps_cluster.commands.main import main
+from ps_cluster.config import build_config, load_config, recipes
+from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_json
+from ps_cluster.run import checkpoints
+from ps_cluster.run.ledger import COLUMNS, COUNTS
+from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.training_clock import Times
+from tests.helpers.ledgers import rows_of, write_journal
+
+
+class QuietView:
+    def notice(self, line):
+        pass
+
+
+CHIEF, PS, WORKERS = {"chief": ["a:1"]}, {"ps": ["b:2", "c:3"]}, {"worker": ["d:4", "e:5"]}
+CLUSTERS = {"async": CHIEF | PS | WORKERS, "sync": WORKERS, "single": CHIEF}
+
+
+@pytest.fixture
+def one_task(tmp_path, monkeypatch):
+    """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    monkeypatch.setattr(by_hand, "resolve_data", lambda *_, notify: dataset)
+    monkeypatch.setattr(by_hand, "carry_out", lambda body, *_: body())
+    monkeypatch.setattr(by_hand, "leave", lambda code: None)
+    told = []
+    monkeypatch.setattr(by_hand, "run_task", lambda *arguments, **_: told.extend(arguments))
+
+    def call(mode, cluster, kind, index=0, *, resume=False, values=None):
+        given = {"mode.name": mode, "model.precision": "float32", "data.dataset": "synthetic"}
+        topology, task = from_tf_config(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
+        config = build_config(None, given | (values or {}), topology.size)
+        by_hand.run_one_task(config, call.root, topology, task, resume=resume, notify=pytest.fail)
+        return told
+
+    call.root = tmp_path / "run"
+    return call
+
+
+@pytest.mark.parametrize(("mode", "workers", "parameter_servers"), [("async", 2, 2), ("sync", 2, 1), ("single", 3, 1)])
+def test_cluster_has_the_size_that_tf_config_says_and_the_configuration_the_rest(
+    one_task, mode, workers, parameter_servers
+):
+    kind = "chief" if "chief" in CLUSTERS[mode] else "worker"
+    config, run_dir, _, topology, task = one_task(mode, CLUSTERS[mode], kind)
+    assert (config.cluster.workers, config.cluster.parameter_servers) == (workers, parameter_servers)
+    assert load_config(run_dir.config) == config and task == topology.leader
+
+
+def test_several_machines_may_have_more_tasks_than_one(one_task):
+    many = CHIEF | {"ps": [f"ps{i}:1" for i in range(20)], "worker": [f"worker{i}:1" for i in range(500)]}
+    config = one_task("async", many, "worker", 499)[0]
+    assert (config.cluster.workers, config.cluster.parameter_servers) == (500, 20)
+
+
+def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch):
+    """A straggler and backup workers that the default of three workers has no place for, and a rate found for five."""
+    configs = []
+    monkeypatch.setattr(by_hand, "run_one_task", lambda config, *_, **__: configs.append(config))
+    found = recipes.Found(mode="sync-ps", workers=5, batch_size_per_worker=128, learning_rate=0.07, momentum=0.1)
+    monkeypatch.setattr(recipes, "read_modes", lambda *_: (found,))
+    cluster = CHIEF | {"ps": ["b:2"], "worker": [f"w{index}:1" for index in range(5)]}
+    tf_config = json.dumps({"cluster": cluster, "task": {"type": "worker", "index": 4}})
+    settings = ("--set", "cluster.straggler=4:2x", "--set", "mode.backup_workers=4")
+    options = ("--run-dir", "run", "--mode", "sync-ps", "--model", "tutorial_cnn", "--batch-size", "128", *settings)
+    result = CliRunner().invoke(main, ["task", *options], env={"TF_CONFIG": tf_config})
+    assert result.exit_code == 0, result.stderr
+    assert configs[0].gradients_per_update == 1 and configs[0].optimizer.learning_rate == 0.07
+
+
+# The real command, in a folder of its own as a task is, with {body} in place of training.
+BY_HAND = """
+import os, sys
+from pathlib import Path
+from ps_cluster.commands.main import main
+from ps_cluster.cluster import one_task
+from ps_cluster.data.packed import PackedDataset
+def run_task(*_, stopped, **__):
+    assert Path("run/.lock").is_file()
+    os.chdir("/")
+    {body}
+one_task.run_task = run_task
+one_task.resolve_data = lambda *_, notify: PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
+main(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
+"""
+
+
+@pytest.mark.parametrize(("body", "code"), [("pass", 0), ("raise ValueError", 1), ("stopped(signal.SIGTERM)", 143)])
+def test_a_task_leaves_no_lock_behind_however_it_ends(tmp_path, body, code):
+    environment = os.environ | {
+        "TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}}),
+        "PYTHONPATH": str(Path(__file__).parents[2]),
+    }
+    argv = [sys.executable, "-c", BY_HAND.format(body=f"import signal; {body}")]
+    ended = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
+    assert ended.returncode == code, ended.stderr
+    assert (tmp_path / "run" / "config.yaml").is_file() and not (tmp_path / "run" / ".lock").exists()
+
+
+@pytest.mark.parametrize(("mode", "shape"), itertools.permutations(CLUSTERS, 2))
+def test_mode_must_fit_the_cluster(one_task, mode, shape):
+    kind = next(iter(CLUSTERS[shape]))
+    with pytest.raises(UserError, match=f"mode.name: got '{mode}', whose cluster has") as error:
+        one_task(mode, CLUSTERS[shape], kind)
+    assert str(error.value).endswith(f"that of TF_CONFIG has {', '.join(CLUSTERS[shape])}")
+    assert not one_task.root.exists(), "nothing is done for a run that can't be"
+
+
+@pytest.mark.parametrize(
+    ("mode", "leader", "other"), [("async", "chief", ("worker", 0)), ("sync", "worker", ("worker", 1))]
+)
+def test_leader_alone_needs_a_directory_without_checkpoints(one_task, mode, leader, other):
+    config = one_task(mode, CLUSTERS[mode], leader)[0]
+    arrays = {"seen": np.zeros([config.slices, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
+    arrays["counts"] = np.zeros([config.slices, len(COUNTS)], np.int64)
+    none = StepsState(below=0, count=0)
+    progress = ProgressState(scheduled=none, applied=none, tally=TallyState(), mixed=0)
+    meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
+    checkpoints.save(RunDir(one_task.root).checkpoints, checkpoints.Checkpoint(1, arrays, meta), keep=1)
+    one_task(mode, CLUSTERS[mode], *other)
+    one_task(mode, CLUSTERS[mode], leader, resume=True)
+    with pytest.raises(UserError, match="training.seed: got 9"):
+        one_task(mode, CLUSTERS[mode], leader, resume=True, values={"training.seed": 9})
+    assert load_config(RunDir(one_task.root).config) == config, "what the run was still stands"
+    with pytest.raises(UserError, match="holds checkpoints"):
+        one_task(mode, CLUSTERS[mode], leader)
+
+
+@pytest.mark.parametrize("name", ["data.dataset", "model.precision"])
+def test_machines_are_not_left_to_choose_for_themselves(one_task, name):
+    with pytest.raises(UserError, match=f"{name}: got 'auto': machines may come to different ones"):
+        one_task("async", CLUSTERS["async"], "worker", values={name: "auto"})
+    assert not one_task.root.exists()
+
+
+def test_a_run_that_can_not_start_leaves_the_runs_beside_it_alone(tmp_path, monkeypatch):
+    root = tmp_path / "runs" / "first"
+
+    def fails(*_, **__):
+        RunDir.create(tmp_path / "runs" / "second")
+        raise UserError("no data")
+
+    monkeypatch.setattr(local_run, "resolve_data", fails)
+    with pytest.raises(UserError, match="no data"):
+        local_run.start_run(build_config(), root, view=QuietView())
+    assert [path.name for path in (tmp_path / "runs").iterdir()] == ["second"]
+    assert RunDir(tmp_path / "runs" / "second").launcher_log.is_file()
+
+
+def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch):
+    run_dir = RunDir.create(tmp_path / "run")
+    (run_dir.metrics / "left over").touch()
+    (run_dir.root / "link").symlink_to(tmp_path / "elsewhere")
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: dataset)
+    monkeypatch.setattr(local_run, "run_local", lambda *_, **__: sorted(path.name for path in run_dir.root.rglob("*")))
+    left = local_run.start_run(build_config(), run_dir.root, view=QuietView(), anew=True)
+    assert left == [".lock", "checkpoints", "errors", "launcher.log", "logs", "metrics"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "says"),
+    [("workers", 9, "cluster.workers: got 9"), ("parameter_servers", 5, "cluster.parameter_servers: got 5")],
+)
+def test_a_run_that_goes_on_must_fit_this_machine_like_a_new_one(tmp_path, monkeypatch, key, value, says):
+    """It may have begun on several machines (`task`), or its config.yaml was changed."""
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, {f"cluster.{key}": value}).to_yaml())
+    monkeypatch.setattr(local_run, "run_local", lambda *_, **__: pytest.fail("it went on"))
+    for go in (
+        lambda: local_run.resume_run(run_dir.root, view=QuietView()),
+        lambda: local_run.start_run(load_config(run_dir.config), tmp_path / "new", view=QuietView()),
+    ):
+        with pytest.raises(UserError, match=says):
+            go()
+
+
+def test_a_run_that_goes_on_asks_first_for_the_private_network_that_it_requires(tmp_path, monkeypatch):
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, {"cluster.isolation": "require"}).to_yaml())
+    monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: pytest.fail("it looked for the data"))
+
+    def refuses(setting, root):
+        assert (setting, root) == ("require", run_dir.root)
+        raise UserError("no private network")
+
+    monkeypatch.setattr(local_run.isolation, "check", refuses)
+    with pytest.raises(UserError, match="no private network"):
+        local_run.resume_run(run_dir.root, view=QuietView())
+
+
+def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_path, monkeypatch):
+    """Someone may have kept only config.yaml and the checkpoints, or written "auto" into it."""
+    run_dir = RunDir(tmp_path / "run")
+    run_dir.checkpoints.mkdir(parents=True)
+    run_dir.config.write_text(build_config(None, {"data.dataset": "auto"}).to_yaml())
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: config)
+    monkeypatch.setattr(local_run, "newest_checkpoint", lambda *_: None)
+    monkeypatch.setattr(local_run, "check_journals", lambda *_: None)
+    config = local_run.resume_run(run_dir.root, view=QuietView())
+    assert config.data.dataset == "synthetic" and config.model.precision != "auto"
+    assert run_dir.launcher_log.is_file() and run_dir.errors.is_dir() and run_dir.metrics.is_dir()
+
+
+@pytest.mark.parametrize(
+    ("last_step", "summary", "complete"),
+    [
+        (10, {"outcome": "completed", "evaluation": {"step": 10}}, True),
+        (9, {"outcome": "completed", "evaluation": {"step": 9}}, False),
+        (10, {"outcome": "completed", "evaluation": {"step": 8}}, False),
+        (10, {"outcome": "completed", "evaluation": None}, False),
+        (10, {"outcome": "stopped", "evaluation": {"step": 10}}, False),
+        (10, None, False),
+        (None, {"outcome": "completed", "evaluation": {"step": 10}}, False),
+    ],
+)
+def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(tmp_path, monkeypatch, last_step, summary, complete):
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, {"training.steps": 10}).to_yaml())
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(local_run, "run_local", lambda *_, **__: "goes on")
+    monkeypatch.setattr(local_run, "newest_checkpoint", lambda *_: None)
+    monkeypatch.setattr(local_run, "check_journals", lambda *_: None)
+    if last_step:
+        checkpoints.mark_ended(run_dir.checkpoints, last_step=last_step, outcome="completed")
+    if summary:
+        write_json(run_dir.summary, summary)
+    assert local_run.resume_run(run_dir.root, view=QuietView()) == (0 if complete else "goes on")
+
+
+def test_a_damaged_summary_is_gone_before_the_evaluator_would_stumble_over_it(half_done):
+    half_done.run_dir.summary.write_text("{")
+    assert "to be written anew" in half_done() and half_done.went_on
+    assert not half_done.run_dir.summary.exists()
+
+
+def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path, monkeypatch):
+    images, labels = np.zeros([2, 32, 32, 3], np.uint8), np.zeros([2], np.uint8)
+    dataset = write_packed(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
+    run_dir = RunDir.create(tmp_path / "run")
+    run_dir.config.write_text(build_config(None, {"data.data_dir": str(tmp_path / "gone")}).to_yaml())
+    write_pointer(run_dir.dataset, dataset)
+    monkeypatch.setattr(local_run, "run_local", lambda config, run_dir, dataset, **_: dataset)
+    monkeypatch.setattr(local_run, "newest_checkpoint", lambda *_: None)
+    monkeypatch.setattr(local_run, "check_journals", lambda *_: None)
+    assert local_run.resume_run(run_dir.root, view=QuietView()) == dataset
+    shutil.rmtree(dataset.directory)
+    with pytest.raises(UserError, match="gone' does not exist"):
+        local_run.resume_run(run_dir.root, view=QuietView())
+
+
+@pytest.fixture
+def half_done(tmp_path, monkeypatch):
+    """half_done(options) resumes a run of 10 updates after 6 of them → what it says; `went_on` has its configuration."""
+    run_dir = RunDir.create(tmp_path / "run")
+    config = build_config(None, {"training.steps": 10})
+    run_dir.config.write_text(config.to_yaml())
+    arrays = {"seen": np.zeros([1, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
+    arrays["counts"] = np.full([1, len(COUNTS)], 6, np.int64)
+    write_journal(run_dir.journal(0), rows_of(range(6)))
+    six = StepsState(below=6, count=6)
+    progress = ProgressState(scheduled=six, applied=six, tally=TallyState(staleness={"0": 6}), mixed=0)
+    meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
+    checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(6, arrays, meta), keep=1)
+    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 1280, 10, ("a",))
+    monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
+    monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
+
+    def call(*options):
+        return CliRunner().invoke(main, ["run", "--resume", str(run_dir.root), *options]).output
+
+    call.run_dir, call.went_on = run_dir, []
+    return call
+
+
+@pytest.mark.parametrize(
+    ("options", "updates"), [((), 10), (("--steps", "12"), 12), (("--epochs", "2"), 20), (("--steps", "6"), 6)]
+)
+def test_a_run_goes_on_to_its_end_or_to_the_one_that_is_asked_for(half_done, options, updates):
+    said = half_done(*options)
+    assert [config.total_updates(1280) for config in half_done.went_on] == [updates]
+    assert (f"the whole run has {updates} updates now (10 before)" in said) == (updates != 10)
+
+
+def test_a_run_that_has_come_further_than_is_asked_for_is_left_as_it_was(half_done):
+    before = half_done.run_dir.config.read_text()
+    assert "5 updates in all, but 6 of the run in" in half_done("--steps", "5")
+    assert half_done.run_dir.config.read_text() == before and not half_done.went_on
+
+
+def test_other_options_beside_resume_are_refused_by_name(half_done):
+    assert "leave --batch-size out" in half_done("--steps", "12", "--batch-size", "64")
+    assert not half_done.went_on
+
+
+def test_a_complete_run_says_how_it_gets_more_work(half_done):
+    checkpoints.mark_ended(half_done.run_dir.checkpoints, last_step=10, outcome="completed")
+    write_json(half_done.run_dir.summary, {"outcome": "completed", "evaluation": {"step": 10}})
+    assert "--epochs or --steps beside --resume give it more" in half_done()
+    assert "5 updates in all, but 6 of the run in" in half_done("--steps", "5")
+    assert not half_done.went_on
+    half_done("--steps", "12")
+    assert [config.training.steps for config in half_done.went_on] == [12]
+
+
+@pytest.mark.parametrize(("mode", "kind"), [("async", "ps"), ("async", "chief"), ("sync", "worker")])
+def test_a_port_that_another_program_has_is_one_line_before_anything_is_made(one_task, mode, kind):
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        taken = f"localhost:{listener.getsockname()[1]}"
+        cluster = CLUSTERS[mode] | {kind: [taken, *CLUSTERS[mode][kind][1:]]}
+        with pytest.raises(UserError, match=f"TF_CONFIG: cluster.{kind}: '{taken}': {kind}-0 can't listen there"):
+            one_task(mode, cluster, kind)
+    assert not one_task.root.exists()
+
+
+def test_a_port_that_is_taken_later_is_told_as_well(one_task, monkeypatch):
+    def taken_meanwhile(*_, **__):
+        raise RuntimeError("connecting failed") from OSError("Could not start gRPC server")
+
+    monkeypatch.setattr(by_hand, "run_task", taken_meanwhile)
+    with pytest.raises(UserError, match="'b:2': ps-0 can't listen there"):
+        one_task("async", CLUSTERS["async"], "ps")
+
+
+def test_a_leader_says_what_training_came_to(one_task, monkeypatch, capsys):
+    def trained(*_, **__):
+        checkpoints.mark_ended(RunDir(one_task.root).checkpoints, last_step=7, outcome="stopped")
+
+    monkeypatch.setattr(by_hand, "run_task", trained)
+    one_task("single", CLUSTERS["single"], "chief")
+    said = capsys.readouterr().out
+    assert "chief-0 has ended: training is stopped at step 7; the commands of all tasks with --resume go on" in said

@@ -1,0 +1,625 @@
+"""From run directories to the page: what is refused, what is said, and what the files hold."""
+
+import csv
+import html
+import io
+import json
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from ps_cluster.comparison import train_all, words
+from ps_cluster.comparison.comparison_report import SYNTHETIC, default_target, print_report, write_report
+from ps_cluster.comparison.compatibility import check
+from ps_cluster.comparison.groups import make_groups, make_views
+from ps_cluster.comparison.headline import headline
+from ps_cluster.comparison.plan import read_comparison
+from ps_cluster.comparison.plots import make_plots
+from ps_cluster.comparison.rates import warn_of_scaled
+from ps_cluster.comparison.run_records import read_record
+from ps_cluster.comparison.style import looks
+from ps_cluster.comparison.table import TABLES, cells, group_rows, headings, print_tables
+from ps_cluster.comparison.words import findings
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
+from ps_cluster.reporting.terminal import Output, SafeConsole
+from ps_cluster.run.run_dir import RunDir
+from tests.comparison.fake_runs import Fake, simulated_rows, write_run
+
+MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0)}
+
+
+def fake(mode: str, seed: int, straggler: str = "none", **values) -> Fake:
+    accuracy, seconds = MODES[mode]
+    accuracy += 0.001 * seed
+    slow = 5.0 if straggler != "none" else 1.0
+    if mode != "async":
+        seconds *= slow
+    scores = ((0.3, seconds / 2, 5000), (accuracy, seconds, 10_000))
+    rows = simulated_rows(mode="async" if mode == "async" else "sync-ps", slow=slow, seed=seed, updates=90)
+    settings = {"mode.name": mode, "training.seed": seed, "cluster.straggler": straggler}
+    return Fake(settings, scores, train_seconds=seconds, rows=rows, **values)
+
+
+def write_runs(folder: Path, seeds=(0, 1, 2), stragglers=("none", "2:5x"), modes=tuple(MODES), **values) -> list[Path]:
+    return [
+        write_run(folder / f"{mode}-{seed}-{index}", fake(mode, seed, straggler, **values))
+        for mode in modes
+        for seed in seeds
+        for index, straggler in enumerate(stragglers)
+    ]
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("comparison")
+    return write_report(write_runs(folder / "runs"), folder / "report")
+
+
+def sentences(roots, target=0.5) -> dict[str, tuple[str, ...]]:
+    groups = make_groups([read_record(root) for root in roots])
+    return {section.about: section.sentences for section in findings(groups, make_views(groups), target)}
+
+
+def test_every_file_is_there_and_holds_the_same_numbers(written):
+    folder = written.page.parent
+    plots = {
+        "accuracy-over-time", "accuracy-over-examples", "throughput", "staleness", "accuracy-over-staleness",
+        "timeline-none", "timeline-2-5x",
+    }  # fmt: skip
+    assert {path.name for path in (folder / "plots").iterdir()} == {
+        f"{n}.{end}" for n in plots for end in ("png", "svg")
+    }
+    report = json.loads((folder / "report.json").read_text())
+    rows = list(csv.DictReader(io.StringIO((folder / "rows.csv").read_text())))
+    groups = list(csv.DictReader(io.StringIO((folder / "groups.csv").read_text())))
+    assert (len(rows), len(report["rows"])) == (18, 18) and (len(groups), len(report["groups"])) == (6, 6)
+    assert [float(row["test_accuracy"]) for row in rows] == [row["test_accuracy"] for row in report["rows"]]
+    assert report["groups"][0]["test_accuracy_mean"] == pytest.approx(0.701)
+    assert report["groups"][0]["test_accuracy_sd"] == pytest.approx(0.001)
+    assert report["target_accuracy"] == 0.65
+    assert report["findings"] == [
+        {"about": section.about, "sentences": list(section.sentences)} for section in written.findings
+    ]
+
+
+class References(HTMLParser):
+    """Everything that a browser would fetch."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.tags = [], set()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self.found += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
+
+
+def test_the_page_needs_nothing_besides_itself(written):
+    page = written.page.read_text()
+    references = References()
+    references.feed(page)
+    assert len(references.found) == 7
+    assert all(value.startswith("data:image/svg+xml;base64,") for value in references.found)
+    assert not references.tags & {"script", "link", "iframe", "object"}
+    assert "url(" not in page and "@import" not in page
+
+
+def test_the_page_says_what_was_found_and_what_the_runs_were(written):
+    page = written.page.read_text()
+    headings = re.findall(r"<h2[^>]*>(.*?)</h2>", page)
+    assert headings == [
+        "What was compared", "What was found", "Plots", "The numbers", "Details", "What each run was",
+        "How the numbers are defined",
+    ]  # fmt: skip
+    assert written.headline and json.loads((written.page.parent / "report.json").read_text())["headline"]
+    for sentence in (*written.headline, *(line for section in written.findings for line in section.sentences)):
+        assert html.escape(sentence) in page
+    assert "python cli.py run" in page and "mode.name=sync-ps" in page
+
+
+def test_the_page_says_on_which_machines_the_runs_were_trained(tmp_path):
+    machines = [{"processor": name, "cores": 2, "avx512_bf16": True} for name in ("Some EPYC", "Some EPYC", "A Xeon")]
+    roots = [
+        write_run(tmp_path / str(seed), Fake({"training.seed": seed}, machine=machine))
+        for seed, machine in enumerate([*machines, None])
+    ]
+    page = write_report(roots, tmp_path / "report").page.read_text()
+    trained_on = re.findall("<dt>(?:runs|processor|cores|avx512_bf16)</dt><dd>(.*?)</dd>", page.split("Trained on")[1])
+    assert trained_on == ["2", "Some EPYC", "2", "true", "1", "A Xeon", "2", "true"]
+    assert (
+        "None of these runs has written down its machine." in write_report(roots[3:], tmp_path / "old").page.read_text()
+    )
+
+
+def test_names_from_elsewhere_are_text_in_the_page_and_on_the_terminal(tmp_path):
+    nasty = "<script>alert(1)</script>[bold]$x_{$\x1b[2J"
+    folder = tmp_path / nasty.replace("/", "|")
+    report = write_report(
+        write_runs(folder / "runs", (0,), ("none",), machine={"cpu": nasty.replace("\x1b", "")}), folder / "report"
+    )
+    page = report.page.read_text()
+    assert "<script" not in page and page.count("&lt;script&gt;alert(1)") >= 4
+    terminal = io.StringIO()
+    print_report(report, SafeConsole(Output(terminal)))
+    assert "<script>alert(1)<|script>[bold]$x_{$?[2J" in terminal.getvalue() and "\x1b" not in terminal.getvalue()
+
+
+def test_every_axis_of_every_plot_has_a_unit(tmp_path):
+    groups = make_groups([read_record(root) for root in write_runs(tmp_path)])
+    plots = make_plots(groups, make_views(groups))
+    assert len(plots) == 7
+    for plot in plots:
+        shown = [axes for axes in plot.figure.axes if axes.get_visible()]
+        assert shown and plot.caption
+        # Panels that share an axis have it labelled at the last of them.
+        numbered = [axes for axes in shown if axes.xaxis.get_tick_params()["labelbottom"]]
+        labels = [*(axes.get_xlabel() for axes in numbered), *(axes.get_ylabel() for axes in shown)]
+        assert numbered
+        for label in labels:
+            assert re.search(r"\[.+\]$", label), f"{plot.name}: {label!r}"
+
+
+@pytest.mark.parametrize("stragglers", [("none", "1:5x", "2:5x"), ("none", "1:2x", "2:5x", "1:2x;2:5x")])
+def test_stragglers_of_equal_factors_are_all_in_the_plot(tmp_path, stragglers):
+    roots = [
+        write_run(tmp_path / f"{number}", replace(fake("sync", 0, straggler), train_seconds=100.0 + number))
+        for number, straggler in enumerate(stragglers)
+    ]
+    groups = make_groups([read_record(root) for root in roots])
+    (plot,) = [plot for plot in make_plots(groups, make_views(groups)) if plot.name == "throughput"]
+    (axes,) = [axes for axes in plot.figure.axes if axes.get_visible()]
+    speeds = {group.first.examples_per_second for group in groups}
+    drawn = {round(float(value), 6) for line in axes.lines for value in (*line.get_xdata(), *line.get_ydata())}
+    assert len(speeds) == len(stragglers) and {round(speed, 6) for speed in speeds} <= drawn
+
+
+def test_plots_without_data_are_left_out(tmp_path):
+    roots = [write_run(tmp_path / mode, Fake({"mode.name": mode})) for mode in ("async", "sync")]
+    groups = make_groups([read_record(root) for root in roots])
+    names = [plot.name for plot in make_plots(groups, make_views(groups))]
+    assert names == ["accuracy-over-time", "accuracy-over-examples"]
+
+
+def test_differences_are_told_where_the_interval_leaves_none_out(tmp_path):
+    found = sentences(write_runs(tmp_path, stragglers=("none",)))
+    [against] = found["Against sync: no straggler, same batch per worker: 128 images"]
+    assert "68.10 % against 70.10 %: 2.00 points lower (-2.00 to -2.00)" in against
+    assert "throughput 2.00 times (2.00 to 2.00); time to 50 % test accuracy 0.51 times" in against
+    assert against.endswith("3 seeds, paired.")
+
+
+def test_no_difference_is_shown_where_the_interval_holds_zero(tmp_path):
+    accuracies = {"sync": (0.70, 0.71, 0.69), "sync-ps": (0.71, 0.70, 0.69)}
+    roots = [
+        write_run(tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),)))
+        for mode, values in accuracies.items()
+        for seed, value in enumerate(values)
+    ]
+    [against] = sentences(roots)["Against sync: no straggler, same batch: 128 images per worker, 384 per update"]
+    assert "70.00 % against 70.00 %: no difference shown (-2.48 to +2.48 points)" in against
+    assert "higher" not in against and "lower" not in against
+
+
+def test_one_seed_claims_nothing(tmp_path):
+    found = sentences(write_runs(tmp_path, seeds=(0,)))
+    for about, lines in found.items():
+        for line in lines:
+            assert "one seed: no interval" in line.lower()
+            assert "lower" not in line and "higher" not in line, about
+
+
+def test_what_a_straggler_costs_is_told_against_the_same_arm_without_one(tmp_path):
+    found = sentences(write_runs(tmp_path))
+    lines = found["What a straggler costs each arm, against itself without one"]
+    assert [line.split(",")[0] for line in lines] == ["sync", "async", "sync-ps"]
+    assert "throughput 0.20 times (0.20 to 0.20)" in lines[0]
+    assert "throughput 1.00 times, no difference shown (1.00 to 1.00)" in lines[1]
+
+
+def staleness_runs(folder: Path) -> list[Path]:
+    """Plain async, which diverges with 30 simulated workers, always or for one seed, and two methods against that."""
+    plain = {"mode.simulate_workers": 30}
+    method = plain | {"staleness.method": "inverse"}
+    arms = [
+        ({"mode.name": "single"}, (0.70, 0.71, 0.72), ()),
+        ({}, (0.60, 0.61, 0.625), ()),
+        ({"mode.simulate_workers": 8}, (0.20, 0.0, 0.21), (1,)),
+        (plain, (0.0, 0.0, 0.0), (0, 1, 2)),
+        (method, (0.30, 0.31, 0.32), ()),
+        (method | {"staleness.method": "gap_aware"}, (0.30, 0.11, 0.32), ()),
+    ]
+    return [
+        write_run(
+            folder / f"{number}-{seed}",
+            Fake(settings | {"training.seed": seed}, ((value, 20.0, 9000),), broken=int(seed in broken)),
+        )
+        for number, (settings, values, broken) in enumerate(arms)
+        for seed, value in enumerate(values)
+    ]
+
+
+def groups_and_views(roots):
+    groups = make_groups([read_record(root) for root in roots])
+    return groups, make_views(groups)
+
+
+def test_what_diverged_is_called_so_and_not_compared(tmp_path):
+    found = sentences(staleness_runs(tmp_path))
+    lines = {line.split(":")[0]: line for line in next(iter(found.values()))}
+    assert lines["async k=30"] == "async k=30: 3 of 3 seeds diverged."
+    assert lines["async k=8"] == (
+        "async k=8: 1 of 3 seeds diverged. Final test accuracy of the others: 20.00 %, 21.00 %."
+    )
+
+
+def test_nothing_is_held_against_a_baseline_that_diverged(tmp_path):
+    roots = [
+        write_run(tmp_path / mode, Fake({"mode.name": mode}, broken=broken))
+        for mode, broken in (("sync", 2), ("async", 0))
+    ]
+    [lines] = sentences(roots).values()
+    assert lines == ("sync: 1 of 1 seeds diverged: nothing can be held against it.",)
+
+
+def test_the_table_has_no_interval_where_a_run_diverged(tmp_path):
+    groups, _ = groups_and_views(staleness_runs(tmp_path))
+    shown = {row["arm"]: cells(row) for row in group_rows(groups, 0.5)}
+    assert [shown["async k=30"][key] for key in ("accuracy", "interval", "seconds")] == ["diverged", "–", "–"]
+    assert [shown["async k=8"][key] for key in ("accuracy", "interval")] == ["20.50 (1 of 3 diverged)", "–"]
+
+
+def test_no_interval_of_an_accuracy_reaches_out_of_0_to_100_percent(tmp_path):
+    roots = [
+        write_run(tmp_path / str(seed), Fake({"training.seed": seed}, ((value, 20.0, 9000),)))
+        for seed, value in enumerate((0.1, 0.9))
+    ]
+    [row] = group_rows(groups_and_views(roots)[0], None)
+    assert cells(row)["interval"] == "0.00 to 100.00"
+
+
+def test_the_headline_says_what_diverged_and_what_kept_learning(tmp_path):
+    lines = headline(*groups_and_views(staleness_runs(tmp_path)))
+    assert lines == [
+        "Final test accuracy of async against single, no straggler: 9.83 points lower (-10.55 to -9.12) with the same batch "
+        "(128 images per worker, 128 per update). 3 seeds, paired.",
+        "Measured staleness of async with 3 equal workers: 0.00 versions on average, at most 0 (one update of each other "
+        "worker in between would come to 2).",
+        "Diverged: every run of async k=30; 1 of 3 runs of async k=8.",
+        "Staleness methods that kept learning at k=30 simulated workers: inverse (31.0 %). Not: gap_aware.",
+    ]
+
+
+def test_the_headline_says_what_async_costs_and_what_a_straggler_does_to_each_arm(tmp_path):
+    cost, slower, *_ = headline(*groups_and_views(write_runs(tmp_path)))
+    assert cost.startswith(
+        "Final test accuracy of async against sync, no straggler: 2.00 points lower (-2.00 to -2.00) with "
+    )
+    assert slower.startswith(
+        "How many times as long the same images take with straggler 2:5x: async (no difference shown), sync 5.00, sync-ps "
+        "5.00. Throughput of async against sync then: 10.00 times (10.00 to 10.00), same batch per worker: 128 images."
+    )
+
+
+def test_the_headline_names_what_shows_no_difference(tmp_path):
+    roots = [
+        write_run(tmp_path / f"{mode}-{seed}", Fake({"mode.name": mode, "training.seed": seed}, ((value, 20.0, 9000),)))
+        for mode, values in {"sync": (0.70, 0.71, 0.69), "sync-ps": (0.71, 0.70, 0.69)}.items()
+        for seed, value in enumerate(values)
+    ]
+    lines = headline(*groups_and_views(roots))
+    assert lines == ["Final test accuracy against sync, no difference shown: sync-ps (-2.48 to +2.48 points)."]
+
+
+def test_one_seed_has_plain_words_in_place_of_a_verdict(tmp_path):
+    (line,) = headline(*groups_and_views(write_runs(tmp_path, seeds=(0,))))
+    assert line.startswith("This proves nothing: one seed.") and "--seeds 3" in line
+    roots = [write_run(tmp_path / mode, Fake({"mode.name": mode, "training.epochs": 1})) for mode in ("async", "sync")]
+    (line,) = headline(*groups_and_views(roots))
+    assert line.startswith("This proves nothing: one seed and one epoch is no more than the beginning of a training.")
+
+
+def test_runs_that_differ_in_much_are_refused_in_a_line_that_fits_into_a_terminal(tmp_path):
+    long = [write_run(tmp_path / str(n), Fake({"training.seed": n, "cluster.workers": 1 + n % 8})) for n in range(40)]
+    other = Fake({"mode.name": "sync", "model.name": "airbench"}, examples=99_999, dataset_kind="synthetic")
+    with pytest.raises(UserError) as error:
+        write_report([*long, write_run(tmp_path / "other", other)], tmp_path / "report")
+    told = str(error.value)
+    assert (
+        "they differ in dataset_kind" in told and "(and 9 more)" in told and "config.yaml" in told and "--force" in told
+    )
+    assert len(told) <= 300
+
+
+def test_more_than_12_details_are_folded_away(written, tmp_path, monkeypatch):
+    assert [words.are_few([words.Findings("", ("x",) * count)]) for count in (12, 13)] == [True, False]
+    assert "<details open>\n<summary>Every comparison" in written.page.read_text()
+    monkeypatch.setattr(words, "_FEW", 0)
+    many = write_report(write_runs(tmp_path / "runs", (0,), ("none",)), tmp_path / "report")
+    output = io.StringIO()
+    print_report(many, Console(file=output, width=160))
+    assert "<details>\n<summary>Every comparison" in many.page.read_text()
+    assert "What was found" in output.getvalue() and "Against sync" not in output.getvalue()
+
+
+def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_written(tmp_path):
+    roots = write_runs(tmp_path / "runs", (0,), ("none",))
+    with pytest.raises(UserError, match="baseline: no arm is called 'best': there are sync, async, sync-ps"):
+        write_report(roots, tmp_path / "report", baseline="best")
+    assert not (tmp_path / "report").exists()
+    report = write_report(roots, tmp_path / "report", baseline="async")
+    assert report.findings[0].about.startswith("Against async: no straggler")
+
+
+def test_runs_that_diverged_are_crosses_below_zero_and_in_no_line(tmp_path):
+    plots = {plot.name: plot for plot in make_plots(*groups_and_views(staleness_runs(tmp_path)))}
+    for name in ("accuracy-over-time", "accuracy-over-examples"):
+        [axes] = plots[name].figure.axes
+        crosses = [line for line in axes.lines if line.get_marker() == "x"]
+        assert sorted(len(line.get_xdata()) for line in crosses) == [1, 3]
+        assert all(y < 0 for line in crosses for y in line.get_ydata())
+        assert all(y > 0 for line in axes.lines if line.get_marker() not in ("x", "None") for y in line.get_ydata())
+        assert "diverged" in plots[name].caption
+
+
+def test_16_arms_have_looks_of_their_own_and_a_legend_outside_of_the_curves(tmp_path):
+    found = looks([str(number) for number in range(35)]).values()
+    assert len({(look.color, look.line) for look in found}) == 35
+    settings = [{"optimizer.learning_rate": round(0.001 * number, 4)} for number in range(1, 17)]
+    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    plot = make_plots(*groups_and_views(roots))[0]
+    assert plot.png
+    [legend] = plot.figure.legends
+    assert len(legend.get_texts()) == 16
+    panels = [axes.get_window_extent() for axes in plot.figure.axes if axes.get_visible()]
+    box = legend.get_window_extent()
+    assert all(not box.overlaps(panel) for panel in panels)
+    assert box.x1 <= plot.figure.bbox.x1
+
+
+def test_histograms_come_eight_to_a_figure(tmp_path):
+    rows = simulated_rows(mode="async", slow=1.0, seed=0, updates=60)
+    roots = [
+        write_run(tmp_path / str(number), Fake({"optimizer.learning_rate": 0.001 * (1 + number)}, rows=rows))
+        for number in range(11)
+    ]
+    plots = {plot.name: plot for plot in make_plots(*groups_and_views(roots)) if plot.name.startswith("staleness")}
+    counts = {name: sum(axes.get_visible() for axes in plot.figure.axes) for name, plot in plots.items()}
+    assert counts == {"staleness": 8, "staleness-2": 3}
+
+
+def test_measured_staleness_is_held_against_the_number_of_workers_less_one(tmp_path):
+    [line] = sentences(write_runs(tmp_path, modes=("async",), stragglers=("none",)))["Staleness that was measured"]
+    assert re.search(
+        r"mean staleness 1\.\d\d \(sd 0\.\d\d over 3 seeds\), at most \d; 3 equally fast workers .* 2\.$", line
+    )
+
+
+def test_a_bound_that_was_exceeded_is_told(tmp_path):
+    rows = ((1, 0, 0, 0, 0, 1, 2, 2, 3), (2, 4, 1, 0, 0, 1, 2, 2, 4))
+    run = write_run(tmp_path / "run", Fake({"mode.name": "bounded"}, rows=rows))
+    [line] = sentences([run])["Staleness that was measured"]
+    assert line.endswith("at most 4; the bound of 3 was EXCEEDED.")
+
+
+def test_a_target_below_the_first_score_is_not_compared(tmp_path):
+    found = sentences(write_runs(tmp_path, stragglers=("none",)), target=0.2)
+    assert found["The target accuracy"][0].startswith("The first score of 9 of 9 runs was at 20 % test accuracy")
+    assert "time to" not in found["Against sync: no straggler, same batch per worker: 128 images"][0]
+
+
+@pytest.mark.parametrize(
+    ("best", "target"), [((0.71, 0.66), 0.65), ((0.65, 0.9), 0.65), ((0.034,), 0.03), ((0.0,), None)]
+)
+def test_default_target_is_the_highest_round_accuracy_that_all_reached(tmp_path, best, target):
+    roots = [write_run(tmp_path / str(index), Fake({}, scores=((value, 1.0, 10),))) for index, value in enumerate(best)]
+    assert default_target([read_record(root) for root in roots]) == target
+
+
+def unequal(tmp_path, **changes) -> list[Path]:
+    return [
+        *write_runs(tmp_path / "runs", (0,), ("none",), ("sync",)),
+        write_run(tmp_path / "other", fake("async", **changes)),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"seed": 1}, "differ in seeds: 0 \\(sync, batch 128 per worker, straggler none\\) against 1 \\(async"),
+        ({"seed": 0, "dataset_kind": "synthetic"}, "differ in dataset_kind: real, synthetic"),
+        ({"seed": 0, "examples": 12_000}, "differ in examples trained on by more than 2%: 10,240 .* to 12,000"),
+    ],
+)
+def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path, changes, named):
+    roots = unequal(tmp_path, **changes)
+    with pytest.raises(UserError, match=named) as refusal:
+        write_report(roots, tmp_path / "report")
+    assert "--force" in str(refusal.value) and "\n" not in str(refusal.value)
+    assert not (tmp_path / "report").exists()
+
+    report = write_report(roots, tmp_path / "report", force=True)
+    forced = [line for line in report.warnings if line.startswith("Not a fair comparison (--force)")]
+    assert len(forced) == 1 and re.search(named, forced[0])
+    page = report.page.read_text()
+    assert page.index("Not a fair comparison") < page.index("What was compared")
+    assert (SYNTHETIC in report.warnings) == ("dataset_kind" in changes)
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "named"),
+    [
+        ("optimizer.rule", "nesterov", "differ in optimizer.rule: adam, nesterov"),
+        ("optimizer.weight_decay", 0.002, "differ in optimizer.weight_decay: 0.0, 0.002"),
+        ("model.activation", "gelu", "differ in model.activation: relu, gelu"),
+        ("data.augmentation.flip", "none", "differ in data.augmentation.flip: random, none"),
+        ("schedule.kind", "cosine", "differ in schedule.kind: triangle, cosine"),
+        ("checkpoints.every_seconds", 5.0, "differ in checkpoints.every_seconds: auto, 5.0"),
+    ],
+)
+def test_runs_that_differ_in_a_setting_that_is_not_the_arms_own_are_refused(tmp_path, setting, value, named):
+    settings = [{"mode.name": "sync"}, {"mode.name": "async", setting: value}]
+    roots = [write_run(tmp_path / str(number), Fake(each)) for number, each in enumerate(settings)]
+    records = [read_record(root) for root in roots]
+    with pytest.raises(UserError, match=named):
+        check(records, make_groups(records), force=False)
+    assert check(records, make_groups(records), force=False, own={setting}) == []
+
+
+def test_settings_that_are_an_arms_own_may_differ(tmp_path):
+    settings = [
+        {"mode.name": "sync"},
+        {"mode.name": "async", "optimizer.learning_rate": 0.003, "optimizer.momentum": 0.5},
+        {"mode.name": "bounded", "mode.max_staleness": 2, "cluster.workers": 4},
+        {"mode.name": "async", "mode.simulate_workers": 8, "staleness.method": "dc_constant",
+         "staleness.strength": 2.0},
+    ]  # fmt: skip
+    records = [read_record(write_run(tmp_path / str(number), Fake(each))) for number, each in enumerate(settings)]
+    assert check(records, make_groups(records), force=False) == []
+
+
+@pytest.mark.parametrize("what", ["processor", "tensorflow", "commit"])
+def test_runs_of_another_machine_tensorflow_or_commit_are_compared_with_a_word_on_top(tmp_path, what):
+    machine = {"processor": "A Xeon", "tensorflow": "2.20.0", "commit": "392b7299c0de"}
+    roots = [
+        write_run(tmp_path / mode, Fake({"mode.name": mode}, machine=machine | changes))
+        for mode, changes in (("sync", {}), ("async", {what: "another"}))
+    ]
+    records = [read_record(root) for root in roots]
+    (said,) = check(records, make_groups(records), force=False)
+    assert f"differ in {what}: {machine[what]}, another" in said
+
+
+def test_runs_whose_workers_are_not_placed_alike_are_compared_with_a_word_on_top(tmp_path):
+    settings = [{"mode.name": mode, "cluster.pin_workers": "auto"} for mode in ("sync", "async", "single")]
+    records = [read_record(write_run(tmp_path / each["mode.name"], Fake(each))) for each in settings]
+    (said,) = check(records, make_groups(records), force=False)
+    assert "differ in whether workers keep to cores of their own: false, true" in said
+    assert check(records[1:], make_groups(records[1:]), force=False) == []
+
+
+def test_runs_of_another_isolation_are_compared_and_it_is_said(tmp_path):
+    settings = [{"mode.name": "async"}, {"mode.name": "sync", "cluster.isolation": "off"}]
+    records = [read_record(write_run(tmp_path / each["mode.name"], Fake(each))) for each in settings]
+    (said,) = check(records, make_groups(records), force=False)
+    assert "differ in cluster.isolation: auto, off" in said
+
+
+def test_learning_rates_that_were_only_scaled_are_said_on_top_and_shown_in_the_table(tmp_path):
+    scaled = {"training.batch_size_per_worker": 384, "optimizer.learning_rate": 0.003}
+    settings = [{"mode.name": "async"}, {"mode.name": "async"} | scaled]
+    records = [read_record(write_run(tmp_path / str(number), Fake(each))) for number, each in enumerate(settings)]
+    groups = make_groups(records)
+    (said,) = warn_of_scaled(groups)
+    assert "async 384/384 (0.003)" in said and "128/128" not in said and "optimizer is adam" in said
+    assert list(warn_of_scaled(groups[:1])) == []
+    assert [cells(row)["rate"] for row in group_rows(groups, None)] == ["0.001 / 0.5", "0.003 / 0.9"]
+
+
+@pytest.mark.parametrize(
+    "own", [{"training.batch_size_per_worker": 96}, {"optimizer.learning_rate": 0.02}], ids=["batch", "rate"]
+)
+def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_the_users_own(
+    tmp_path, monkeypatch, own
+):
+    def start_run(config, root, **_):
+        write_run(root, Fake({"mode.name": config.mode.name}))
+        write_whole(RunDir(root).config, config.to_yaml())
+
+    monkeypatch.setattr(train_all, "start_run", start_run)
+    monkeypatch.setattr(train_all, "_completed", lambda root: RunDir(root).summary.is_file())
+    monkeypatch.setattr(train_all, "resolve_data", lambda *_, notify: None)
+    changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
+    fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
+    roots, code = train_all.train_all(read_comparison(None, changes, fixed | own), tmp_path)
+    assert not code
+    (said,) = warn_of_scaled(make_groups([read_record(root) for root in roots]))
+    assert ": sync " in said and "async" not in said
+
+
+def test_models_that_differ_are_refused(tmp_path):
+    settings = {"model.name": "resnet_small"}
+    roots = [write_run(tmp_path / "a", Fake({})), write_run(tmp_path / "b", Fake(settings))]
+    with pytest.raises(UserError, match="differ in model: tutorial_cnn, resnet_small"):
+        write_report(roots, tmp_path / "report")
+
+
+def test_a_run_counts_once(tmp_path):
+    root = write_run(tmp_path / "run", Fake({}))
+    with pytest.raises(UserError, match="is given twice"):
+        write_report([root, tmp_path / "." / "run"], tmp_path / "report", force=True)
+    again = write_run(tmp_path / "again", Fake({}))
+    with pytest.raises(UserError, match="a seed comes more than once in one group: 0,0"):
+        write_report([root, again], tmp_path / "report")
+    with pytest.raises(UserError, match="nothing to compare"):
+        write_report([], tmp_path / "report")
+
+
+def test_a_target_that_is_no_share_is_refused(tmp_path):
+    with pytest.raises(UserError, match="target accuracy: got 60"):
+        write_report([], tmp_path / "report", target_accuracy=60)
+
+
+def test_generated_images_are_said_on_top_of_page_and_table(tmp_path):
+    report = write_report(write_runs(tmp_path / "runs", (0,), ("none",), dataset_kind="synthetic"), tmp_path / "report")
+    output = io.StringIO()
+    print_report(report, Console(file=output, width=100))
+    page = report.page.read_text()
+    assert output.getvalue().startswith(SYNTHETIC)
+    assert page.index(SYNTHETIC) < page.index("What was compared")
+
+
+def test_the_printed_table_has_a_row_for_each_group(written):
+    output = io.StringIO()
+    print_report(written, Console(file=output, width=160))
+    lines = output.getvalue().splitlines()
+    row = next(line for line in lines if line.startswith("sync ") and "2:5x" in line)
+    assert "70.10±0.10" in row and "128/384" in row
+    assert sum("128/128" in line and line.startswith("async") for line in lines) == 2 * len(TABLES)
+    assert lines[-1].endswith("report.html")
+
+
+def test_the_printed_tables_show_every_number_unbroken_in_80_columns(tmp_path):
+    ledger = tuple((100 + worker, 31, worker, 0, 0, 1, 2, 2, 10 + worker) for worker in range(8))
+    settings = {"cluster.workers": 8, "cluster.straggler": "random:gamma", "mode.simulate_workers": 30}
+    settings |= {"staleness.method": "gap_aware"}
+    ends = [(0.7, 1234.5), (0.5, 2345.6), (0.9, 1000.0)]
+    roots = [
+        write_run(
+            tmp_path / f"{rate}-{seed}",
+            Fake(
+                settings | {"training.seed": seed, "optimizer.learning_rate": rate},
+                ((0.4, 1.0, 5000), (accuracy, seconds, 1_000_000)),
+                rows=ledger,
+                broken=broken and seed == 2,
+            ),
+        )
+        for rate, broken in ((0.0125, False), (0.00025, True))
+        for seed, (accuracy, seconds) in enumerate(ends)
+    ]
+    rows = group_rows(groups_and_views(roots)[0], 0.6)
+    output = io.StringIO()
+    print_tables(rows, 0.6, Console(file=output, width=80))
+    text = output.getvalue()
+    assert max(map(len, text.splitlines())) <= 80
+    assert [title for title in TABLES if title in text] == list(TABLES)
+    for row in rows:
+        for key, cell in cells(row).items():
+            parts = cell.split(", ") if key == "idle" else [cell.replace(" ± ", "±").replace(" / ", "/")]
+            assert all(part in text for part in parts), key
+    assert "(2 of 3)" in text and "(1 of 3 diverged)" in text
+
+
+def test_every_column_is_in_one_of_the_tables():
+    assert [key for keys in TABLES.values() for key in keys] == list(headings(None))
+
+
+def test_nothing_of_it_imports_tensorflow():
+    code = "import ps_cluster.comparison.comparison_report, sys; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)

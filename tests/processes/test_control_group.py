@@ -1,0 +1,136 @@
+"""Limits of control groups, in trees of files as the kernel shows them, and in a real group where one can be made."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ps_cluster.processes import environment
+from ps_cluster.processes.control_group import Allowance, allowance
+from ps_cluster.processes.machine import describe
+
+PROJECT = Path(__file__).parents[2]
+GIB = 2**30
+
+
+def limits(allowed):
+    return allowed.cpus, allowed.memory_bytes
+
+
+@pytest.fixture
+def seen(tmp_path):
+    """seen(membership, {file: content}) → the limits that a process has that sees these files."""
+
+    def call(membership, files):
+        for name, content in files.items():
+            file = tmp_path / "groups" / name
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(f"{content}\n")
+        (tmp_path / "membership").write_text(membership)
+        return limits(allowance(tmp_path / "membership", tmp_path / "groups"))
+
+    return call
+
+
+def test_version_2_in_a_namespace_of_its_own_as_a_container_has_it(seen):
+    files = {"cpu.max": "150000 100000", "memory.max": 2 * GIB}
+    assert seen("0::/\n", files) == (1.5, 2 * GIB)
+
+
+def test_version_2_without_limits(seen):
+    assert seen("0::/\n", {"cpu.max": "max 100000", "memory.max": "max"}) == (None, None)
+
+
+def test_the_narrowest_of_the_groups_around_counts(seen):
+    files = {
+        "cpu.max": "max 100000",
+        "machine.slice/cpu.max": "400000 100000",
+        "machine.slice/job/cpu.max": "max 100000",
+        "machine.slice/memory.max": 8 * GIB,
+        "machine.slice/job/memory.max": 16 * GIB,
+        "other/cpu.max": "10000 100000",
+    }
+    assert seen("0::/machine.slice/job\n", files) == (4.0, 8 * GIB)
+
+
+def test_version_1_has_a_folder_for_each_controller(seen):
+    membership = "4:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/docker/abc\n0::/\n"
+    files = {
+        "cpu,cpuacct/docker/abc/cpu.cfs_quota_us": 50000,
+        "cpu,cpuacct/docker/abc/cpu.cfs_period_us": 100000,
+        "memory/docker/abc/memory.limit_in_bytes": GIB,
+        "memory/memory.limit_in_bytes": 9223372036854771712,
+    }
+    assert seen(membership, files) == (0.5, GIB)
+
+
+def test_version_1_in_a_container_that_sees_the_path_of_the_host_and_only_its_own_group(seen):
+    files = {"cpu/cpu.cfs_quota_us": 300000, "cpu/cpu.cfs_period_us": 200000, "memory/memory.limit_in_bytes": GIB}
+    assert seen("3:memory:/docker/abc\n2:cpu:/docker/abc\n", files) == (1.5, GIB)
+
+
+def test_version_1_without_limits(seen):
+    files = {"cpu/cpu.cfs_quota_us": -1, "cpu/cpu.cfs_period_us": 100000}
+    assert seen("1:cpu:/\n", files | {"memory/memory.limit_in_bytes": 9223372036854771712}) == (None, None)
+
+
+def test_a_system_that_tells_nothing_sets_no_limits(tmp_path):
+    assert limits(allowance(tmp_path / "absent", tmp_path / "absent")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("cpus", "usable"), [(0.2, 1), (1.0, 1), (1.5, 2), (2.0, 2), (64.0, 64), (999.0, 64), (None, 64)]
+)
+def test_threads_are_as_many_as_the_quota_has_processors_for_and_no_more_than_there_are(cpus, usable):
+    allowed = Allowance(64, cpus)
+    assert allowed.threads == usable and allowed.quota_decides is (usable < 64)
+    own = {"TF_NUM_INTRAOP_THREADS": str(usable), "TF_NUM_INTEROP_THREADS": str(max(2, usable))} if usable < 64 else {}
+    set_ = environment.for_tensorflow({}, allowed)
+    assert {name: set_[name] for name in set_ if name.startswith("TF_NUM")} == own
+
+
+def test_threads_that_the_user_asks_for_stay():
+    given = {"TF_NUM_INTRAOP_THREADS": "7"}
+    assert environment.for_tensorflow(given, Allowance(64, 1.5))["TF_NUM_INTRAOP_THREADS"] == "7"
+
+
+def test_the_summary_calls_the_machine_what_may_be_used_of_it(tmp_path):
+    machine = describe(tmp_path / "absent", Allowance(64, 0.5, GIB // 2))
+    assert (machine["cores"], machine["cpu_limit"]) == (1, 0.5)
+    assert (machine["memory_gib"], machine["memory_limit_gib"]) == (0.5, 0.5)
+
+
+@pytest.fixture
+def group_of_half_a_processor():
+    """A control group with a quota of 0.5 processors, or a skip where this user may not make one."""
+    for mount, limits in (
+        (Path("/sys/fs/cgroup/cpu"), {"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "50000"}),
+        (Path("/sys/fs/cgroup"), {"cpu.max": "50000 100000"}),
+    ):
+        group = mount / f"ps_cluster_test_{os.getpid()}"
+        try:
+            group.mkdir()
+            for name, value in limits.items():
+                (group / name).write_text(value)
+        except OSError:
+            if group.exists():
+                group.rmdir()
+            continue
+        yield group
+        group.rmdir()
+        return
+    pytest.skip("this user may not make a control group with a quota")
+
+
+def test_a_real_group_with_a_quota_is_seen_from_inside(group_of_half_a_processor):
+    code = (
+        "import os, sys; from pathlib import Path; Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
+        "from ps_cluster.cluster import control_group, machine\n"
+        "allowed = control_group.allowance(); machine = machine.describe()\n"
+        "print(allowed.cpus, allowed.threads, machine['cores'], machine['cpu_limit'])"
+    )
+    command = [sys.executable, "-c", code, str(group_of_half_a_processor)]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    assert done.stdout.split() == ["0.5", "1", "1", "0.5"], done.stderr

@@ -1,0 +1,194 @@
+"""Who reaches the ports of a run: looked at from outside, where every listener would let everybody in."""
+
+import json
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import psutil
+import pytest
+
+from ps_cluster.processes.isolation import Network, network_for
+from ps_cluster.run.run_dir import RunDir
+from tests.helpers import listening_cluster
+from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
+from tests.helpers.processes import assert_none_left, of_run, wait_until
+
+PROJECT = Path(__file__).parents[2]
+
+
+@pytest.fixture
+def start(tmp_path):
+    """start(setting, rights) → the launcher's process, once every task reached every other; nothing is left after."""
+    run_dir = RunDir.create(tmp_path / "run")
+    started = []
+
+    def call(setting, rights=as_ourselves):
+        argv = [sys.executable, listening_cluster.__file__, "launch", str(run_dir.root), str(tmp_path), setting]
+        environment = os.environ | {"PYTHONPATH": str(PROJECT)}
+        started.append(subprocess.Popen(argv, stdin=subprocess.PIPE, env=environment, preexec_fn=rights))
+        wait_until(lambda: len(list(run_dir.root.glob("reached-*"))) == 5 or started[0].poll() is not None)
+        assert started[0].poll() is None, "the launcher has ended"
+        return started[0]
+
+    call.run_dir = run_dir
+    yield call
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+    assert_none_left(run_dir.root)
+
+
+def ports(run_dir: RunDir) -> list[int]:
+    tasks = json.loads(run_dir.cluster.read_text())["tasks"]
+    return [int(task["address"].rpartition(":")[2]) for task in tasks if task["address"]]
+
+
+def open_from_here(run_dir: RunDir) -> list[tuple[str, int]]:
+    """(address, port) of what answers here, tried at every port of the run on every address of this machine."""
+    families = (socket.AF_INET, socket.AF_INET6)
+    here = [a.address for nic in psutil.net_if_addrs().values() for a in nic if a.family in families]
+    assert "127.0.0.1" in here and ports(run_dir)
+    return [(host, port) for host in here for port in ports(run_dir) if answers(host, port)]
+
+
+def answers(host: str, port: int) -> bool:
+    try:
+        socket.create_connection((host, port), timeout=2).close()
+    except OSError:
+        return False
+    return True
+
+
+def listening_here(run_dir: RunDir) -> list:
+    """Sockets of the run's processes, of any kind, that this process's own network knows."""
+    return [socket for process in of_run(run_dir.root) for socket in process.net_connections()]
+
+
+def network_of(run_dir: RunDir) -> str:
+    """The namespace of the run's tasks, e.g. net:[4026532258]; all of them are in the same one."""
+    tasks = json.loads(run_dir.cluster.read_text())["tasks"]
+    (network,) = {os.readlink(f"/proc/{task['pid']}/ns/net") for task in tasks}
+    return network
+
+
+def held_by(network: str) -> list[str]:
+    """Whatever keeps a namespace alive: processes in it, and descriptors of it."""
+    names = [*Path("/proc").glob("[0-9]*/ns/net"), *Path("/proc").glob("[0-9]*/fd/*")]
+    return [str(name) for name in names if target(name) == network]
+
+
+def assert_gone(network: str) -> None:
+    """A process that is killed has lost its name a moment before it leaves its namespace."""
+    wait_until(lambda: not held_by(network), within_s=5)
+
+
+def target(link: Path) -> str | None:
+    try:
+        return os.readlink(link)
+    except OSError:  # it ended meanwhile, or belongs to somebody else
+        return None
+
+
+RIGHTS = pytest.mark.parametrize("rights", [as_ourselves, as_ordinary_user])
+
+
+@RIGHTS
+def test_tasks_reach_each_other_and_nobody_else_reaches_them(start, rights):
+    skip_unless_allowed(rights)
+    start("require", rights)
+    assert json.loads(start.run_dir.cluster.read_text())["isolated"] is True
+    assert open_from_here(start.run_dir) == [] and listening_here(start.run_dir) == []
+    assert network_of(start.run_dir) != os.readlink("/proc/self/ns/net")
+
+
+def test_without_isolation_the_same_tasks_answer_everybody(start):
+    start("off")
+    assert json.loads(start.run_dir.cluster.read_text())["isolated"] is False
+    assert {("127.0.0.1", port) for port in ports(start.run_dir)} <= set(open_from_here(start.run_dir))
+    assert network_of(start.run_dir) == os.readlink("/proc/self/ns/net")
+
+
+@RIGHTS
+def test_files_written_inside_belong_to_the_user_who_started_the_run(start, rights):
+    skip_unless_allowed(rights)
+    start("require", rights)
+    written = [file.stat() for file in start.run_dir.root.glob("reached-*")]
+    assert {(status.st_uid, status.st_gid) for status in written} == {(os.geteuid(), os.getegid())}
+
+
+@RIGHTS
+def test_nothing_holds_the_network_when_the_run_has_ended(start, rights):
+    skip_unless_allowed(rights)
+    launcher = start("require", rights)
+    network = network_of(start.run_dir)
+    assert held_by(network)
+    launcher.stdin.close()
+    assert launcher.wait(timeout=20) == 0
+    assert_none_left(start.run_dir.root)
+    assert_gone(network)
+
+
+@RIGHTS
+def test_tasks_and_network_die_with_a_launcher_that_is_killed(start, rights):
+    skip_unless_allowed(rights)
+    launcher = start("require", rights)
+    network = network_of(start.run_dir)
+    assert len(of_run(start.run_dir.root)) == 6
+    launcher.kill()
+    launcher.wait()
+    assert_none_left(start.run_dir.root)
+    assert_gone(network)
+
+
+def test_a_task_that_is_started_again_is_in_the_same_network(tmp_path):
+    skip_unless_allowed(as_ourselves)
+    show = (sys.executable, "-c", "import os; print(os.readlink('/proc/self/ns/net'), os.listdir('/proc/self/fd'))")
+    with network_for("require", tmp_path, tmp_path, notify=pytest.fail) as network:
+        runs = [subprocess.run(network.inside(show), pass_fds=network.descriptors, capture_output=True) for _ in "ab"]
+    assert runs[0].stdout == runs[1].stdout and b"net:[" in runs[0].stdout
+    assert b"['0', '1', '2', '3']" in runs[0].stdout, (
+        "3 is the listing itself: no descriptor of the network is left open"
+    )
+
+
+def test_a_task_never_starts_outside_when_it_can_not_get_in(tmp_path):
+    mistaken = os.open(os.devnull, os.O_RDONLY)
+    argv = Network((mistaken,)).inside((sys.executable, "-c", "print('here I am')"))
+    ended = subprocess.run(argv, pass_fds=[mistaken], capture_output=True, text=True)
+    os.close(mistaken)
+    assert ended.returncode == 1 and ended.stdout == ""
+    assert ended.stderr == "private network: setns: Invalid argument\n"
+
+
+def trains(run_dir: RunDir) -> bool:
+    return run_dir.progress.exists() and '"phase":"training"' in run_dir.progress.read_text()
+
+
+@pytest.mark.cluster
+def test_nobody_outside_reaches_any_port_of_a_real_run(tmp_path):
+    skip_unless_allowed(as_ourselves)
+    options = ["--dataset", "synthetic", "--model", "tutorial_cnn", "--batch-size", "32", "--steps", "100000"]
+    argv = [sys.executable, "cli.py", "run", *options, "--isolation", "require", "--run-dir", str(tmp_path / "run")]
+    environment = os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}
+    launcher = subprocess.Popen(argv, cwd=PROJECT, env=environment, stdout=subprocess.DEVNULL, umask=0)
+    run_dir = RunDir(tmp_path / "run")
+    try:
+        wait_until(lambda: trains(run_dir) or launcher.poll() is not None, within_s=120)
+        wait_until(lambda: list(run_dir.tensorboard.rglob("events.*")), within_s=60)
+        assert open_from_here(run_dir) == [] and listening_here(run_dir) == []
+        network = network_of(run_dir)
+        everything = [tmp_path / "cache", run_dir.root, *run_dir.root.rglob("*"), *(tmp_path / "cache").rglob("*")]
+        states = [path.lstat() for path in everything if not path.is_symlink() and path.exists()]
+        assert not [status for status in states if status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)]
+        assert {status.st_uid for status in states} == {os.geteuid()}
+    finally:
+        launcher.send_signal(signal.SIGKILL)
+        launcher.wait()
+        assert_none_left(run_dir.root)
+    assert_gone(network)

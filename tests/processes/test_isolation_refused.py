@@ -1,0 +1,82 @@
+"""A private network that can't be had: the run says so and goes on, or refuses when it is required."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from ps_cluster.commands.main import main
+from ps_cluster.errors import UserError
+from ps_cluster.processes import isolation
+from ps_cluster.processes.isolation import network_for
+from tests.helpers import listening_cluster
+from tests.helpers.namespaces import as_ordinary_user, refused, skip_unless_allowed
+
+PROJECT = Path(__file__).parents[2]
+REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare: Operation not permitted')")
+SENDS_ONE_OF_TWO = "import socket, sys; socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b'2'], [0])"
+
+
+def test_where_the_system_refuses_the_run_says_so_in_one_line_and_goes_on(tmp_path):
+    notices = []
+    with network_for("auto", tmp_path, tmp_path, notices.append, namespace_argv=REFUSES) as network:
+        assert not network.isolated and network.inside(("a", "b")) == ("a", "b")
+    (line,) = notices
+    assert line.startswith("not isolated: ") and "open to" in line and "\n" not in line
+    assert "allows no private network: unshare: Operation not permitted" in line
+
+
+@pytest.mark.parametrize(
+    ("helper", "says"),
+    [
+        (REFUSES, "unshare: Operation not permitted"),
+        ((sys.executable, "-c", "import os; os.abort()"), "exit code -6"),
+        ((sys.executable, "-c", "import time; time.sleep(60)"), "timed out after 0.5 seconds"),
+        (("/absent/python",), "No such file"),
+        ((sys.executable, "-c", SENDS_ONE_OF_TWO), "too many files are open"),
+    ],
+)
+def test_where_it_is_required_a_refusal_is_the_users_error_of_one_line(tmp_path, monkeypatch, helper, says):
+    monkeypatch.setattr(isolation, "_TIMEOUT_S", 0.5 if "timed" in says else 20)
+    with pytest.raises(UserError) as refusal, network_for("require", tmp_path, tmp_path, pytest.fail, helper):
+        pytest.fail("it went on")
+    line = str(refusal.value)
+    assert "cluster.isolation: 'require'" in line and says in line and "\n" not in line
+
+
+def test_switched_off_it_asks_nothing_of_the_system_and_says_what_that_means(tmp_path):
+    notices = []
+    with network_for("off", tmp_path, tmp_path, notices.append, namespace_argv=("/absent",)) as network:
+        assert not network.isolated
+    assert len(notices) == 1 and notices[0].startswith("not isolated, as asked for") and "open to" in notices[0]
+
+
+def test_a_folder_that_could_not_be_written_inside_is_found_before_the_run_starts(tmp_path):
+    """An administrator of a container may write into what belongs to others; inside a user namespace he may not."""
+    if os.geteuid():
+        pytest.skip("needs an administrator: only he may write into what belongs to others")
+    skip_unless_allowed(as_ordinary_user)
+    theirs = tmp_path / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, 12345, 12345)
+    argv = [sys.executable, listening_cluster.__file__, "launch", str(theirs), str(tmp_path), "require"]
+    ended = subprocess.run(
+        argv, capture_output=True, text=True, env=os.environ | {"PYTHONPATH": str(PROJECT)}, preexec_fn=as_ordinary_user
+    )
+    assert ended.returncode == 1 and f"'{theirs}' could not be used inside" in ended.stderr
+
+
+def test_a_run_that_requires_it_where_the_system_refuses_leaves_nothing_behind(tmp_path):
+    argv = [sys.executable, str(PROJECT / "cli.py"), "run", "--isolation", "require", "--dataset", "synthetic"]
+    ended = subprocess.run(refused([*argv, "--run-dir", str(tmp_path / "new/run")]), capture_output=True, text=True)
+    assert ended.returncode == 2 and ended.stderr.count("\n") == 1, ended.stderr
+    assert ended.stderr.startswith("Error: cluster.isolation: 'require', but this system allows no private network: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_choice_that_there_is_not_is_told_with_those_that_there_are():
+    result = CliRunner().invoke(main, ["run", "--isolation", "please"])
+    assert result.exit_code == 2 and "'auto', 'require', 'off'" in result.stderr and result.stderr.count("\n") == 1

@@ -1,0 +1,52 @@
+"""TensorFlow's first lines are kept back, and nothing else that comes meanwhile is."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+PROJECT = Path(__file__).parents[2]
+# Stands in for TensorFlow, whose import takes seconds: lines of a library go to descriptor 2 without asking Python.
+IMPORTS = """
+import os, sys
+from ps_cluster.processes.quiet_import import without_first_lines
+with without_first_lines():
+    os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\\n")
+    os.write(2, b"I0000 port.cc:153] oneDNN custom operations are on. You may see\\n")
+    os.write(2, b"E0000 a real error\\n")
+    {then}
+os.write(2, b"I0000 later: oneDNN custom operations are on\\n")
+"""
+
+
+def told(then: str = "pass", level: str = "2") -> tuple[int, list[str]]:
+    code = IMPORTS.format(then=then)
+    environment = {"TF_CPP_MIN_LOG_LEVEL": level, "PATH": "/usr/bin:/bin"}
+    ended = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=30
+    )
+    return ended.returncode, ended.stderr.splitlines()
+
+
+def test_the_lines_that_nobody_can_switch_off_are_kept_back_and_errors_pass():
+    assert told() == (0, ["E0000 a real error", "I0000 later: oneDNN custom operations are on"])
+
+
+def test_the_last_words_of_a_library_that_crashes_while_it_is_loaded_are_seen():
+    code, lines = told('os.write(2, b"F0000 this processor has no AVX\\n"); os.abort()')
+    assert code == -6 and lines == ["E0000 a real error", "F0000 this processor has no AVX"]
+
+
+def test_an_import_that_fails_is_told_as_ever():
+    code, lines = told('raise ImportError("no such library")')
+    assert code == 1 and lines[0] == "E0000 a real error" and lines[-1] == "ImportError: no such library"
+
+
+def test_who_asks_for_more_lines_gets_all():
+    assert len(told(level="0")[1]) == 4
+
+
+def test_nothing_is_done_where_tensorflow_is_imported_already():
+    assert len(told()[1]) == 2
+    code = IMPORTS.format(then="pass").replace("import os, sys", "import os, sys; sys.modules['tensorflow'] = sys")
+    ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=30)
+    assert len(ended.stderr.splitlines()) == 4

@@ -1,0 +1,237 @@
+"""A proof that holds for a sound run, and says what is wrong with every other."""
+
+import numpy as np
+import pytest
+
+from ps_cluster.run.audit import MOST_PROBLEMS, Rounds, audit
+from ps_cluster.run.journal import RECORD
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.step_set import StepSet
+from tests.helpers.ledgers import rows_of, write_journal
+
+ONE, UPDATES = Rounds(1, 1), 6
+BACKUP = Rounds(steps_per_update=3, gradients_per_update=2)
+
+
+class Run:
+    """What a sound run of 6 updates left on two slices; a test breaks it before it asks for the proof."""
+
+    def __init__(self, folder, rounds=ONE, rows=None):
+        self.rounds, self.total = rounds, UPDATES
+        self.scheduled = StepSet(UPDATES)
+        # Accepted in another order than handed out.
+        rows = rows_of([0, 2, 1, 3, 5, 4], version=np.arange(1, 7)) if rows is None else rows
+        self.rows = [rows.copy(), rows.copy()]
+        self.counts = [{"version": UPDATES, "applied": UPDATES, "accepted": len(rows), "refused": 4, "dropped": 0}] * 2
+        self._paths = [folder / f"slice-{index}.bin" for index in range(2)]
+
+    def count(self, index, **counts):
+        self.counts[index] = self.counts[index] | counts
+
+    def set(self, index, rows):
+        self.rows[index] = rows
+        self.count(index, accepted=len(rows))
+
+    def proof(self, damage=None, **options):
+        for path, rows in zip(self._paths, self.rows):
+            write_journal(path, rows)
+        if damage is not None:
+            content = bytearray(self._paths[1].read_bytes())
+            content[damage * RECORD.itemsize + 20] ^= 1
+            self._paths[1].write_bytes(content)
+        counts = np.array([[own[name] for name in COUNTS] for own in self.counts])
+        return audit(self._paths, counts, self.rounds, self.scheduled, self.total, **options)
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path)
+
+
+def says(proof, *problems):
+    assert not proof["holds"] and proof["problems"] == list(problems)
+    return True
+
+
+def test_a_sound_run_holds_and_its_counts_are_told(run):
+    assert run.proof() == {
+        "holds": True,
+        "problems": [],
+        "slices": [{"index": index, "rows": 6, "steps": 6, **run.counts[index]} for index in range(2)],
+        "duplicated": 0,
+    }
+
+
+def test_a_row_that_was_written_twice(run):
+    run.set(1, rows_of([0, 2, 1, 1, 3, 5, 4], version=np.arange(1, 8)))
+    run.count(1, version=7, applied=7)
+    proof = run.proof()
+    assert says(proof, "slice 1: 1 rows of steps that had a row already")
+    assert proof["duplicated"] == 1 and proof["slices"][1]["steps"] == 6
+
+
+def test_a_version_that_was_skipped(run):
+    run.rows[0]["version"] = [1, 2, 4, 5, 6, 7]
+    assert says(run.proof(), "slice 0: row 2: version 4, where 3 belongs")
+
+
+def test_a_version_that_two_rows_have(run):
+    run.rows[1]["version"] = [1, 2, 3, 4, 4, 5]
+    assert says(run.proof(), "slice 1: row 4: version 4, where 5 belongs")
+
+
+@pytest.mark.parametrize("accepted", [UPDATES - 1, UPDATES + 1])
+def test_another_number_of_gradients_accepted_than_there_are_rows(run, accepted):
+    run.count(0, accepted=accepted)
+    proof = run.proof()
+    assert says(proof, f"slice 0: {accepted} gradients accepted, 6 rows")
+    assert proof["duplicated"] == max(0, accepted - UPDATES)
+
+
+@pytest.mark.parametrize("applied", [UPDATES - 1, UPDATES + 2])
+def test_weights_that_were_changed_more_or_less_often_than_the_version(run, applied):
+    run.count(1, applied=applied)
+    proof = run.proof()
+    assert says(proof, f"slice 1: the weights were changed {applied} times, the version is 6")
+    assert proof["duplicated"] == max(0, applied - UPDATES)
+
+
+def test_a_version_without_a_row(run):
+    run.count(0, version=7, applied=7)
+    proof = run.proof()
+    assert says(proof, "slice 0: version 7, rows of 6 updates")
+    assert proof["duplicated"] == 1
+
+
+def test_a_damaged_row_is_named_and_what_lies_before_it_is_counted(run, tmp_path):
+    proof = run.proof(damage=4)
+    first, *others = proof["problems"]
+    assert not proof["holds"]
+    assert first == f"row 4 of '{tmp_path / 'slice-1.bin'}' is damaged: its checksum is wrong"
+    assert others == [
+        "slice 1: 6 gradients accepted, 4 rows",
+        "slice 1: version 6, rows of 4 updates",
+        "6 updates were handed out, 4 were applied",
+    ]
+    assert [own["rows"] for own in proof["slices"]] == [6, 4]
+
+
+def test_an_update_that_was_never_handed_out(run):
+    run.scheduled = StepSet(3, np.array([4, 5]))
+    for index in range(2):
+        run.set(index, rows_of([0, 2, 1, 5, 4], version=np.arange(1, 6)))
+        run.count(index, version=5, applied=5)
+    proof = run.proof()
+    (problem,) = proof["problems"]
+    assert "6 updates were to be handed out, 5 were" in problem and problem.endswith(" 3")
+    assert not proof["holds"] and proof["duplicated"] == 0
+
+
+def test_an_update_that_was_handed_out_and_never_applied(run):
+    for index in range(2):
+        run.set(index, rows_of([0, 2, 1, 5, 4], version=np.arange(1, 6)))
+        run.count(index, version=5, applied=5)
+    assert says(run.proof(), "6 updates were handed out, 5 were applied")
+
+
+def test_an_update_that_a_single_slice_lacks_was_not_applied(run):
+    run.set(1, rows_of([0, 2, 1, 5, 4], version=np.arange(1, 6)))
+    run.count(1, version=5, applied=5)
+    assert says(run.proof(), "6 updates were handed out, 5 were applied")
+
+
+def test_a_run_that_was_stopped_has_as_many_updates_as_were_handed_out(run):
+    run.scheduled, run.total = StepSet(5), None
+    for index in range(2):
+        run.set(index, rows_of([0, 2, 1, 3, 4], version=np.arange(1, 6)))
+        run.count(index, version=5, applied=5)
+    assert run.proof()["holds"]
+    run.total = UPDATES
+    (problem,) = run.proof()["problems"]
+    assert "6 updates were to be handed out, 5 were" in problem and problem.endswith(" 5")
+
+
+def test_a_run_that_was_stopped_before_its_first_update_holds(tmp_path):
+    run = Run(tmp_path, rows=rows_of([]))
+    run.scheduled, run.total, run.counts = StepSet(), None, [dict.fromkeys(COUNTS, 0)] * 2
+    assert run.proof()["holds"]
+
+
+def test_there_are_no_more_lines_than_anybody_reads(tmp_path):
+    folder, rows = tmp_path, rows_of([0, 0, 0], version=7)
+    paths = [write_journal(folder / f"slice-{index}.bin", rows) for index in range(4)]
+    counts = np.array([[3, 2, 1, 0, 0]] * 4)
+    assert len(audit(paths, counts, ONE, StepSet(9), 10)["problems"]) == MOST_PROBLEMS
+
+
+def rounds_of(*steps):
+    """Rows of rounds of three workers, two of whom count, in this order."""
+    return rows_of(steps, version=np.arange(len(steps)) // 2 + 1)
+
+
+# Round v has the steps 3 v, 3 v + 1 and 3 v + 2; the one that is missing came too late.
+OF_ROUNDS = (0, 2, 4, 3, 7, 8, 9, 11, 13, 12, 17, 16)
+
+
+def test_rounds_with_a_backup_worker_hold_without_the_steps_that_came_too_late(tmp_path):
+    run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS))
+    proof = run.proof()
+    assert proof["holds"] and proof["duplicated"] == 0
+    assert [(own["rows"], own["steps"]) for own in proof["slices"]] == [(12, 12)] * 2
+
+
+def test_a_round_of_one_gradient_that_counted_twice(tmp_path):
+    run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:-1], 17))
+    proof = run.proof()
+    told = "1 rows of steps that had a row already"
+    assert says(proof, f"slice 0: {told}", f"slice 1: {told}", "6 updates were handed out, 5 were applied")
+    assert proof["duplicated"] == 1
+
+
+def test_a_late_gradient_that_counted_in_a_later_round(tmp_path):
+    run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]))  # step 1 is of round 0
+    assert not run.proof()["holds"]
+
+
+def test_a_gradient_of_a_round_that_is_still_open_is_no_duplicate(tmp_path):
+    run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS, 18))
+    run.total = None
+    proof = run.proof()
+    assert proof["holds"] and proof["duplicated"] == 0
+
+
+def test_an_update_too_many_beside_a_round_that_is_still_open_is_two_gradients_too_many(tmp_path):
+    run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS, 18))
+    run.total = None
+    run.count(0, version=UPDATES + 1, applied=UPDATES + 1)
+    proof = run.proof()
+    assert says(proof, "slice 0: version 7, rows of 6 updates") and proof["duplicated"] == 2
+
+
+def test_a_round_that_took_a_gradient_too_many(tmp_path):
+    rows = rounds_of(*OF_ROUNDS, 18)
+    rows["version"] = [1, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5, 6, 6]
+    run = Run(tmp_path, BACKUP, rows)
+    assert "slice 0: row 2: version 1, where 2 belongs" in run.proof()["problems"]
+
+
+def test_the_proof_tells_how_far_it_has_read(run):
+    read = []
+    assert run.proof(on_rows=read.append)["holds"] and sum(read) == 2 * UPDATES
+
+
+def test_a_step_that_nobody_can_have_handed_out_is_a_problem_and_takes_no_memory(run):
+    rows = rows_of([0, 1, 2, 3, 4, 2**45], version=np.arange(1, 7))
+    run.set(1, rows)
+    proof = run.proof()
+    assert not proof["holds"] and proof["problems"][0] == f"step {2**45} is out of reach of 0"
+
+
+@pytest.mark.parametrize("column", ["step", "version", "staleness", "worker", "pid", "applied_time"])
+@pytest.mark.parametrize("value", [-1.0e300, np.nan, np.inf])
+def test_a_value_that_no_row_can_have_is_a_problem_though_its_checksum_is_right(run, column, value):
+    rows = rows_of(range(6), version=np.arange(1, 7))
+    rows[column][5] = value
+    run.set(1, rows)
+    proof = run.proof()
+    assert not proof["holds"] and f"has {column} " in proof["problems"][0]

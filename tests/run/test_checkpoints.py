@@ -1,0 +1,169 @@
+"""Checkpoints survive whatever may happen to files: cut short, damaged, thinned out while somebody reads."""
+
+import multiprocessing
+import os
+
+import numpy as np
+import pytest
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import create_beside
+from ps_cluster.run import checkpoints
+from ps_cluster.run.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointNotWritten
+from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.run.rows.scores import EndedMark
+
+
+def checkpoint(step: int, size: int = 100) -> Checkpoint:
+    """All weights are the step, so that a mixture of two checkpoints is seen."""
+    arrays = {
+        "weights": np.full(size, step, np.float32),
+        "statistics": np.zeros(0, np.float32),
+        "ledger": np.arange(step, dtype=np.int64),
+    }
+    return Checkpoint(step, arrays, Meta(train_seconds=1.5, dataset_kind="synthetic"))
+
+
+def assert_equal(read: Checkpoint, written: Checkpoint) -> None:
+    assert (read.step, read.meta, list(read.arrays)) == (written.step, written.meta, list(written.arrays))
+    for name, array in written.arrays.items():
+        assert read.arrays[name].dtype == array.dtype
+        np.testing.assert_array_equal(read.arrays[name], array)
+
+
+def test_what_is_saved_is_read_back(tmp_path):
+    path = checkpoints.save(tmp_path, checkpoint(390), keep=3)
+    assert path.name == "step-000000390.npz"
+    assert_equal(checkpoints.load(path), checkpoint(390))
+
+
+def test_plain_numpy_opens_a_checkpoint(tmp_path):
+    path = checkpoints.save(tmp_path, checkpoint(7), keep=3)
+    with np.load(path, allow_pickle=False) as archive:
+        np.testing.assert_array_equal(archive["weights"], checkpoint(7).arrays["weights"])
+
+
+def test_equal_checkpoints_are_equal_files(tmp_path):
+    first, second = (checkpoints.save(tmp_path / name, checkpoint(7), keep=3) for name in "ab")
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_checkpoint_cut_short_at_any_length_is_refused(tmp_path):
+    path = checkpoints.save(tmp_path, checkpoint(5), keep=1)
+    content = path.read_bytes()
+    for length in range(0, len(content), 7):
+        path.write_bytes(content[:length])
+        with pytest.raises(CheckpointError, match="damaged or cut short"):
+            checkpoints.load(path)
+
+
+def test_flipped_bytes_are_noticed_or_without_effect(tmp_path):
+    path = checkpoints.save(tmp_path, checkpoint(5, size=20), keep=1)
+    content = path.read_bytes()
+    refused = 0
+    for position in range(len(content)):
+        path.write_bytes(content[:position] + bytes([content[position] ^ 0xFF]) + content[position + 1 :])
+        try:
+            read = checkpoints.load(path)
+        except CheckpointError as error:
+            assert "\n" not in str(error)
+            refused += 1
+        else:
+            assert_equal(read, checkpoint(5, size=20))
+    assert refused > len(content) / 2
+
+
+def test_missing_checkpoint_is_told_apart_from_a_damaged_one(tmp_path):
+    with pytest.raises(CheckpointGone, match="does not exist"):
+        checkpoints.load(checkpoints.path_of(tmp_path, 1))
+    assert issubclass(CheckpointGone, UserError)
+
+
+def test_arrays_of_objects_are_never_written(tmp_path):
+    with pytest.raises(ValueError, match="allow_pickle"):
+        checkpoints.save(tmp_path, Checkpoint(1, {"weights": np.array([{}])}), keep=1)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_newest_good_checkpoint_is_found_behind_damaged_ones(tmp_path):
+    for step in (1, 2, 3):
+        checkpoints.save(tmp_path, checkpoint(step), keep=3)
+    checkpoints.path_of(tmp_path, 3).write_bytes(b"PK")
+    checkpoints.path_of(tmp_path, 2).write_bytes(b"")
+    said = []
+    assert checkpoints.load_newest_good([tmp_path], said.append).step == 1
+    assert ["step-000000003" in said[0], "step-000000002" in said[1], len(said)] == [True, True, 2]
+
+
+def test_there_is_no_newest_good_checkpoint_without_one(tmp_path):
+    assert checkpoints.load_newest_good([tmp_path], print) is None
+    assert checkpoints.load_newest_good([tmp_path / "missing"], print) is None
+    checkpoints.path_of(tmp_path, 1).write_bytes(b"")
+    assert checkpoints.load_newest_good([tmp_path], lambda line: None) is None
+
+
+def test_newest_ones_are_kept_and_foreign_files_are_left_alone(tmp_path):
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "step-12.npz").write_text("mine too")
+    for step in (10, 20, 30, 40):
+        checkpoints.save(tmp_path, checkpoint(step), keep=2)
+    assert checkpoints.steps(tmp_path) == [30, 40]
+    assert sorted(path.name for path in tmp_path.iterdir() if "0000" not in path.name) == ["notes.txt", "step-12.npz"]
+
+
+def test_checkpoints_of_a_history_that_was_rolled_back_are_removed(tmp_path):
+    for step in (10, 20, 30):
+        checkpoints.save(tmp_path, checkpoint(step), keep=3)
+    checkpoints.path_of(tmp_path, 30).write_bytes(b"damaged")
+    checkpoints.save(tmp_path, checkpoint(25), keep=1)
+    assert checkpoints.steps(tmp_path) == [25]
+
+
+def test_left_overs_of_dead_writers_are_removed_and_those_of_living_ones_are_not(tmp_path):
+    of_dead = tmp_path / f".step-000000001.npz.{os.getppid()}.tmp"  # in a container somebody else may have that pid
+    of_dead.touch()
+    with create_beside(checkpoints.path_of(tmp_path, 1)):
+        (of_living,) = set(tmp_path.iterdir()) - {of_dead}
+        checkpoints.save(tmp_path, checkpoint(2), keep=1)
+        assert not of_dead.exists() and of_living.exists()
+
+
+def test_directory_that_refuses_is_told_in_one_line(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(CheckpointNotWritten, match="can't be written"):
+        checkpoints.save(tmp_path / "file", checkpoint(1), keep=1)
+
+
+def test_end_is_marked_and_taken_back(tmp_path):
+    assert checkpoints.ended(tmp_path) is None
+    checkpoints.mark_ended(tmp_path, last_step=390, outcome="completed")
+    assert checkpoints.ended(tmp_path) == EndedMark(last_step=390, outcome="completed")
+    checkpoints.clear_ended(tmp_path)
+    checkpoints.clear_ended(tmp_path)
+    assert checkpoints.ended(tmp_path) is None
+
+
+def _write_many(directory, count):
+    for step in range(1, count + 1):
+        checkpoints.save(directory, checkpoint(step, size=50_000), keep=2)
+
+
+def test_reader_never_sees_half_a_checkpoint_while_a_writer_writes_and_thins(tmp_path):
+    writer = multiprocessing.get_context("spawn").Process(target=_write_many, args=(tmp_path, 100))
+    said, seen = [], []
+    writer.start()
+    while writer.is_alive():
+        if found := checkpoints.load_newest_good([tmp_path], said.append):
+            assert np.all(found.arrays["weights"] == found.step)
+            seen.append(found.step)
+    writer.join()
+    assert writer.exitcode == 0 and said == [] and seen == sorted(seen) and len(set(seen)) > 1
+    assert checkpoints.steps(tmp_path) == [99, 100]
+
+
+def test_states_behind_which_training_goes_back_are_removed_also_unreadable_ones(tmp_path):
+    for step in (5, 7, 9):
+        checkpoints.path_of(tmp_path, step).write_bytes(b"not a checkpoint")
+    checkpoints.remove_later(tmp_path, 7)
+    assert checkpoints.steps(tmp_path) == [5, 7]
+    checkpoints.remove_later(tmp_path / "nothing there", 7)

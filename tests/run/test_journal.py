@@ -1,0 +1,132 @@
+"""A slice's journal survives whatever may happen to a file: cut short, damaged, a disk that refuses."""
+
+import os
+import resource
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+from ps_cluster.run import journal
+from ps_cluster.run.journal import RECORD, Journal, JournalDamaged, JournalNotWritten
+from ps_cluster.run.ledger import NO_ROWS
+from tests.helpers.ledgers import random_rows, rows_of, write_journal
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "slice-0.bin"
+
+
+def read(path, **chunks):
+    return np.concatenate([NO_ROWS, *journal.read(path, **chunks)])
+
+
+@contextmanager
+def files_of_at_most(size):
+    """Writes of this process beyond `size` bytes into a file are refused, as by a full disk."""
+    _, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (hard, hard))
+
+
+@pytest.mark.parametrize("chunk_rows", [1, 3, 7, 1000])
+def test_what_was_appended_is_read_whatever_the_chunks(path, chunk_rows):
+    rows, ours = random_rows(100), Journal(path)
+    for begin, end in ((0, 1), (1, 1), (1, 60), (60, 100)):
+        ours.append(rows[begin:end])
+    assert ours.rows == journal.count_rows(path) == 100
+    assert (read(path, chunk_rows=chunk_rows) == rows).all()
+    assert max(len(chunk) for chunk in journal.read(path, chunk_rows=chunk_rows)) == min(100, chunk_rows)
+
+
+def test_a_loss_that_is_no_number_is_a_row_like_others(path):
+    write_journal(path, rows_of([0, 1], loss=[np.nan, np.inf]))
+    assert str(read(path)["loss"].tolist()) == "[nan, inf]"
+
+
+def test_without_a_file_there_are_no_rows(path):
+    assert journal.count_rows(path) == 0 and list(journal.read(path)) == []
+
+
+@pytest.mark.parametrize("cut", [1, 7, RECORD.itemsize - 1])
+def test_a_last_record_that_was_cut_short_is_no_row(path, cut):
+    rows = random_rows(5)
+    write_journal(path, rows)
+    os.truncate(path, 5 * RECORD.itemsize - cut)
+    assert journal.count_rows(path) == 4
+    assert (read(path, chunk_rows=3) == rows[:4]).all()
+
+
+def test_any_flipped_bit_is_found_and_its_row_named(path):
+    rows = random_rows(6)
+    write_journal(path, rows)
+    content = path.read_bytes()
+    for bit in range(0, 8 * len(content), 41):
+        damaged = bytearray(content)
+        damaged[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(damaged)
+        row, good = bit // 8 // RECORD.itemsize, [NO_ROWS]
+        with pytest.raises(JournalDamaged, match=f"^row {row} of '{path}' is damaged: its checksum is wrong$"):
+            good.extend(journal.read(path, chunk_rows=4))
+        assert (np.concatenate(good) == rows[:row]).all(), "those before it were read"
+
+
+def test_reopened_it_is_cut_to_the_rows_that_count_and_appended_to(path):
+    rows = random_rows(10)
+    write_journal(path, rows)
+    ours = Journal(path, 4)
+    assert ours.rows == journal.count_rows(path) == 4
+    ours.append(rows[7:])
+    assert (read(path) == rows[[0, 1, 2, 3, 7, 8, 9]]).all()
+
+
+def test_fewer_rows_than_count_are_refused_and_left_as_they_are(path):
+    rows = random_rows(3)
+    write_journal(path, rows)
+    with pytest.raises(JournalDamaged, match=f"'{path}' holds 3 rows, but 4 were written"):
+        Journal(path, 4)
+    assert (read(path) == rows).all()
+    with pytest.raises(JournalDamaged, match="holds 0 rows, but 1 were written"):
+        Journal(path.with_name("missing"), 1)
+
+
+def test_a_disk_that_refuses_keeps_nothing_from_being_written_later(path):
+    rows, ours = random_rows(12), Journal(path)
+    ours.append(rows[:2])
+    room = 4 * RECORD.itemsize + 5  # it takes two and a bit of the next five
+    with files_of_at_most(room):
+        with pytest.raises(JournalNotWritten, match=f"'{path}' can't be written: File too large"):
+            ours.append(rows[2:7])
+        assert path.stat().st_size == room
+        for refused in (lambda: ours.append(rows[7:9]), lambda: ours.append(NO_ROWS), ours.flush):
+            with pytest.raises(JournalNotWritten):
+                refused()
+        assert ours.rows == 9
+    ours.append(rows[9:])
+    ours.flush()
+    assert ours.rows == 12 and (read(path) == rows).all()
+
+
+def test_rows_that_were_refused_come_with_the_next_call_though_it_brings_none(path):
+    rows, ours = random_rows(3), Journal(path)
+    with files_of_at_most(0), pytest.raises(JournalNotWritten):
+        ours.append(rows)
+    ours.append(NO_ROWS)
+    assert (read(path) == rows).all()
+
+
+def test_a_journal_that_can_not_be_opened_is_told(tmp_path):
+    path = tmp_path / "nowhere" / "slice-0.bin"
+    with pytest.raises(JournalNotWritten, match=f"'{path}' can't be written: No such file or directory"):
+        Journal(path)
+
+
+def test_a_journal_is_not_made_through_a_link(tmp_path):
+    (tmp_path / "slice-0.bin").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(JournalNotWritten, match="it is a link"):
+        Journal(tmp_path / "slice-0.bin")
+    assert not (tmp_path / "elsewhere").exists()

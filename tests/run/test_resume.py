@@ -1,0 +1,116 @@
+"""What a run may go on from: refused before anything is started or written."""
+
+import numpy as np
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
+from ps_cluster.run import checkpoints
+from ps_cluster.run.ledger import COLUMNS, COUNTS
+from ps_cluster.run.resume import check_journals, newest_checkpoint
+from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.training_clock import Times
+from tests.helpers.ledgers import random_rows, write_journal
+
+WORK = {"data.dataset": "synthetic", "model.precision": "float32", "training.steps": 8, "cluster.parameter_servers": 2}
+
+
+def arrays_of(*accepted, columns=len(COLUMNS)):
+    """Those of a checkpoint that tell what kind of ledger it is of; so many gradients `accepted` by each slice."""
+    counts = np.zeros([len(accepted), len(COUNTS)], np.int64)
+    counts[:, COUNTS.index("accepted")] = accepted
+    return {"counts": counts, "seen": np.zeros([len(accepted), 8], np.int64), "waiting": np.zeros([0, 1 + columns])}
+
+
+def meta_of(config, begun):
+    """`begun` updates were handed out, of which those are applied that every slice of `arrays_of(5, 6)` has."""
+    steps = StepsState(below=5 * config.steps_per_update, count=5)
+    tally = TallyState(staleness={"0": 5})
+    progress = ProgressState(scheduled=StepsState(below=begun, count=begun), applied=steps, tally=tally, mixed=0)
+    return Meta(config=config.model_dump(mode="json"), train_seconds=3.0, times=Times(), progress=progress)
+
+
+@pytest.fixture
+def resumed(tmp_path):
+    """resumed(values, arrays, meta) → the checkpoint to go on from, with `values` changed; WORK had begun 6 steps."""
+
+    def resume(values=None, *, arrays=None, meta=None):
+        run_dir = RunDir.create(tmp_path / "run")
+        arrays, meta = arrays or arrays_of(5, 6), meta or meta_of(build_config(None, WORK), begun=6)
+        checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays, meta), keep=1)
+        return newest_checkpoint(build_config(None, WORK | (values or {})), run_dir, 1000, notify=pytest.fail)
+
+    return resume
+
+
+@pytest.mark.parametrize(
+    "values", [{}, {"training.steps": 20}, {"optimizer.learning_rate": 0.5}, {"cluster.workers": 2}]
+)
+def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, values):
+    assert resumed(values).step == 5
+
+
+@pytest.mark.parametrize(
+    ("values", "says"),
+    [
+        ({"training.seed": 1}, "training.seed: got 1, but the checkpoint to resume from was made with 0"),
+        ({"evaluation.validation_examples": 5}, "evaluation.validation_examples: got 5, but the checkpoint"),
+        ({"training.batch_size_per_worker": 7}, "training.batch_size_per_worker: got 7"),
+        ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
+        ({"cluster.parameter_servers": 1}, "cluster.parameter_servers: got 1"),
+        (
+            {"training.steps": 5},
+            "training.steps, training.epochs: 5 updates in all, but 6 of the run in '.*' were begun",
+        ),
+    ],
+)
+def test_other_work_is_refused_by_name(resumed, values, says):
+    with pytest.raises(UserError, match=says):
+        resumed(values)
+
+
+@pytest.mark.parametrize("arrays", [arrays_of(5, 6, columns=3), {"ledger": np.zeros([2, 6, len(COLUMNS)])}])
+def test_a_run_of_an_earlier_version_is_refused(resumed, arrays):
+    with pytest.raises(UserError, match="is of an earlier version"):
+        resumed(arrays=arrays)
+
+
+def test_a_configuration_of_an_earlier_version_is_refused(resumed):
+    with pytest.raises(UserError, match="is of an earlier version"):
+        resumed(meta=Meta(config={"cluster": {"workers": 3}}, train_seconds=3.0))
+
+
+def test_updates_are_counted_where_each_takes_several_steps(tmp_path):
+    run_dir = RunDir.create(tmp_path / "run")
+    config = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "sync", "training.steps": 4})
+    checkpoint = checkpoints.Checkpoint(4, arrays_of(12), meta_of(config, begun=4))
+    checkpoints.save(run_dir.checkpoints, checkpoint, keep=1)
+    assert newest_checkpoint(config, run_dir, 1000, notify=pytest.fail).step == 4
+    with pytest.raises(UserError, match="3 updates in all, but 4 of the run"):
+        newest_checkpoint(config.with_values({"training.steps": 3}), run_dir, 1000, notify=pytest.fail)
+
+
+@pytest.fixture
+def found(tmp_path):
+    """A checkpoint for which the slices had accepted 5 and 6 gradients, and its run directory, whose journals hold more."""
+    run_dir = RunDir.create(tmp_path / "run")
+    for index in range(2):
+        write_journal(run_dir.journal(index), random_rows(8))
+    return checkpoints.Checkpoint(5, arrays_of(5, 6)), run_dir
+
+
+def test_journals_may_have_more_rows_than_a_checkpoint_counts_or_just_as_many(found):
+    check_journals(*found)
+    write_journal(found[1].journal(1), random_rows(6))
+    check_journals(*found)
+
+
+def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
+    path = found[1].journal(1)
+    write_journal(path, random_rows(6))
+    path.write_bytes(path.read_bytes()[:-1])
+    for rows in (5, 0):
+        with pytest.raises(UserError, match=f"'{path}' holds {rows} rows, but 6 were written: put it back"):
+            check_journals(*found)
+        path.unlink(missing_ok=True)

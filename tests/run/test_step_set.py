@@ -1,0 +1,103 @@
+"""StepSet against a plain set."""
+
+import numpy as np
+import pytest
+
+from ps_cluster.run.step_set import StepSet
+
+
+def steps(*ids):
+    return np.array(ids, np.int64)
+
+
+def assert_equal(found: StepSet, expected: set[int]) -> None:
+    first = min(set(range(len(expected) + 1)) - expected)
+    above = sorted(expected - set(range(first)))
+    assert (found.first_missing, found.beyond().tolist(), found.count) == (first, above, len(expected))
+    assert found.end == max(expected, default=-1) + 1
+
+
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("chunk", [1, 7, 500, 5000])
+def test_whatever_the_order_it_holds_what_a_plain_set_holds(chunk, seed):
+    random = np.random.default_rng(seed)
+    order = random.permutation(np.repeat(np.arange(3000), random.integers(0, 3, 3000)))
+    # Mostly in order, as steps are, or in no order at all.
+    order = order[np.argsort(order + random.normal(scale=[30, 1e6][seed % 2], size=len(order)))]
+    ours, plain, asked = StepSet(), set(), np.arange(3500)
+    for begin in range(0, len(order), chunk):
+        ids = order[begin : begin + chunk]
+        repeated = len(ids) - len(set(ids.tolist()) - plain)
+        assert ours.add(ids) == repeated
+        plain |= set(ids.tolist())
+        if begin % 10 == 0 or chunk > 1:
+            assert_equal(ours, plain)
+            assert ours.holds(asked).tolist() == [step in plain for step in range(3500)]
+    assert ours.missing_below(3200).tolist() == sorted(set(range(3200)) - plain)
+
+
+def test_it_goes_on_from_what_was_beyond():
+    first = StepSet()
+    first.add(steps(0, 1, 3, 6))
+    second = StepSet(first.first_missing, first.beyond(), first.count)
+    assert second.add(steps(2, 3, 5)) == 1
+    assert_equal(second, {0, 1, 2, 3, 5, 6})
+
+
+def test_none_at_all_is_an_empty_set():
+    ours = StepSet()
+    assert ours.add(steps()) == 0 and ours.missing_below(0).size == 0 and ours.missing_below(2).tolist() == [0, 1]
+    assert_equal(ours, set())
+
+
+def test_an_id_that_comes_twice_in_one_call_counts_once():
+    ours = StepSet()
+    assert ours.add(steps(4, 4, 0, 4)) == 2
+    assert_equal(ours, {0, 4})
+
+
+def test_what_is_given_up_is_done_but_does_not_count():
+    ours = StepSet()
+    ours.add(steps(0, 2, 6))
+    ours.close_below(5)
+    assert (ours.first_missing, ours.count, ours.beyond().tolist()) == (5, 3, [6])
+    assert ours.missing_below(8).tolist() == [5, 7]
+    assert ours.add(steps(1)) == 1, "it comes too late"
+    ours.add(steps(5))
+    assert (ours.first_missing, ours.count) == (7, 4)
+
+
+def test_giving_up_reaches_as_far_as_what_is_in_behind_it():
+    ours = StepSet()
+    ours.add(steps(1, 3, 4, 6))
+    ours.close_below(3)
+    assert (ours.first_missing, ours.beyond().tolist(), ours.count) == (5, [6], 4)
+
+
+def test_giving_up_far_ahead_or_behind_is_no_harm():
+    ours = StepSet()
+    ours.add(steps(3))
+    ours.close_below(100_000)
+    assert (ours.first_missing, ours.count, ours.end) == (100_000, 1, 100_000)
+    ours.close_below(7)
+    assert ours.first_missing == 100_000
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_in_both_is_what_is_in_both_plain_sets(seed):
+    random = np.random.default_rng(seed)
+    plain = [set(random.choice(60, random.integers(0, 60), replace=False).tolist()) for _ in range(2)]
+    plain = [ids | set(range(random.integers(0, 30))) for ids in plain]
+    ours = [StepSet(), StepSet()]
+    for own, ids in zip(ours, plain):
+        own.add(np.array(sorted(ids), np.int64))
+    assert_equal(ours[0].both(ours[1]), plain[0] & plain[1])
+
+
+def test_memory_is_for_what_is_open_not_for_what_is_done():
+    ours = StepSet()
+    for begin in range(0, 1_000_000, 50_000):
+        ours.add(np.arange(begin, begin + 50_000))
+    assert (ours.first_missing, ours.count) == (1_000_000, 1_000_000)
+    held = sum(value.nbytes for value in vars(ours).values() if isinstance(value, np.ndarray))
+    assert held <= 200_000, "two chunks of 50,000 steps, a byte each, and no more"

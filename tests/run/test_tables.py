@@ -1,0 +1,148 @@
+"""updates.csv and applies.csv, written out of the journals and read again."""
+
+import numpy as np
+import pytest
+
+from ps_cluster.errors import UserError
+from ps_cluster.run import tables
+from ps_cluster.run.audit import Rounds
+from ps_cluster.run.journal import CHUNK_ROWS, RECORD, JournalDamaged
+from ps_cluster.run.ledger import COLUMNS
+from tests.helpers.ledgers import rows_of, write_journal
+
+ONE = Rounds(1, 1)
+
+
+@pytest.fixture
+def written(tmp_path):
+    """written(rows, …) → what updates.csv holds, where each slice's journal holds `rows`."""
+
+    def call(*slices, rounds=ONE, window=2**16, **options):
+        call.journals = [write_journal(tmp_path / f"slice-{i}.bin", rows) for i, rows in enumerate(slices)]
+        tables.write_updates(call.path, call.journals, rounds, window, **options)
+        return tables.read_csv(call.path)
+
+    call.path = tmp_path / "updates.csv"
+    return call
+
+
+def test_the_columns_are_named_and_numbers_written_as_what_they_are(written):
+    times = {"entered_time": 1_800_000_000.25, "applied_time": [1_800_000_001.5, 1_800_000_002.5]}
+    written(rows_of([0, 2], version=[1, 2], staleness=[0, 1], loss=[0.1, np.nan], **times))
+    header, *lines = written.path.read_text().splitlines()
+    assert header.split(",") == list(COLUMNS)
+    assert [line.split(",")[:5] for line in lines] == [
+        ["0", "1", "0", "1800000000.250000", "1800000001.500000"],
+        ["2", "2", "1", "1800000000.250000", "1800000002.500000"],
+    ]
+    loss = COLUMNS.index("loss")
+    assert [line.split(",")[loss] for line in lines] == ["0.1", "nan"]
+
+
+def test_what_is_read_is_what_was_written(written):
+    rows = rows_of([0, 2])
+    for number, name in enumerate(COLUMNS[1:], 1):
+        rows[name] = number
+    assert (written(rows) == rows).all()
+
+
+def test_lines_are_in_the_order_of_steps_however_the_slices_accepted_them(written):
+    orders = [0, 3, 1, 2, 5, 4], [5, 1, 0, 2, 4, 3]
+    slices = [rows_of(order, version=range(1, 7), applied_time=[float(step) for step in order]) for order in orders]
+    rows = written(*slices)
+    assert rows["step"].tolist() == rows["applied_time"].tolist() == list(range(6))
+
+
+def test_a_step_that_a_slice_lacks_has_no_line(written):
+    assert written(rows_of([0, 1, 2]), rows_of([2, 0]))["step"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("slices", [1, 2])
+def test_a_ledger_longer_than_a_chunk_has_each_step_once_and_in_order(written, slices):
+    count, random = CHUNK_ROWS + 5000, np.random.default_rng(0)
+    orders = [np.argsort(np.arange(count) + random.uniform(0, 300, count)) for _ in range(slices)]
+    told = []
+    rows = written(*(rows_of(order) for order in orders), on_rows=told.append)
+    assert (rows["step"] == np.arange(count)).all()
+    assert sum(told) == count * slices and len(told) > 2, "somebody hears of it on the way"
+
+
+def test_rounds_have_the_lines_of_the_gradients_that_counted(written):
+    """Those of a round of three, two of whom count; the others never come, and nobody waits for them."""
+    count = CHUNK_ROWS + 5000
+    late = np.random.default_rng(0).integers(0, 3, count // 2)
+    steps = np.delete(np.arange(count // 2 * 3), np.arange(count // 2) * 3 + late)
+    told = []
+    rows = written(rows_of(steps), rounds=Rounds(3, 2), on_rows=told.append)
+    assert (rows["step"] == steps).all()
+    assert told[0] > CHUNK_ROWS - 10, "those of the first chunk were not held back"
+
+
+def test_a_ledger_without_updates_is_read_as_no_rows(written):
+    assert len(written(rows_of([]))) == 0
+
+
+def test_a_damaged_row_is_told_and_leaves_the_table_of_before(written):
+    written(rows_of(range(5)))
+    content = bytearray(written.journals[0].read_bytes())
+    content[3 * RECORD.itemsize] ^= 1
+    written.journals[0].write_bytes(content)
+    with pytest.raises(JournalDamaged, match="row 3 of"):
+        tables.write_updates(written.path, written.journals, ONE, 2**16)
+    assert tables.read_csv(written.path)["step"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_every_slices_update_has_a_line_of_its_own(tmp_path):
+    given = {"worker": 1, "pid": 71}
+    slices = [
+        rows_of([0], version=[1], entered_time=[1.5], applied_time=[2.5], **given),
+        rows_of([2, 0], version=[1, 2], staleness=[0, 1], entered_time=[3.5, 4.5], applied_time=[4.0, 5.5], **given),
+    ]
+    journals = [write_journal(tmp_path / f"slice-{index}.bin", rows) for index, rows in enumerate(slices)]
+    told = []
+    tables.write_applies(tmp_path / "applies.csv", journals, told.append)
+    lines = tables.read_csv(tmp_path / "applies.csv", tables.APPLY_ROW)
+    assert lines.dtype.names == ("ps", "step", "version", "staleness", "worker", "pid", "entered_time", "applied_time")
+    assert lines.tolist() == [
+        (0, 0, 1, 0, 1, 71, 1.5, 2.5),
+        (1, 2, 1, 0, 1, 71, 3.5, 4.0),
+        (1, 0, 2, 1, 1, 71, 4.5, 5.5),
+    ]
+    assert sum(told) == 3
+
+
+@pytest.mark.parametrize("header", ["", "step,colour"])
+def test_a_file_with_other_columns_is_refused(tmp_path, header):
+    (tmp_path / "updates.csv").write_text(f"{header}\n1,2\n")
+    with pytest.raises(UserError, match=f"updates.csv': has other columns: ?{header}"):
+        tables.read_csv(tmp_path / "updates.csv")
+
+
+def test_a_lost_step_holds_nothing_back_beyond_the_window(written, monkeypatch):
+    held = []
+    step_order = tables._in_step_order
+
+    def watched(*arguments):
+        for rows, read in step_order(*arguments):
+            held.append(read - len(rows))
+            yield rows, read
+
+    monkeypatch.setattr(tables, "_in_step_order", watched)
+    steps = [step for step in range(500) if step != 7]
+    rows = rows_of(steps, version=range(1, 500))
+    monkeypatch.setattr(tables.journal, "read", lambda path, read=tables.journal.read: read(path, 10))
+    assert written(rows, window=20)["step"].tolist() == steps
+    assert max(np.cumsum(held)) <= 20 + 10, "rows in memory"
+
+
+def test_a_disk_that_refuses_leaves_the_table_of_before_and_nothing_beside_it(written):
+    written(rows_of([0], version=[1]))
+    before = written.path.read_text()
+
+    def refuse(rows):
+        raise OSError("no room")
+
+    with pytest.raises(OSError):
+        written(rows_of([0, 1], version=[1, 2]), on_rows=refuse)
+    assert written.path.read_text() == before
+    assert sorted(path.name for path in written.path.parent.iterdir()) == ["slice-0.bin", "updates.csv"]

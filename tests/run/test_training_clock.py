@@ -1,0 +1,282 @@
+"""The seconds of a training, whatever is done to the machine's clock and however often its leader dies."""
+
+import json
+
+import numpy as np
+import pytest
+
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.training_clock import Times, TrainingClock
+
+HOUR = 3600.0
+
+
+def times(*expected):
+    return pytest.approx(np.array(expected), rel=0, abs=1e-5)
+
+
+class Machine:
+    """One clock that only goes on, and one that is set now and then."""
+
+    def __init__(self):
+        self.monotonic, self.wall = 500.0, 1_800_000_000.0
+
+    def sleep(self, seconds):
+        self.monotonic += seconds
+        self.wall += seconds
+
+    def set_clock(self, by):
+        self.wall += by
+
+    def clock(self):
+        return TrainingClock(monotonic=lambda: self.monotonic, wall=lambda: self.wall)
+
+
+@pytest.fixture
+def machine():
+    return Machine()
+
+
+def update(machine, clock, *ages):
+    """Updates that were applied so many seconds ago by the machine's clock of now."""
+    clock.look()
+    seconds = clock.seconds_at(clock.unsettled(machine.wall - np.array(ages or [0.0])))
+    clock.note_updates(seconds)
+    return seconds.tolist()
+
+
+def die(machine, clock, stands_until, *, waits=0.0, same_life=True):
+    """The leader of `clock` is gone; returns the clock of the next one, `waits` seconds later."""
+    row = ProgressRow(phase="training", times=clock.times, monotonic=clock.monotonic).model_dump_json()
+    machine.sleep(waits)
+    following = machine.clock()
+    row = ProgressRow.model_validate(json.loads(row))
+    since = row.monotonic if same_life else None
+    following.restart(row.times, stands_until, since=since)
+    return following
+
+
+def test_seconds_count_from_the_first_step_on(machine):
+    clock = machine.clock()
+    machine.sleep(40)
+    assert clock.seconds == 0 and clock.times == Times()
+    clock.start()
+    machine.sleep(2)
+    assert update(machine, clock, 1.5, 0.5) == [0.5, 1.5]
+    machine.sleep(3)
+    assert clock.times == Times(seconds=5, first_update=0.5, last_update=1.5, resumed_update=0.5, stood=((0.5, 1.5),))
+
+
+@pytest.mark.parametrize("by", [-HOUR, HOUR, -2.0, 2.0])
+def test_a_clock_that_is_set_while_training_changes_no_time(machine, by):
+    clock, still = machine.clock(), Machine()
+    unset = still.clock()
+    clock.start()
+    unset.start()
+    for each, own in ((machine, clock), (still, unset)):
+        each.sleep(10)
+        update(each, own)
+        each.sleep(1)
+    before = machine.wall - np.array([0.9, 0.1])
+    machine.set_clock(by)
+    for each in (machine, still):
+        each.sleep(0.2)
+    after = machine.wall - np.array([0.1, 0.0])
+    unix = np.append(before, after)
+    clock.look()
+    assert clock.unsettled(unix) == times(*(still.wall - np.array([1.1, 0.3, 0.1, 0.0])))
+    assert clock.seconds_at(clock.unsettled(unix)) == times(10.1, 10.9, 11.1, 11.2)
+    for each, own in ((machine, clock), (still, unset)):
+        each.sleep(20)
+        update(each, own)
+    assert clock.seconds == pytest.approx(31.2)
+    own, expected = (vars(each.times) | {"stood": np.array(each.times.stood)} for each in (clock, unset))
+    assert {name: pytest.approx(value, rel=0, abs=1e-5) for name, value in expected.items()} == own
+
+
+def test_a_clock_that_is_set_again_and_again_changes_no_time(machine):
+    clock, still = machine.clock(), Machine()
+    clock.start()
+    for by in (HOUR, -HOUR, -HOUR, 30.0, -7 * HOUR, 24 * HOUR, -24 * HOUR, 5.0):
+        early = machine.wall
+        machine.set_clock(by)
+        for each in (machine, still):
+            each.sleep(0.4)
+        clock.look()
+        assert clock.unsettled(np.array([early, machine.wall])) == times(still.wall - 0.4, still.wall)
+
+
+@pytest.mark.parametrize("by", [5.0, 0.6])
+def test_long_after_a_clock_was_set_a_time_of_a_slow_step_is_what_it_was(machine, by):
+    clock, still = machine.clock(), Machine()
+    clock.start()
+    machine.set_clock(by)
+    for _ in range(1000):
+        for each in (machine, still):
+            each.sleep(1)
+        clock.look()
+    assert clock.unsettled(np.array([machine.wall - 10])) == times(still.wall - 10)
+
+
+def test_a_time_from_long_before_the_clock_was_set_back_by_less_is_what_it_was(machine):
+    clock = machine.clock()
+    clock.start()
+    machine.sleep(100)
+    clock.look()
+    asked = machine.wall - 20
+    machine.set_clock(-10.0)
+    clock.look()
+    assert clock.unsettled(np.array([asked])).tolist() == [asked]
+
+
+def test_a_clock_that_drifts_is_followed(machine):
+    clock = machine.clock()
+    clock.start()
+    for _ in range(100):
+        machine.sleep(1)
+        machine.set_clock(0.01)
+        assert update(machine, clock) == times(clock.seconds)
+    assert clock.unsettled(np.array([machine.wall])).tolist() == [machine.wall], "its times are left as they are"
+
+
+def test_a_time_that_nobody_took_stays_none(machine):
+    clock = machine.clock()
+    machine.set_clock(-HOUR)
+    clock.look()
+    assert clock.unsettled(np.zeros(2)).tolist() == [0, 0]
+
+
+def test_a_clock_that_nobody_sets_leaves_times_to_the_bit(machine):
+    clock, unix = machine.clock(), machine.wall + np.random.default_rng(0).uniform(-5, 0, 1000)
+    machine.sleep(3)
+    clock.look()
+    assert (clock.unsettled(unix) == unix).all()
+
+
+def test_without_two_updates_there_is_no_goodput(machine):
+    clock = machine.clock()
+    clock.start()
+    assert clock.times.goodput is None
+    machine.sleep(1)
+    update(machine, clock)
+    assert clock.times.goodput is None
+    machine.sleep(1)
+    update(machine, clock)
+    assert clock.times.goodput == 1
+
+
+def trained(machine, seconds):
+    """A leader that had an update each second; its first came with the start."""
+    clock = machine.clock()
+    clock.start()
+    train(machine, clock, seconds)
+    return clock
+
+
+def train(machine, clock, seconds):
+    update(machine, clock)
+    for _ in range(seconds):
+        machine.sleep(1)
+        update(machine, clock)
+
+
+def test_what_came_after_the_snapshot_is_rolled_back_and_the_wait_is_an_interruption(machine):
+    first = trained(machine, 100)  # the last update at 100 s, the snapshot at 90 s
+    second = die(machine, first, 90.0, waits=15)
+    second.start()
+    assert second.seconds == 115 and second.times.rolled_back == 10
+    machine.sleep(5)
+    train(machine, second, 80)
+    times = second.times
+    assert (times.rolled_back, times.interrupted, times.last_update) == (10, 20, 200)
+    assert times.goodput == pytest.approx(1 - 30 / 200)
+
+
+def test_before_the_first_snapshot_all_updates_are_rolled_back(machine):
+    first = trained(machine, 30)
+    second = die(machine, first, None, waits=10)
+    second.start()
+    train(machine, second, 60)
+    assert (second.times.rolled_back, second.times.interrupted) == (30, 10)
+    assert second.times.goodput == pytest.approx(60 / 100)
+
+
+def test_a_leader_that_came_to_no_update_takes_nothing_more_back(machine):
+    first = trained(machine, 100)
+    second = die(machine, first, 90.0, waits=5)
+    second.start()
+    machine.sleep(4)
+    third = die(machine, second, 90.0, waits=6)
+    third.start()
+    machine.sleep(5)
+    train(machine, third, 10)
+    assert (third.times.rolled_back, third.times.interrupted, third.times.last_update) == (10, 20, 130)
+    assert third.times.goodput == pytest.approx(1 - 30 / 130)
+
+
+def test_two_leaders_that_die_without_a_snapshot_between_them_give_up_the_updates_of_both(machine):
+    first = trained(machine, 100)
+    second = die(machine, first, 90.0, waits=10)
+    second.start()
+    train(machine, second, 40)  # from 110 to 150 s, and again from the same snapshot
+    third = die(machine, second, 90.0, waits=10)
+    third.start()
+    train(machine, third, 40)
+    assert (third.times.rolled_back, third.times.interrupted) == (50, 20)
+    assert third.times.goodput == pytest.approx((90 + 40) / 200)
+
+
+def test_an_older_snapshot_that_had_to_do_gives_up_what_stood_until_the_newer_one(machine):
+    first = trained(machine, 100)
+    second = die(machine, first, 90.0, waits=10)
+    second.start()
+    train(machine, second, 40)
+    third = die(machine, second, 60.0, waits=10)  # the snapshot at 90 s is damaged
+    third.start()
+    train(machine, third, 40)
+    assert (third.times.rolled_back, third.times.interrupted) == (40 + 40, 20)
+
+
+def test_in_a_later_life_nobody_has_waited_in_between(machine):
+    first = trained(machine, 100)
+    second = die(machine, first, 100.0, waits=5 * HOUR, same_life=False)
+    machine.sleep(30)
+    assert second.seconds == 100, "connecting and building"
+    second.start()
+    machine.sleep(2)
+    train(machine, second, 98)
+    assert (second.times.rolled_back, second.times.interrupted, second.times.last_update) == (0, 2, 200)
+    assert second.times.goodput == pytest.approx(1 - 2 / 200)
+
+
+def test_a_later_life_on_another_machine_whose_clock_began_anew_goes_on_as_well(machine):
+    first = trained(machine, 100)
+    row = first.times, first.monotonic
+    machine.monotonic = 3.0
+    second = machine.clock()
+    second.restart(row[0], 100.0, since=row[1])
+    second.start()
+    machine.sleep(1)
+    assert second.seconds == 101
+
+
+def test_while_there_was_no_update_a_start_again_waits_for_the_first_step(machine):
+    first = machine.clock()
+    first.start()
+    machine.sleep(7)
+    second = die(machine, first, None, waits=20)
+    assert second.seconds == 7
+    second.start()
+    machine.sleep(1)
+    train(machine, second, 10)
+    times = second.times
+    assert (times.first_update, times.last_update, times.goodput) == (8, 18, 1)
+
+
+def test_a_clock_that_was_set_before_a_start_again_changes_nothing_either(machine):
+    first = trained(machine, 10)
+    machine.set_clock(-HOUR)
+    second = die(machine, first, 10.0, waits=5)
+    second.start()
+    train(machine, second, 10)
+    assert (second.times.rolled_back, second.times.interrupted, second.times.last_update) == (0, 5, 25)
