@@ -127,7 +127,7 @@ def group_of_half_a_processor():
 def test_a_real_group_with_a_quota_is_seen_from_inside(group_of_half_a_processor):
     code = (
         "import os, sys; from pathlib import Path; Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
-        "from ps_cluster.cluster import control_group, machine\n"
+        "from ps_cluster.processes import control_group, machine\n"
         "allowed = control_group.allowance(); machine = machine.describe()\n"
         "print(allowed.cpus, allowed.threads, machine['cores'], machine['cpu_limit'])"
     )
