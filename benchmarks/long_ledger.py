@@ -15,7 +15,7 @@ import click
 
 from benchmarks.in_turns import Case, Figures, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import CHEAPEST_RULE, MOST_STEPS_PER_S
-from ps_cluster.bench.arms import Arm
+from ps_cluster.bench.arms import BenchArm
 from ps_cluster.bench.throughput import case, run_arm
 from ps_cluster.command_line import OneLineCommand
 from ps_cluster.reporting.terminal import make_console
@@ -49,7 +49,7 @@ def main(
         times = {"checkpoints.snapshot_every_seconds": 2.0}
         config = case("tutorial_cnn", "float32", packed).with_values(CHEAPEST_RULE | values | times)
         end = "close" if taken * servers <= close_up_to else "stop"
-        return run_arm(Arm("long_run", "benchmarks.long_run", (str(taken), str(seconds), end)), config, packed)
+        return run_arm(BenchArm("long_run", "benchmarks.long_run", (str(taken), str(seconds), end)), config, packed)
 
     cases = [
         Case({"steps": f"{taken:,}", "ps": servers}, lambda taken=taken, servers=servers: figures(taken, servers))

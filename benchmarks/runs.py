@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.bench.arms import Arm
+from ps_cluster.bench.arms import BenchArm
 from ps_cluster.bench.throughput import run_arm
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -25,7 +25,7 @@ def timed(
     Raises RunFailed if it fails.
     """
     steps = round(MOST_STEPS_PER_S * (seconds + 10))
-    arm = Arm("timed_run", "benchmarks.timed_run", (str(seconds), *body), project=project)
+    arm = BenchArm("timed_run", "benchmarks.timed_run", (str(seconds), *body), project=project)
     return run_arm(arm, config.with_values({"training.steps": steps}), packed)
 
 
@@ -37,7 +37,7 @@ def empty_steps(config: RunConfig, packed: PackedDataset, seconds: float, weight
 def plain_per_second(kind: str, config: RunConfig, packed: PackedDataset, seconds: float, weights: int) -> float:
     """Return closures or reads per second of `benchmarks.plain_coordinator`. Raises RunFailed if it fails."""
     body = ("benchmarks.plain_coordinator", kind, str(weights), str(seconds))
-    return run_arm(Arm(kind, "ps_cluster.bench.cluster", body), config, packed)["examples_per_second"]
+    return run_arm(BenchArm(kind, "ps_cluster.bench.cluster", body), config, packed)["examples_per_second"]
 
 
 def per_second(act: Callable[[], None], seconds: float) -> float:

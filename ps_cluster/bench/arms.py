@@ -31,7 +31,7 @@ _EARLIER = {
 
 
 @dataclass(frozen=True)
-class Arm:
+class BenchArm:
     """A module that trains a run directory and prints JSON, `{"examples_per_second": …}`, as its last line."""
 
     name: str
@@ -72,12 +72,12 @@ class Arm:
         return nested(found)
 
 
-SINGLE = Arm("single", "ps_cluster.bench.single")
-CLUSTER = Arm("cluster", "ps_cluster.bench.cluster", can_be_slow=True)
-SYNC = Arm("sync", "ps_cluster.bench.cluster", values={"mode.name": "sync"}, can_be_slow=True)
-PER_VARIABLE = Arm("per_variable", "ps_cluster.bench.cluster", arguments=("ps_cluster.bench.per_variable",))
-DDP = Arm("ddp", "ps_cluster.bench.ddp", values={"mode.name": "sync"}, torch=True)
-TORCH_SINGLE = Arm(
+SINGLE = BenchArm("single", "ps_cluster.bench.single")
+CLUSTER = BenchArm("cluster", "ps_cluster.bench.cluster", can_be_slow=True)
+SYNC = BenchArm("sync", "ps_cluster.bench.cluster", values={"mode.name": "sync"}, can_be_slow=True)
+PER_VARIABLE = BenchArm("per_variable", "ps_cluster.bench.cluster", arguments=("ps_cluster.bench.per_variable",))
+DDP = BenchArm("ddp", "ps_cluster.bench.ddp", values={"mode.name": "sync"}, torch=True)
+TORCH_SINGLE = BenchArm(
     "torch_single",
     "ps_cluster.bench.ddp",
     values={"mode.name": "single", "cluster.intra_op_threads": allowance().threads},
@@ -88,7 +88,7 @@ DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE)
 ARMS = {arm.name: arm for arm in (*DEFAULT, DDP, TORCH_SINGLE)}
 
 
-def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[Arm]:
+def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchArm]:
     """Return the arms of these names, in this order, each with its Python.
 
     Raises:
@@ -100,7 +100,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[Arm]:
     return [_with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
 
 
-def with_straggler(chosen: list[Arm], straggler: str, workers: int) -> list[Arm]:
+def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list[BenchArm]:
     """Return `chosen`, each arm that can have slow workers followed by a copy with `straggler`.
 
     Raises:
@@ -113,7 +113,7 @@ def with_straggler(chosen: list[Arm], straggler: str, workers: int) -> list[Arm]
     return [one for arm in chosen for one in (arm, *([_slowed(arm, straggler, ideal)] if arm.can_be_slow else []))]
 
 
-def _slowed(arm: Arm, straggler: str, ideal: float) -> Arm:
+def _slowed(arm: BenchArm, straggler: str, ideal: float) -> BenchArm:
     values = {**arm.values, "cluster.straggler": straggler}
     return replace(arm, name=f"{arm.name}+straggler", values=values, slowed=arm.name, ideal=ideal)
 
@@ -129,7 +129,7 @@ def _ideal(straggler: str, workers: int) -> float:
     return (workers - len(slow) + sum(1 / one.factor for one in slow)) / workers
 
 
-def _with_torch(arm: Arm, python: Path | None) -> Arm:
+def _with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
     if python is None:
         raise UserError(
             f"--arms: {arm.name} needs --ddp-python, a Python with benchmarks/requirements-ddp.txt installed"

@@ -21,7 +21,7 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from ps_cluster.bench.arms import CLUSTER, Arm
+from ps_cluster.bench.arms import CLUSTER, BenchArm
 from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset, write_pointer
@@ -65,7 +65,7 @@ def cases(
 
 
 def measure(
-    arms: Sequence[Arm],
+    arms: Sequence[BenchArm],
     cases: Iterable[RunConfig],
     packed: PackedDataset,
     rounds: int,
@@ -95,7 +95,7 @@ def measure(
     return rows
 
 
-def figures(arms: Sequence[Arm], rates: Mapping[str, list[float]]) -> dict[str, dict]:
+def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[str, dict]:
     """Return the spread of each arm's rates, of the first arm's ratios to it by round, and of what slowed arms keep.
 
     The cluster counts as the first arm if it is measured. What slowed arms keep is also compared with the ideal.
@@ -111,7 +111,7 @@ def figures(arms: Sequence[Arm], rates: Mapping[str, list[float]]) -> dict[str, 
     return {name: spread(values) for name, values in found.items()}
 
 
-def _first(arms: Sequence[Arm]) -> Arm:
+def _first(arms: Sequence[BenchArm]) -> BenchArm:
     return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
 
 
@@ -119,19 +119,19 @@ def _ratios(rates: Sequence[float], others: Sequence[float]) -> list[float]:
     return [rate / other for rate, other in zip(rates, others, strict=True)]
 
 
-def ratio_name(first: Arm, arm: Arm) -> str:
+def ratio_name(first: BenchArm, arm: BenchArm) -> str:
     return f"{first.name}_to_{arm.name}"
 
 
-def kept_name(arm: Arm) -> str:
+def kept_name(arm: BenchArm) -> str:
     return f"{arm.name}_to_{arm.slowed}"
 
 
-def ideal_name(arm: Arm) -> str:
+def ideal_name(arm: BenchArm) -> str:
     return f"{arm.name}_to_ideal"
 
 
-def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None:
+def print_table(arms: Sequence[BenchArm], rows: list[dict], console: Console) -> None:
     """Print all rates with the ratios of the cluster (else the first arm) to them, then what slowed arms keep."""
     first = _first(arms)
     title = f"images/s, and the ratio of {first.name} to it in the same round: median (min–max)"
@@ -151,7 +151,7 @@ def print_table(arms: Sequence[Arm], rows: list[dict], console: Console) -> None
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _kept(arm: Arm, row: dict) -> str:
+def _kept(arm: BenchArm, row: dict) -> str:
     share, of_ideal = shown(row[kept_name(arm)], ".2f"), shown(row[ideal_name(arm)], ".2f")
     return f"{row['model']} {row['precision']}: {arm.name} {share} of {arm.slowed}: {of_ideal} of the ideal {arm.ideal:.2f}"
 
@@ -169,7 +169,7 @@ def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
     return complete_config(build_config(overrides=overrides | RULE), packed)
 
 
-def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
+def measure_once(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float:
     """Return images/s of one run of `arm`. Raises RunFailed if it fails, or ends before there is a rate."""
     rate = run_arm(arm, config, packed)["examples_per_second"]
     if rate is None:
@@ -177,7 +177,7 @@ def measure_once(arm: Arm, config: RunConfig, packed: PackedDataset) -> float:
     return rate
 
 
-def run_arm(arm: Arm, config: RunConfig, packed: PackedDataset) -> dict[str, Any]:
+def run_arm(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> dict[str, Any]:
     """Return the last line of one run of `arm`, in a run directory of its own. Raises RunFailed if it fails."""
     with scratch() as folder:
         run_dir = RunDir.create(folder / "run")
@@ -188,7 +188,7 @@ def run_arm(arm: Arm, config: RunConfig, packed: PackedDataset) -> dict[str, Any
         return json.loads(_output_of(arm, command, folder).splitlines()[-1])
 
 
-def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
+def _output_of(arm: BenchArm, command: Sequence[str], folder: Path) -> str:
     """Return the stdout of `command`. Both outputs are files in `folder`."""
     stdout, stderr = folder / "stdout", folder / "stderr"
     with stdout.open("wb") as out, stderr.open("wb") as error:
@@ -213,7 +213,7 @@ def _output_of(arm: Arm, command: Sequence[str], folder: Path) -> str:
     return stdout.read_text()
 
 
-def _import_folder(arm: Arm, folder: Path) -> Path:
+def _import_folder(arm: BenchArm, folder: Path) -> Path:
     """Return the folder in which the Python of `arm` looks for modules first.
 
     Another Python must not find packages that were installed beside this project for this Python.

@@ -22,7 +22,7 @@ from ps_cluster.chaos.chaos_report import make_report, print_report
 from ps_cluster.chaos.disturbance import Bounds, Injected, Interrupted, Runner
 from ps_cluster.chaos.faults import Fault, sort_out
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind
-from ps_cluster.chaos.settings import Settings, constant_rate, with_cool_down
+from ps_cluster.chaos.settings import ChaosSettings, constant_rate, with_cool_down
 from ps_cluster.chaos.training_run import TrainingRun
 from ps_cluster.chaos.verdict import complaints
 from ps_cluster.config import load_config
@@ -37,7 +37,7 @@ from ps_cluster.run.tables import read_csv
 
 
 def run_chaos(
-    settings: Settings,
+    settings: ChaosSettings,
     root: Path | None,
     *,
     faults: Sequence[Fault] | None = None,
@@ -61,7 +61,7 @@ def run_chaos(
 
 def _run_in(
     root: Path,
-    settings: Settings,
+    settings: ChaosSettings,
     *,
     faults: Sequence[Fault] | None,
     bounds: Bounds,
@@ -95,7 +95,7 @@ class Experiment:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: ChaosSettings,
         root: Path,
         bounds: Bounds,
         notify: Callable[[str], None],

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from ps_cluster.chaos.kind import NotAllowed
-from ps_cluster.processes.isolation import Network
+from ps_cluster.processes.isolation import RunNetwork
 
 NETWORK, MOUNTS = "net", "mnt"
 
@@ -51,7 +51,7 @@ def is_its_own(pid: int, kind: str) -> bool:
 def _run(argv: tuple[str, ...], descriptors: tuple[int, ...]) -> None:
     try:
         ended = subprocess.run(
-            Network(descriptors).inside(argv),
+            RunNetwork(descriptors).inside(argv),
             pass_fds=descriptors,
             stdin=subprocess.DEVNULL,
             capture_output=True,

@@ -30,7 +30,7 @@ class Limit:
 
 
 @dataclass(frozen=True)
-class Group:
+class ControlGroup:
     folder: Path
 
     def count(self, name: str) -> int:
@@ -44,7 +44,7 @@ class Group:
 
 
 @contextmanager
-def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Group]:
+def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[ControlGroup]:
     """Keep process `pid` in a group of its own during the block. The process may end meanwhile.
 
     Raises:
@@ -54,7 +54,7 @@ def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[Group]:
     group = _make(limit, around)
     try:
         _move(pid, group)
-        yield Group(group)
+        yield ControlGroup(group)
     finally:
         with contextlib.suppress(NotAllowed):  # the process has ended
             _move(pid, around[0])

@@ -25,7 +25,7 @@ COOL_DOWN_END_FACTOR = 0.05
 
 
 @dataclass(frozen=True)
-class Settings:
+class ChaosSettings:
     """Settings of a chaos run, which injects `faults` faults or, where given, faults for `minutes`."""
 
     seed: int = 0

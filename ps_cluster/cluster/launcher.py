@@ -28,7 +28,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.processes import environment, machine
 from ps_cluster.processes.control_group import allowance
 from ps_cluster.processes.fork_client import ForkServer, fork_server
-from ps_cluster.processes.isolation import Network, network_for
+from ps_cluster.processes.isolation import RunNetwork, network_for
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.processes.supervisor import Supervisor
 from ps_cluster.reporting import summary
@@ -113,7 +113,7 @@ def run_local(
 
 @contextmanager
 def _fork_server_for(
-    task_argv: tuple[str, ...], network: Network, run_dir: RunDir, clock: AwakeClock
+    task_argv: tuple[str, ...], network: RunNetwork, run_dir: RunDir, clock: AwakeClock
 ) -> Iterator[ForkServer | None]:
     if task_argv[:2] != (sys.executable, "-m"):
         yield None

@@ -15,7 +15,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.processes import environment
 from ps_cluster.processes.control_group import allowance
 from ps_cluster.processes.fork_client import ForkServer
-from ps_cluster.processes.isolation import Network
+from ps_cluster.processes.isolation import RunNetwork
 from ps_cluster.processes.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
 from ps_cluster.processes.usage import Usage
 from ps_cluster.run.rows.cluster import ClusterFile, Launcher, TaskRow
@@ -39,7 +39,7 @@ class LocalCluster:
         config: RunConfig,
         run_dir: RunDir,
         supervisor: Supervisor,
-        network: Network,
+        network: RunNetwork,
         *,
         resume: bool,
         task_argv: tuple[str, ...],

@@ -78,7 +78,7 @@ class _Worker:
         return self._working_s / steps if steps else None
 
 
-class Silence:
+class SilenceWatch:
     """Finds silent workers in the rows of progress.
 
     Time counts against a worker while it has work and others have updates. It has work if it has done part of an open

@@ -12,7 +12,7 @@ from ps_cluster.cluster.ending import Ending, training_outcome
 from ps_cluster.cluster.local_cluster import LocalCluster
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery
-from ps_cluster.cluster.silence import UNDER_WAY, Silence, Silent
+from ps_cluster.cluster.silence import UNDER_WAY, SilenceWatch, Silent
 from ps_cluster.cluster.stuck import Stuck
 from ps_cluster.cluster.task import PORT_TAKEN
 from ps_cluster.config import RunConfig
@@ -68,7 +68,7 @@ class Watch:
         self._recovery = Recovery(limits, on_death, self._clock)
         self._plans = Plans(self._clock)
         self._stuck = Stuck(cluster, limits, self._notice, self._clock, sleep)
-        self._silence = Silence(config, limits, self._clock)
+        self._silence = SilenceWatch(config, limits, self._clock)
         self.silences: list[Silent] = []
         self._starts = 0
         self._requests_seen = 0

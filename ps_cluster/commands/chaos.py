@@ -11,7 +11,7 @@ from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.settings import Settings
+from ps_cluster.chaos.settings import ChaosSettings
 from ps_cluster.command_line import OUTPUT_FOLDER, CommaList, NameOf, Number, Whole, is_given
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
@@ -19,13 +19,13 @@ from ps_cluster.reporting.terminal import print_line
 
 
 @click.command()
-@click.option("--faults", type=Whole(1, 10_000), default=Settings.faults, help="How many in one run.")
+@click.option("--faults", type=Whole(1, 10_000), default=ChaosSettings.faults, help="How many in one run.")
 @click.option("--minutes", type=Number(0, 100_000, min_open=True), help="Soak: as many faults as fit into this time.")
 @click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
 @click.option(
     "--kinds",
     type=CommaList(NameOf(FAULTS)),
-    default=Settings.kinds,
+    default=ChaosSettings.kinds,
     metavar="KIND,...",
     show_default=False,
     help=f"Of fault; default: all that the system allows. There are {', '.join(FAULTS.names)}; and yours as FILE.py:NAME.",
@@ -55,4 +55,4 @@ def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:
         raise UserError("--faults and --minutes both say how long: give one of them")
     from ps_cluster.chaos.chaos_run import run_chaos
 
-    return run_chaos(Settings(**settings), root, notify=print_line)
+    return run_chaos(ChaosSettings(**settings), root, notify=print_line)

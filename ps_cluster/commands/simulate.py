@@ -48,4 +48,4 @@ def simulate(context: click.Context, /, **settings: Any) -> None:
     if settings["check_run"]:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
         refuse_others(context, *kept, because="--check predicts")
-    simulation_run.run_simulation(simulation_run.Settings(**settings), make_console())
+    simulation_run.run_simulation(simulation_run.SimulationSettings(**settings), make_console())

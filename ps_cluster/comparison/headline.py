@@ -21,7 +21,7 @@ from ps_cluster.comparison.phrases import (
     seeds,
     speed,
 )
-from ps_cluster.comparison.statistics import Difference, difference, estimate, log_ratio
+from ps_cluster.comparison.statistics import MeanDifference, difference, estimate, log_ratio
 
 LEARNED = 0.15  # test accuracy from which a network counts as having learned; guessing gives 0.10
 _MOST_NAMES = 6  # listed in one sentence
@@ -104,7 +104,7 @@ def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
     """Yield how many times as long the same images take with each straggler; async and sync come first."""
     without = {(group.arm, group.batch_per_worker): group for group in groups if group.straggler == NO_STRAGGLER}
     for straggler in stragglers(groups):
-        found: dict[str, list[Difference]] = {}
+        found: dict[str, list[MeanDifference]] = {}
         for group in (group for group in groups if group.straggler == straggler != NO_STRAGGLER):
             same = without.get((group.arm, group.batch_per_worker))
             if same and not group.diverged and not same.diverged:
@@ -118,7 +118,7 @@ def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
             yield f"How many times as long the same images take with straggler {straggler}: {costs}{sure}.{gain}"
 
 
-def _times(ratios: Sequence[Difference]) -> str:
+def _times(ratios: Sequence[MeanDifference]) -> str:
     """Return one ratio, or the range of several batches, as text."""
     if all(one.has_interval and not one.shown for one in ratios):
         return f"({NO_DIFFERENCE})"
@@ -192,7 +192,7 @@ def _no_difference(views: Sequence[View]) -> Iterator[str]:
 
     Each comes with its widest interval: a wide one says that little is known, not that the two are equal.
     """
-    by_pair: dict[tuple[str, str], list[Difference]] = {}
+    by_pair: dict[tuple[str, str], list[MeanDifference]] = {}
     for view in (view for view in views if view.baseline and not view.baseline.diverged):
         for group in (group for group in view.others if not group.diverged):
             found = difference(group.sample(accuracy_percent), view.baseline.sample(accuracy_percent))

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from ps_cluster.comparison.groups import NO_STRAGGLER, Group
 from ps_cluster.comparison.run_records import Record
-from ps_cluster.comparison.statistics import Difference, log_ratio
+from ps_cluster.comparison.statistics import MeanDifference, log_ratio
 
 NO_DIFFERENCE = "no difference shown"
 ONE_SEED = "one seed: no interval"
@@ -41,14 +41,14 @@ def speed(record: Record) -> float:
     return record.examples_per_second
 
 
-def seeds(found: Difference) -> str:
+def seeds(found: MeanDifference) -> str:
     """Return how many seeds support the sentence before, and whether they are paired."""
     if not found.has_interval:
         return f"{ONE_SEED.capitalize()}."
     return f"{found.n} seeds, paired." if found.paired else f"At least {found.n} seeds each, not paired."
 
 
-def points(found: Difference) -> str:
+def points(found: MeanDifference) -> str:
     """Return e.g. "1.15 points lower (-1.41 to -0.88)"; without an interval only the number, which claims nothing."""
     if not found.has_interval:
         return f"{found.mean:+.2f} points"
@@ -57,7 +57,7 @@ def points(found: Difference) -> str:
     return f"{abs(found.mean):.2f} points {'higher' if found.mean > 0 else 'lower'} ({interval(found)})"
 
 
-def interval(found: Difference) -> str:
+def interval(found: MeanDifference) -> str:
     """Return the interval of a difference of accuracies in percent, limited to ±100 points."""
     return f"{max(found.low, -100.0):+.2f} to {min(found.high, 100.0):+.2f}"
 

@@ -31,7 +31,7 @@ MOST_RUNS = 2000  # in the largest comparison: more would take longer than a mon
 LONGEST_NAME = 150  # characters in the name of a run's folder
 
 
-class Arm(BaseModel):
+class PlannedArm(BaseModel):
     """A mode with its own settings. `batches` replace those of the comparison."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
@@ -53,7 +53,7 @@ class Comparison(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
     # The tuples themselves are not strict, since YAML has lists; their items are strict.
-    arms: Annotated[tuple[Arm, ...], Field(strict=False, min_length=1, max_length=100)]
+    arms: Annotated[tuple[PlannedArm, ...], Field(strict=False, min_length=1, max_length=100)]
     seeds: int = Field(default=3, ge=1, le=100)
     stragglers: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=20)] = ("none",)
     batches: Annotated[tuple[Literal[BATCHES], ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
@@ -62,7 +62,7 @@ class Comparison(BaseModel):
     target_accuracy: float | None = Field(default=None, gt=0, lt=1)
     settings: dict[str, Any] = {}
 
-    def arms_by_batch(self) -> Iterator[tuple[str, Arm]]:
+    def arms_by_batch(self) -> Iterator[tuple[str, PlannedArm]]:
         """Yield each arm with each of its batches."""
         for batch in BATCHES:
             for arm in self.arms:
@@ -178,7 +178,7 @@ def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
     return order
 
 
-def _run(comparison: Comparison, arm: Arm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:
+def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:
     shared = without_unused(arm.mode, comparison.settings)
     values = {**shared, **arm.set, "mode.name": arm.mode, "training.seed": seed}
     config = build_config(None, deepcopy(values))

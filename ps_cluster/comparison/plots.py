@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ps_cluster.comparison.groups import Group, View, arms
 from ps_cluster.comparison.histograms import SEEN, histograms
 from ps_cluster.comparison.phrases import straggler_words
-from ps_cluster.comparison.run_records import Record, Score
+from ps_cluster.comparison.run_records import Record, ScoreInTime
 from ps_cluster.comparison.style import Look, diverged_marks, grid, legend_outside, looks, plot_style
 from ps_cluster.comparison.throughput_plot import straggler_factors, throughput
 from ps_cluster.comparison.timeline import timelines
@@ -103,7 +103,7 @@ def _file_part(text: str) -> str:
     return "".join(letter if letter.isalnum() else "-" for letter in text).strip("-")
 
 
-def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[Score], float], x_label: str) -> Figure:
+def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[ScoreInTime], float], x_label: str) -> Figure:
     """Return a figure with a row of panels for each kind of equal batch and a column for each straggler."""
     batches = list(dict.fromkeys(view.batch for view in views))
     columns = list(dict.fromkeys(view.straggler for view in views))
@@ -127,7 +127,7 @@ def _curves(views: Sequence[View], look: dict[str, Look], x_of: Callable[[Score]
     return figure
 
 
-def _first_crosses(groups: Sequence[Group], x_of: Callable[[Score], float]) -> dict[str, list[float]]:
+def _first_crosses(groups: Sequence[Group], x_of: Callable[[ScoreInTime], float]) -> dict[str, list[float]]:
     """Return arm → the x at which each of its diverged runs was first found to have diverged."""
     crosses: dict[str, list[float]] = {}
     for group in groups:
@@ -137,7 +137,7 @@ def _first_crosses(groups: Sequence[Group], x_of: Callable[[Score], float]) -> d
     return crosses
 
 
-def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[Score], float]) -> None:
+def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], float]) -> None:
     label = group.arm if group.arm not in axes.get_legend_handles_labels()[1] else None
     whole = [record for record in group.records if not record.diverged]
     tracks = [[(x_of(score), 100 * score.test_accuracy) for score in record.scores] for record in whole]

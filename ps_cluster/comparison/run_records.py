@@ -28,7 +28,7 @@ Histogram = Mapping[int, int]
 
 
 @dataclass(frozen=True)
-class Score:
+class ScoreInTime:
     """One checkpoint, scored on the test images. `test_accuracy` in 0..1; `test_loss` is None if it was not finite."""
 
     test_accuracy: float
@@ -43,7 +43,7 @@ class Score:
 
 
 @dataclass(frozen=True)
-class Staleness:
+class StalenessOfRun:
     """Staleness of the applied updates, in versions; mean, p95 and max are None where it was not measured."""
 
     mean: float | None
@@ -71,11 +71,11 @@ class Record:
     dataset_kind: str
     model: str
     precision: str
-    scores: tuple[Score, ...]
+    scores: tuple[ScoreInTime, ...]
     best_accuracy: float | None
     train_seconds: float
     examples: int
-    staleness: Staleness
+    staleness: StalenessOfRun
     staleness_per_worker: Mapping[int, Histogram]
     idle_shares: Mapping[int, float]
     updates_applied: int
@@ -195,7 +195,7 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Summary, ledger: np.nda
         best_accuracy=max((score.test_accuracy for score in history if not score.diverged), default=None),
         train_seconds=seconds,
         examples=examples,
-        staleness=Staleness(summary.staleness.mean, summary.staleness.p95, summary.staleness.max),
+        staleness=StalenessOfRun(summary.staleness.mean, summary.staleness.p95, summary.staleness.max),
         staleness_per_worker=_staleness_per_worker(ledger),
         idle_shares=_idle_shares(ledger, config.training_workers),
         updates_applied=summary.updates.applied,
@@ -208,10 +208,10 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Summary, ledger: np.nda
     )
 
 
-def _score(run_dir: RunDir, score: scores.Score) -> Score:
+def _score(run_dir: RunDir, score: scores.ScoreRow) -> ScoreInTime:
     if score.train_seconds is None or score.examples is None:
         raise UserError(f"'{run_dir.summary}': the score of step {score.step} has no train_seconds or no examples")
-    return Score(score.test_accuracy, score.train_seconds, score.examples, score.test_loss)
+    return ScoreInTime(score.test_accuracy, score.train_seconds, score.examples, score.test_loss)
 
 
 def arm_label(config: RunConfig) -> str:

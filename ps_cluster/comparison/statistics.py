@@ -38,7 +38,7 @@ class Estimate:
 
 
 @dataclass(frozen=True)
-class Difference:
+class MeanDifference:
     """Difference of two groups' means with its 95 % interval; None where one of the groups has fewer than two runs."""
 
     mean: float
@@ -75,7 +75,7 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     return Estimate(n, mean, sd, mean - half, mean + half)
 
 
-def difference(of: Sample, against: Sample) -> Difference:
+def difference(of: Sample, against: Sample) -> MeanDifference:
     """Return the mean of `of` minus the mean of `against`.
 
     If both have the same seeds, each once, the interval is that of the paired differences; otherwise it is Welch's.
@@ -85,16 +85,16 @@ def difference(of: Sample, against: Sample) -> Difference:
     mean = math.fsum(of.values) / len(of.values) - math.fsum(against.values) / len(against.values)
     paired = sorted(of.seeds) == sorted(against.seeds) and len(set(of.seeds)) == len(of.seeds)
     if n < 2:
-        return Difference(mean, None, None, n, paired)
+        return MeanDifference(mean, None, None, n, paired)
     if paired:
         others = dict(zip(against.seeds, against.values))
         pairs = estimate([value - others[seed] for seed, value in zip(of.seeds, of.values)])
-        return Difference(pairs.mean, pairs.low, pairs.high, n, True)
+        return MeanDifference(pairs.mean, pairs.low, pairs.high, n, True)
     half = _welch_half_width(of.values, against.values)
-    return Difference(mean, mean - half, mean + half, n, False)
+    return MeanDifference(mean, mean - half, mean + half, n, False)
 
 
-def log_ratio(of: Sample, against: Sample) -> Difference:
+def log_ratio(of: Sample, against: Sample) -> MeanDifference:
     """Return the difference of logarithms; its exponential is a ratio of geometric means. Values must be above 0."""
     logarithms = (Sample(sample.seeds, tuple(map(math.log, sample.values))) for sample in (of, against))
     return difference(*logarithms)

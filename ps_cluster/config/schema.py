@@ -38,7 +38,7 @@ LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 LONGEST_SECONDS = 1e9  # far above any useful value
 
 
-class Cluster(Section):
+class ClusterSettings(Section):
     workers: int = Field(ge=1, le=MOST_WORKERS_OF_A_CLUSTER)
     parameter_servers: int = Field(ge=1, le=256)
     evaluator: bool
@@ -62,7 +62,7 @@ class Data(Section):
     augmentation: Augmentation
 
 
-class Training(Section):
+class TrainingSettings(Section):
     seed: int = Field(ge=0, lt=2**31)
     batch_size_per_worker: int = Field(ge=1, le=10_000)
     epochs: float = Field(gt=0, le=100_000)
@@ -70,12 +70,12 @@ class Training(Section):
     label_smoothing: Fraction
 
 
-class Lookahead(Section):
+class LookaheadSettings(Section):
     every_updates: int = Field(ge=0, le=100_000)
     decay: Fraction
 
 
-class Evaluation(Section):
+class EvaluationSettings(Section):
     augment_last: bool
     after_training: bool
     validation_examples: int = Field(ge=0, le=10_000_000)
@@ -93,15 +93,15 @@ class RunConfig(Section):
 
     mode: ModeSettings
     staleness: StalenessSettings
-    cluster: Cluster
+    cluster: ClusterSettings
     data: Data
     model: NetworkSettings
-    training: Training
+    training: TrainingSettings
     optimizer: RuleSettings
-    lookahead: Lookahead
+    lookahead: LookaheadSettings
     schedule: ScheduleSettings
     checkpoints: Checkpoints
-    evaluation: Evaluation
+    evaluation: EvaluationSettings
 
     @model_validator(mode="after")
     def _fits_together(self) -> RunConfig:

@@ -24,7 +24,7 @@ BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
 
 
 @dataclass(frozen=True)
-class Score:
+class Scored:
     accuracy: float  # 0..1, share of test images whose highest score is that of their label
     loss: float | None  # mean cross-entropy in nats; None if not finite
     validation_accuracy: float | None = None  # on held-out training images, if there are any
@@ -61,7 +61,7 @@ class Scorer:
         scores = partial(self._fused, training=False)
         self._count, self._count_of_views = _counter(scores), _counter(partial(mean_over_views, scores))
 
-    def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Score:
+    def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
         """Score all test and held-out images once; with `augmented` the test images also by six views.
 
         Raises:
@@ -71,7 +71,7 @@ class Scorer:
         accuracy, loss = _over(self._test, self._count)
         held_out = _over(self._held_out, self._count)[0] if self._held_out else None
         by_views = _over(self._test, self._count_of_views)[0] if augmented else None
-        return Score(accuracy, loss if math.isfinite(loss) else None, held_out, by_views)
+        return Scored(accuracy, loss if math.isfinite(loss) else None, held_out, by_views)
 
     def save_model(self, path: Path) -> None:
         """Save the network with the weights scored last, as a .keras file that loads without this code."""

@@ -28,7 +28,7 @@ _OPEN = "the ports of this run are open to whoever reaches this machine, and who
 
 
 @dataclass(frozen=True)
-class Network:
+class RunNetwork:
     """The network in which tasks run: the namespace of these descriptors or, without any, the launcher's network.
 
     Attributes:
@@ -68,7 +68,7 @@ def network_for(
     data_dir: Path,
     notify: Callable[[str], None],
     namespace_argv: tuple[str, ...] = NAMESPACE_ARGV,
-) -> Iterator[Network]:
+) -> Iterator[RunNetwork]:
     """Yield the network of a run: a private one or, with a notice, the machine's. Closes it after the block.
 
     Args:
@@ -95,15 +95,15 @@ def check(setting: str, run_dir: Path) -> None:
             pass
 
 
-def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> Network:
+def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> RunNetwork:
     if setting == OFF:
-        return Network(notice=f"not isolated, as asked for: {_OPEN}")
+        return RunNetwork(notice=f"not isolated, as asked for: {_OPEN}")
     try:
-        return Network(_new_namespace(run_dir, data_dir, namespace_argv))
+        return RunNetwork(_new_namespace(run_dir, data_dir, namespace_argv))
     except Unavailable as reason:
         if setting == REQUIRE:
             raise UserError(f"cluster.isolation: 'require', but this system allows no {reason}") from reason
-        return Network(notice=f"not isolated: {_OPEN} (this system allows no {reason})")
+        return RunNetwork(notice=f"not isolated: {_OPEN} (this system allows no {reason})")
 
 
 def _new_namespace(run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> tuple[int, ...]:

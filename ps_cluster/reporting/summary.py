@@ -18,8 +18,8 @@ from ps_cluster.run.evaluation_records import merit
 from ps_cluster.run.rows.base import Row
 from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
-from ps_cluster.run.rows.scores import EvaluationRow, Score
-from ps_cluster.run.rows.summary import Evaluation, ProcessWork, ServerSummary, Summary, WorkerSummary
+from ps_cluster.run.rows.scores import EvaluationRow, ScoreRow
+from ps_cluster.run.rows.summary import EvaluationSummary, ProcessWork, ServerSummary, Summary, WorkerSummary
 from ps_cluster.run.rows.training import Server, TrainingResult, Updates
 from ps_cluster.run.run_dir import RunDir
 
@@ -220,14 +220,14 @@ def _tasks(run_dir: RunDir, notify: Notify) -> Tasks:
     return {(task.type, task.index): task for task in found.tasks} if found else {}
 
 
-def _evaluation(run_dir: RunDir, notify: Notify) -> Evaluation:
+def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
     """Return the scores in the order of steps, the newest of each step; nulls and an empty history without any."""
     by_step = {row.step: _score(row) for row in read_rows(run_dir.evaluation, EvaluationRow, notify)}
     history = [by_step[step] for step in sorted(by_step)]
     if not history:
-        return Evaluation()
+        return EvaluationSummary()
     last, best = history[-1], max(history, key=merit)
-    return Evaluation(
+    return EvaluationSummary(
         test_accuracy=last.test_accuracy,
         test_loss=last.test_loss,
         validation_accuracy=last.validation_accuracy,
@@ -240,8 +240,8 @@ def _evaluation(run_dir: RunDir, notify: Notify) -> Evaluation:
     )
 
 
-def _score(row: EvaluationRow) -> Score:
-    return Score(**{name: getattr(row, name) for name in Score.model_fields})
+def _score(row: EvaluationRow) -> ScoreRow:
+    return ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields})
 
 
 def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:

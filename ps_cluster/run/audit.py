@@ -24,7 +24,7 @@ OnRows = Callable[[int], None]
 
 
 @dataclass(frozen=True)
-class Rounds:
+class RoundShape:
     """The number of step ids of an update, and of the gradients that it averages. Both are 1 except in rounds."""
 
     steps_per_update: int
@@ -41,7 +41,7 @@ class SliceAudit:
       wrong_round: the first row whose step is of another round: row, step; None: no such row.
     """
 
-    def __init__(self, rounds: Rounds):
+    def __init__(self, rounds: RoundShape):
         self._rounds = rounds
         self._steps = StepSet()
         self.rows = self.repeated = 0
@@ -100,7 +100,7 @@ class SliceAudit:
 def audit(
     paths: Sequence[Path],
     counts: np.ndarray,
-    rounds: Rounds,
+    rounds: RoundShape,
     scheduled: StepSet,
     total: int | None,
     on_rows: OnRows = lambda rows: None,

@@ -16,11 +16,11 @@ from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json
 from ps_cluster.run import checkpoints
 from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.rows.scores import BestRecord, EvaluationRow, Score
+from ps_cluster.run.rows.scores import BestRecord, EvaluationRow, ScoreRow
 from ps_cluster.run.run_dir import RunDir
 
 
-def merit(row: Score | BestRecord) -> float:
+def merit(row: ScoreRow | BestRecord) -> float:
     """Return the accuracy that the best model is chosen by: on held-out training images if any, else on test images."""
     return row.test_accuracy if row.validation_accuracy is None else row.validation_accuracy
 
@@ -69,7 +69,7 @@ class Records:
             self._lock.release()
             self._lock = None
 
-    def is_best(self, row: Score) -> bool:
+    def is_best(self, row: ScoreRow) -> bool:
         """Return whether a score beats that of the model in best/; of equal scores the earlier one stays."""
         best = self._best()
         return best is None or merit(row) > merit(best)

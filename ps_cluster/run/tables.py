@@ -17,7 +17,7 @@ from ps_cluster.files.opening import open_regular
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.run import journal
-from ps_cluster.run.audit import OnRows, Rounds
+from ps_cluster.run.audit import OnRows, RoundShape
 from ps_cluster.run.ledger import NO_ROWS, ROW, WHOLE, Joiner, check_values
 from ps_cluster.run.step_set import StepSet
 
@@ -28,7 +28,7 @@ _LONGEST_LINE = 1000  # characters; a real line has about 250
 
 
 def write_updates(
-    path: Path, journals: Sequence[Path], rounds: Rounds, window: int, on_rows: OnRows = lambda rows: None
+    path: Path, journals: Sequence[Path], rounds: RoundShape, window: int, on_rows: OnRows = lambda rows: None
 ) -> None:
     """Write a line (fields of ROW) for each step that every slice has applied, in the order of steps.
 
@@ -92,7 +92,7 @@ def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
     return rows
 
 
-def _in_step_order(journals: Sequence[Path], rounds: Rounds, window: int) -> Iterator[tuple[np.ndarray, int]]:
+def _in_step_order(journals: Sequence[Path], rounds: RoundShape, window: int) -> Iterator[tuple[np.ndarray, int]]:
     """Yield joined rows in the order of steps, with the number of journal rows read for them.
 
     A row is held back while a lower step may still come. A step that is a whole window below the newest was lost.

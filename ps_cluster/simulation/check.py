@@ -10,7 +10,7 @@ from ps_cluster.cluster.pinning import keeps_to_cores
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
 from ps_cluster.simulation.calibration import WIRE_BYTES, FinishedRun
-from ps_cluster.simulation.costs import Cluster, Costs, Network
+from ps_cluster.simulation.costs import Costs, Links, SimulatedCluster
 from ps_cluster.simulation.prediction import predict
 
 
@@ -49,12 +49,12 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
     return found
 
 
-def _cluster_of(run: FinishedRun, cores: int) -> Cluster:
+def _cluster_of(run: FinishedRun, cores: int) -> SimulatedCluster:
     config = run.config
-    return Cluster(
+    return SimulatedCluster(
         workers=config.training_workers,
         servers=config.cluster.parameter_servers,
-        network=Network(float("inf"), 0.0),
+        network=Links(float("inf"), 0.0),
         mode=config.mode.name,
         backup_workers=config.mode_kind.late_workers(config),
         stragglers=parse_stragglers(config.cluster.straggler),

@@ -93,7 +93,7 @@ class Costs(BaseModel):
 
 
 @dataclass(frozen=True)
-class Network:
+class Links:
     """A network with one link of this rate per machine and direction. The switch is never the bottleneck."""
 
     link_bytes_per_second: float
@@ -105,7 +105,7 @@ class Network:
 
 
 @dataclass(frozen=True)
-class Cluster:
+class SimulatedCluster:
     """The cluster to simulate.
 
     `cores`: of the one machine that all processes share; None gives each process a machine of its own. `pinned`: each
@@ -114,7 +114,7 @@ class Cluster:
 
     workers: int
     servers: int
-    network: Network
+    network: Links
     mode: str = "async"
     backup_workers: int = 0
     stragglers: Stragglers = Stragglers()

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 
-from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.costs import Costs, SimulatedCluster
 from ps_cluster.simulation.draws import gammas
-from ps_cluster.simulation.training import Training
+from ps_cluster.simulation.training import SimulatedTraining
 
 
-class SeparateMachines(Training):
+class SeparateMachines(SimulatedTraining):
     """A cluster with a machine for each process. One numpy operation serves a request in the queues of all servers.
 
     That is exact, not an approximation: the messages of a request arrive at all servers at the same time, so every
@@ -19,7 +19,7 @@ class SeparateMachines(Training):
     queues at once. The servers differ only in how long each takes.
     """
 
-    def __init__(self, costs: Costs, cluster: Cluster):
+    def __init__(self, costs: Costs, cluster: SimulatedCluster):
         super().__init__(costs, cluster)
         servers, network = cluster.servers, cluster.network
         self._latency = network.latency_seconds

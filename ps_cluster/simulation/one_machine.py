@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from functools import partial
 
 from ps_cluster.cluster.pinning import own_cores
-from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.costs import Costs, SimulatedCluster
 from ps_cluster.simulation.draws import gammas
 from ps_cluster.simulation.events import Cores, Process
-from ps_cluster.simulation.training import Training
+from ps_cluster.simulation.training import SimulatedTraining
 
 CHIEF_LOOKS_EVERY_S = 0.25  # POLL_S in ps_cluster/training/async_trainer.py
 
@@ -17,14 +17,14 @@ Serve = Callable[[int, int], None]
 """(worker, server) → its request is served there."""
 
 
-class OneMachine(Training):
+class OneMachine(SimulatedTraining):
     """One machine without a network. All CPU time is taken from `cluster.cores`.
 
     If a worker's CPU time exceeds the wall seconds of its computation, the excess was spent in what the costs call
     delays (calls, packing). Whatever exceeds these too was a second thread of the computation.
     """
 
-    def __init__(self, costs: Costs, cluster: Cluster):
+    def __init__(self, costs: Costs, cluster: SimulatedCluster):
         more = max(0.0, costs.worker_cpu_seconds - costs.compute_seconds)
         work_in_delays = min(1.0, more / costs.delay_seconds) if costs.delay_seconds else 0.0
         super().__init__(costs.with_delays_times(1 - work_in_delays), cluster)
@@ -96,6 +96,6 @@ class OneMachine(Training):
         self.go_on(worker)
 
 
-def _cores_of(worker: int, cluster: Cluster) -> tuple[int, ...]:
+def _cores_of(worker: int, cluster: SimulatedCluster) -> tuple[int, ...]:
     cores = range(cluster.cores)
     return tuple(own_cores(worker, cluster.workers, cores) if cluster.pinned else cores)

@@ -10,7 +10,7 @@ import numpy as np
 from ps_cluster.catalogue.modes import Waits
 from ps_cluster.config.stragglers import Stragglers
 from ps_cluster.simulation import ring
-from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.costs import Costs, SimulatedCluster
 from ps_cluster.simulation.machines import SeparateMachines
 from ps_cluster.simulation.one_machine import OneMachine
 from ps_cluster.simulation.training import Trained
@@ -34,7 +34,7 @@ class Prediction:
         return max(self.utilisation, key=self.utilisation.__getitem__)
 
 
-def predict(costs: Costs, cluster: Cluster) -> Prediction:
+def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     """Simulate the cluster, and one worker of it alone.
 
     Args:
@@ -45,18 +45,18 @@ def predict(costs: Costs, cluster: Cluster) -> Prediction:
     return replace(predicted, efficiency=predicted.images_per_second / (cluster.workers * one.images_per_second))
 
 
-def simulate(costs: Costs, cluster: Cluster, steps: int | None = None) -> Trained:
+def simulate(costs: Costs, cluster: SimulatedCluster, steps: int | None = None) -> Trained:
     """Simulate training of `cluster` in mode async or sync-ps."""
     kind = SeparateMachines if cluster.cores is None else OneMachine
     return kind(costs.of_mode(cluster.mode), cluster).run(steps)
 
 
 @lru_cache  # one worker alone is needed for every number of workers
-def _outcome(costs: Costs, cluster: Cluster) -> Prediction:
+def _outcome(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     return _all_reduced(costs, cluster) if cluster.waits is Waits.FOR_ALL_REDUCE else _trained(costs, cluster)
 
 
-def _trained(costs: Costs, cluster: Cluster) -> Prediction:
+def _trained(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     trained = simulate(costs, cluster)
     stale = trained.warm_staleness
     return Prediction(
@@ -70,7 +70,7 @@ def _trained(costs: Costs, cluster: Cluster) -> Prediction:
     )
 
 
-def _utilisation(costs: Costs, cluster: Cluster, trained: Trained) -> dict[str, float]:
+def _utilisation(costs: Costs, cluster: SimulatedCluster, trained: Trained) -> dict[str, float]:
     """Return utilisations by the utilisation law: throughput x seconds per step (Denning and Buzen 1978)."""
     rate, servers = trained.steps_per_second, cluster.servers
     server = rate * (costs.pull_seconds(servers) + costs.push_seconds(servers))
@@ -89,7 +89,7 @@ def _utilisation(costs: Costs, cluster: Cluster, trained: Trained) -> dict[str, 
     }
 
 
-def _all_reduced(costs: Costs, cluster: Cluster) -> Prediction:
+def _all_reduced(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     phases = ring.phase_seconds(costs, cluster)
     seconds = sum(phases.values())
     return Prediction(

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.costs import Costs, SimulatedCluster
 from ps_cluster.simulation.draws import Slow, gamma
 
 ROUNDS = 400
 
 
-def phase_seconds(costs: Costs, cluster: Cluster) -> dict[str, float]:
+def phase_seconds(costs: Costs, cluster: SimulatedCluster) -> dict[str, float]:
     """Return the mean seconds of each phase of an update.
 
     The phases follow each other: the slowest worker's computation; 2 (W - 1) / W bytes / bandwidth; 2 (W - 1) latency;
@@ -29,7 +29,7 @@ def phase_seconds(costs: Costs, cluster: Cluster) -> dict[str, float]:
     }
 
 
-def _slowest_seconds(costs: Costs, cluster: Cluster) -> float:
+def _slowest_seconds(costs: Costs, cluster: SimulatedCluster) -> float:
     random = np.random.default_rng(cluster.seed)
     slow = Slow(cluster.stragglers, cluster.workers, random, cluster.seed)
 

@@ -8,7 +8,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.simulation.check import Compared
-from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.costs import Costs, SimulatedCluster
 from ps_cluster.simulation.prediction import Prediction
 
 
@@ -38,7 +38,7 @@ def print_foreign(costs: Costs, processor: str, measure: Sequence[str], console:
         console.print(f"  {line}", highlight=False, soft_wrap=True, markup=False)
 
 
-def print_setting(costs: Costs, cluster: Cluster, console: Console) -> None:
+def print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) -> None:
     """Print what was simulated, and with whose costs. `cluster`: any of the clusters."""
     network = cluster.network
     where = (

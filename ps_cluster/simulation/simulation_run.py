@@ -24,14 +24,14 @@ from ps_cluster.processes.control_group import allowance
 from ps_cluster.processes.machine import processor_of
 from ps_cluster.simulation import calibration, simulation_report
 from ps_cluster.simulation.check import check
-from ps_cluster.simulation.costs import Cluster, Costs, Network, costs_of, known_costs, write_costs
+from ps_cluster.simulation.costs import Costs, Links, SimulatedCluster, costs_of, known_costs, write_costs
 from ps_cluster.simulation.prediction import predict
 
 ANY_NETWORK = "tutorial_cnn"
 
 
 @dataclass(frozen=True)
-class Settings:
+class SimulationSettings:
     """Settings of `ps-cluster simulate`; its options have the same names."""
 
     workers: tuple[int, ...] = (10, 100, 1000, 10_000)
@@ -52,7 +52,7 @@ class Settings:
     save_costs: Path | None = None
 
 
-def run_simulation(settings: Settings, console: Console) -> None:
+def run_simulation(settings: SimulationSettings, console: Console) -> None:
     """Simulate, print, and write the files asked for. Raises UserError for bad input."""
     costs = _costs(settings)
     if settings.save_costs:
@@ -63,7 +63,7 @@ def run_simulation(settings: Settings, console: Console) -> None:
         write_whole(settings.json_file, json.dumps(result, indent=1))
 
 
-def _costs(settings: Settings) -> Costs:
+def _costs(settings: SimulationSettings) -> Costs:
     run = calibration.read_run(settings.calibrate_from) if settings.calibrate_from else None
     name = settings.network or _same_or_any(run)
     costs = costs_of(name)
@@ -79,7 +79,7 @@ def _same_or_any(run: calibration.FinishedRun | None) -> str:
     return run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
 
 
-def _check(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]:
+def _check(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
     cores = settings.cores or allowance().threads
     run = calibration.read_run(settings.check_run)
     compared = check(costs, run, cores)
@@ -91,7 +91,7 @@ def _check(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]
     return {"check": str(settings.check_run), "cores": cores, "quantities": [one.to_json() for one in compared]}
 
 
-def _predict(settings: Settings, costs: Costs, console: Console) -> dict[str, Any]:
+def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
     clusters = _clusters(settings)
     predictions = []
     with console.status("") as status:
@@ -116,19 +116,19 @@ def _measure(config: RunConfig | None, goes_on: str) -> tuple[str, str]:
     )
 
 
-def _plain(settings: Settings) -> dict[str, Any]:
+def _plain(settings: SimulationSettings) -> dict[str, Any]:
     return {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
 
 
-def _clusters(settings: Settings) -> list[Cluster]:
+def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
     """Return all clusters asked for, fewest workers first."""
     stragglers = _stragglers(settings)
     _refuse_what_does_not_fit(settings)
     cores = (settings.cores or allowance().threads) if settings.one_machine else None
-    network = Network(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
+    network = Links(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
     servers = settings.parameter_servers if MODES[settings.mode].has_parameter_servers else (1,)
     return [
-        Cluster(
+        SimulatedCluster(
             workers=workers,
             servers=parameter_servers,
             network=network,
@@ -143,7 +143,7 @@ def _clusters(settings: Settings) -> list[Cluster]:
     ]
 
 
-def _stragglers(settings: Settings) -> Stragglers:
+def _stragglers(settings: SimulationSettings) -> Stragglers:
     try:
         stragglers = parse_stragglers(settings.straggler)
     except ValueError as error:
@@ -154,16 +154,16 @@ def _stragglers(settings: Settings) -> Stragglers:
     return stragglers
 
 
-def _refuse_what_does_not_fit(settings: Settings) -> None:
+def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
     mode, backup = MODES[settings.mode], settings.backup_workers
     if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
         raise UserError(f"--backup-workers: got {backup}: it needs --mode {SYNC_PS.name} and more workers than that")
     if settings.cores is not None and not settings.one_machine:
         raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
-    if not mode.has_parameter_servers and settings.parameter_servers != Settings.parameter_servers:
+    if not mode.has_parameter_servers and settings.parameter_servers != SimulationSettings.parameter_servers:
         raise UserError(f"--ps: got {_list(settings.parameter_servers)}: mode {mode.name} has none: leave it out")
     for name in ("link_gbps", "latency_us"):
-        if settings.one_machine and getattr(settings, name) != getattr(Settings, name):
+        if settings.one_machine and getattr(settings, name) != getattr(SimulationSettings, name):
             option = f"--{name.replace('_', '-')}"
             raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
     if settings.one_machine and not mode.has_parameter_servers:

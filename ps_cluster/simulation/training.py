@@ -11,7 +11,7 @@ import numpy as np
 
 from ps_cluster.catalogue.modes import Waits
 from ps_cluster.config.dispatch_size import dispatch_size
-from ps_cluster.simulation.costs import Cluster, Costs
+from ps_cluster.simulation.costs import Costs, SimulatedCluster
 from ps_cluster.simulation.draws import Slow
 from ps_cluster.simulation.events import Events
 
@@ -53,10 +53,10 @@ class Trained:
         return warm[warm >= 0]
 
 
-class Training(ABC):
+class SimulatedTraining(ABC):
     """Workers in a loop: dispatched → pull → compute → push → (in rounds: wait for the next round) → dispatched."""
 
-    def __init__(self, costs: Costs, cluster: Cluster):
+    def __init__(self, costs: Costs, cluster: SimulatedCluster):
         self.costs = costs
         self.cluster = cluster
         self.events = Events()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tensorflow as tf
 
-from ps_cluster.config.schema import Lookahead as Settings
+from ps_cluster.config.schema import LookaheadSettings
 
 
 class Lookahead:
@@ -16,7 +16,7 @@ class Lookahead:
     when the weights still change a lot, and a long mean at the end.
     """
 
-    def __init__(self, settings: Settings, weights: tf.Variable, total_updates: int):
+    def __init__(self, settings: LookaheadSettings, weights: tf.Variable, total_updates: int):
         self._every = settings.every_updates
         self._decay = settings.decay
         self._weights = weights

@@ -18,7 +18,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
 from ps_cluster.run import checkpoints, tables
-from ps_cluster.run.audit import Rounds, audit
+from ps_cluster.run.audit import RoundShape, audit
 from ps_cluster.run.journal import Journal, JournalDamaged
 from ps_cluster.run.resume import check_journals, newest_checkpoint
 from ps_cluster.run.rows.progress import ProgressRow
@@ -135,7 +135,7 @@ class Session:
     def _result(self, total: int | None) -> TrainingResult:
         """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""
         config, journals = self._config, [self._run_dir.journal(index) for index in range(self._config.slices)]
-        rounds = Rounds(config.steps_per_update, config.gradients_per_update)
+        rounds = RoundShape(config.steps_per_update, config.gradients_per_update)
         told = self._reporter.written
         proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, told)
         servers = [Server(index=index, parameters=part.length) for index, part in enumerate(self._store.slices)]

@@ -8,7 +8,7 @@ import numpy as np
 
 from ps_cluster.run.rows.checkpoint import TallyState
 from ps_cluster.run.rows.progress import WorkerRow
-from ps_cluster.run.rows.training import Staleness
+from ps_cluster.run.rows.training import StalenessRow
 
 
 class Tally:
@@ -69,10 +69,10 @@ class Tally:
             for (index, pid), (updates, examples) in sorted(self._workers.items())
         ]
 
-    def staleness_summary(self) -> Staleness:
+    def staleness_summary(self) -> StalenessRow:
         """Return mean, percentiles, maximum and histogram; all None or empty where no step is counted."""
         if not self.staleness:
-            return Staleness()
+            return StalenessRow()
         values = np.array(sorted(self.staleness))
         counts = np.array([self.staleness[value] for value in values.tolist()])
         up_to = counts.cumsum()
@@ -81,7 +81,7 @@ class Tally:
             """Return a percentile: the lower of two neighbours, as numpy's method "lower"."""
             return int(values[np.searchsorted(up_to, int(percent / 100 * (up_to[-1] - 1)), side="right")])
 
-        return Staleness(
+        return StalenessRow(
             mean=float((values * counts).sum() / up_to[-1]),
             p50=percentile(50),
             p95=percentile(95),

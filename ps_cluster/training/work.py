@@ -16,7 +16,7 @@ from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.worker import Compute, rounds_function, steps_function
 
 
-class Schedule(Protocol):
+class ScheduleDispatch(Protocol):
     """Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
 
     def __call__(self, function: Callable, what: np.ndarray | int) -> None: ...
@@ -31,7 +31,12 @@ class Work(ABC):
     """
 
     def __init__(
-        self, config: RunConfig, progress: RunProgress, store: ParameterStore, compute: Compute, schedule: Schedule
+        self,
+        config: RunConfig,
+        progress: RunProgress,
+        store: ParameterStore,
+        compute: Compute,
+        schedule: ScheduleDispatch,
     ):
         self.handed_out = -1
         self.ends = False

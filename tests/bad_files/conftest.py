@@ -6,7 +6,7 @@ import pytest
 
 from ps_cluster.cluster import local_run
 from ps_cluster.evaluation import evaluator
-from ps_cluster.evaluation.scorer import Score
+from ps_cluster.evaluation.scorer import Scored
 from tests.bad_files.run_files import (
     write_run,
 )
@@ -43,7 +43,7 @@ class NoScorer:
 
     def score(self, checkpoint, *, augmented):
 
-        return Score(0.5, 1.0)
+        return Scored(0.5, 1.0)
 
     def save_model(self, path):
         path.write_bytes(b"a model")

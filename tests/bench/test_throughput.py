@@ -121,7 +121,7 @@ def scripted_arm(tmp_path, monkeypatch):
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(arms.IMPORT_FOLDER)]))
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
         packed = PackedDataset("none", "synthetic", tmp_path, 1, 1, ())
-        return throughput.run_arm(arms.Arm("scripted", "scripted", **of_arm), CASE, packed)
+        return throughput.run_arm(arms.BenchArm("scripted", "scripted", **of_arm), CASE, packed)
 
     return run
 
@@ -185,7 +185,7 @@ def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it()
 def test_the_code_of_another_checkout_is_given_the_settings_that_it_knows(tmp_path):
     (tmp_path / "configs").mkdir()
     (tmp_path / "configs" / "default.yaml").write_text("training: {mode: async, max_staleness: 3, gone: 1}")
-    arm = arms.Arm("timed_run", "benchmarks.timed_run", project=tmp_path)
+    arm = arms.BenchArm("timed_run", "benchmarks.timed_run", project=tmp_path)
     assert arm.settings(build_config()) == {"training": {"mode": "async", "max_staleness": 3, "gone": 1}}
     rounds = build_config(overrides={"mode.name": "sync-ps"})
     assert arm.settings(rounds)["training"]["mode"] == "sync-ps"

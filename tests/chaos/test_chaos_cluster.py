@@ -15,7 +15,7 @@ from ps_cluster.chaos.chaos_run import run_chaos
 from ps_cluster.chaos.disturbance import Bounds
 from ps_cluster.chaos.faults import make_fault
 from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.settings import Settings
+from ps_cluster.chaos.settings import ChaosSettings
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, start, wait_for_training
 
@@ -35,9 +35,11 @@ INJECTED = (
 
 def test_faults_leave_an_exact_ledger_and_the_same_accuracy(tmp_path):
     doors.trust(doors.parse(TOY).file)
-    source, tasks = random.Random(0), Settings(workers=2).topology.tasks
+    source, tasks = random.Random(0), ChaosSettings(workers=2).topology.tasks
     faults = [replace(make_fault(FAULTS[name], source, tasks, ON_DEATH), pause_s=0.5) for name in INJECTED]
-    settings = Settings(faults=len(faults), workers=2, more_options=("--precision", "float32", "--batch-size", "64"))
+    settings = ChaosSettings(
+        faults=len(faults), workers=2, more_options=("--precision", "float32", "--batch-size", "64")
+    )
     lines = []
     code = run_chaos(
         settings, tmp_path / "chaos", faults=faults, bounds=Bounds(whole_cluster_spacing_s=0), notify=lines.append

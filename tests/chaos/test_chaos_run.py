@@ -2,7 +2,7 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.chaos.chaos_run import run_chaos
-from ps_cluster.chaos.settings import Settings, constant_rate, with_cool_down
+from ps_cluster.chaos.settings import ChaosSettings, constant_rate, with_cool_down
 from ps_cluster.commands.main import main
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
@@ -27,13 +27,13 @@ def test_both_runs_have_the_same_learning_rate_at_every_step(steps):
 
 
 def test_the_run_gets_more_steps_than_fit_between_the_faults_and_never_more_than_are_allowed():
-    assert Settings(faults=20).most_steps() == 200_000
-    assert Settings(minutes=60).most_steps() == 1_220_000
-    assert Settings(minutes=10_000).most_steps() == 10_000_000
+    assert ChaosSettings(faults=20).most_steps() == 200_000
+    assert ChaosSettings(minutes=60).most_steps() == 1_220_000
+    assert ChaosSettings(minutes=10_000).most_steps() == 10_000_000
 
 
 def test_the_settings_reach_the_run():
-    options = Settings(seed=3, workers=2, parameter_servers=4, model="airbench").run_options({"a.b": 1})
+    options = ChaosSettings(seed=3, workers=2, parameter_servers=4, model="airbench").run_options({"a.b": 1})
     text = " ".join(options)
     assert "--seed 3" in text and "--workers 2" in text and "--ps 4" in text
     assert "--dataset synthetic" in text and "--model airbench" in text and "--set a.b=1" in text
@@ -42,12 +42,12 @@ def test_the_settings_reach_the_run():
 def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
     (tmp_path / "mine").touch()
     with pytest.raises(UserError, match="not empty"):
-        run_chaos(Settings(), tmp_path)
+        run_chaos(ChaosSettings(), tmp_path)
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
 def test_a_mode_without_parameter_servers_is_given_none():
-    assert "--ps" not in Settings(mode="sync").run_options({})
+    assert "--ps" not in ChaosSettings(mode="sync").run_options({})
 
 
 @pytest.mark.parametrize(

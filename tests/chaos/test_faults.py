@@ -7,16 +7,16 @@ from ps_cluster.catalogue.modes import MODES
 from ps_cluster.chaos.faults import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, enough_for_all, plan, sort_out
 from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.kinds.deaths import Signalled
-from ps_cluster.chaos.settings import Settings
+from ps_cluster.chaos.settings import ChaosSettings
 
 
 def possible(mode):
     """The kinds that the mode can have."""
-    return [kind for kind, reason in Settings(mode=mode).wanted().items() if reason is None]
+    return [kind for kind, reason in ChaosSettings(mode=mode).wanted().items() if reason is None]
 
 
 def first(count, seed, mode="async", workers=3, parameter_servers=2):
-    tasks = Settings(mode=mode, workers=workers, parameter_servers=parameter_servers).topology.tasks
+    tasks = ChaosSettings(mode=mode, workers=workers, parameter_servers=parameter_servers).topology.tasks
     return list(islice(plan(seed, possible(mode), tasks, MODES[mode].on_death), count))
 
 
@@ -55,7 +55,7 @@ def test_what_the_mode_or_the_system_does_not_allow_is_sorted_out_with_the_reaso
 
 
 def test_kinds_that_all_take_the_cluster_along_follow_each_other():
-    tasks = Settings().topology.tasks
+    tasks = ChaosSettings().topology.tasks
     kinds = [FAULTS["kill ps"], FAULTS["hang up"]]
     faults = list(islice(plan(0, kinds, tasks, MODES["async"].on_death), 4))
     assert {fault.kind for fault in faults[:2]} == {fault.kind for fault in faults[2:]} == set(kinds)
@@ -78,7 +78,7 @@ def test_only_what_hits_the_chief_or_a_parameter_server_or_ends_the_run_takes_th
 
 
 def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chief_and_no_ps_to_hit():
-    refused = {kind.name: reason for kind, reason in Settings(mode="sync").wanted().items() if reason}
+    refused = {kind.name: reason for kind, reason in ChaosSettings(mode="sync").wanted().items() if reason}
     assert refused["kill ps"] == "mode sync has no ps"
     assert refused["kill ps+chief"] == "mode sync has no chief and no ps"
     assert all("ps" in name or "chief" in name for name in refused)

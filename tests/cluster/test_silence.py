@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 
 from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.silence import Silence
+from ps_cluster.cluster.silence import SilenceWatch
 from ps_cluster.config import build_config
 from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
 
@@ -24,7 +24,7 @@ class Training:
         values |= {"optimizer.rule": "sgd"} if mode == "elastic" else {}
         self.config = build_config(None, values).with_values({"cluster.workers": workers})
         self.now = 0.0
-        self.silence = Silence(self.config, Limits.of(self.config), lambda: self.now)
+        self.silence = SilenceWatch(self.config, Limits.of(self.config), lambda: self.now)
         self.pids = {index: 100 + index for index in range(workers)}
         self.rates = dict.fromkeys(self.pids, 10.0)
         self.updates = Counter()  # by pid

@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ps_cluster.processes.isolation import Network, network_for
+from ps_cluster.processes.isolation import RunNetwork, network_for
 from ps_cluster.run.run_dir import RunDir
 from tests.helpers import listening_cluster
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
@@ -159,7 +159,7 @@ def test_a_task_that_is_started_again_is_in_the_same_network(tmp_path):
 
 def test_a_task_never_starts_outside_when_it_can_not_get_in(tmp_path):
     mistaken = os.open(os.devnull, os.O_RDONLY)
-    argv = Network((mistaken,)).inside((sys.executable, "-c", "print('here I am')"))
+    argv = RunNetwork((mistaken,)).inside((sys.executable, "-c", "print('here I am')"))
     ended = subprocess.run(argv, pass_fds=[mistaken], capture_output=True, text=True)
     os.close(mistaken)
     assert ended.returncode == 1 and ended.stdout == ""

@@ -9,7 +9,7 @@ from rich.console import Console
 from ps_cluster.errors import UserError
 from ps_cluster.reporting import trace, xplane
 from ps_cluster.run import tables
-from ps_cluster.run.audit import Rounds
+from ps_cluster.run.audit import RoundShape
 from ps_cluster.run.ledger import NOBODY
 from ps_cluster.run.phases import GAPS, PHASE_COLUMNS
 from ps_cluster.run.run_dir import RunDir
@@ -22,7 +22,7 @@ def run_with(tmp_path, *steps, servers=1):
     columns = dict(zip(("worker", "pid", "scheduled_time", *PHASE_COLUMNS), zip(*steps), strict=True))
     rows = rows_of(range(len(steps)), version=range(1, len(steps) + 1), **columns)
     journals = [write_journal(run_dir.journal(index), rows) for index in range(servers)]
-    tables.write_updates(run_dir.updates, journals, Rounds(1, 1), window=2**16)
+    tables.write_updates(run_dir.updates, journals, RoundShape(1, 1), window=2**16)
     tables.write_applies(run_dir.applies, journals)
     return run_dir
 

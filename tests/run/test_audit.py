@@ -3,14 +3,14 @@
 import numpy as np
 import pytest
 
-from ps_cluster.run.audit import MOST_PROBLEMS, Rounds, audit
+from ps_cluster.run.audit import MOST_PROBLEMS, RoundShape, audit
 from ps_cluster.run.journal import RECORD
 from ps_cluster.run.ledger import COUNTS
 from ps_cluster.run.step_set import StepSet
 from tests.helpers.ledgers import rows_of, write_journal
 
-ONE, UPDATES = Rounds(1, 1), 6
-BACKUP = Rounds(steps_per_update=3, gradients_per_update=2)
+ONE, UPDATES = RoundShape(1, 1), 6
+BACKUP = RoundShape(steps_per_update=3, gradients_per_update=2)
 
 
 class Run:

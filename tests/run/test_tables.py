@@ -5,12 +5,12 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.run import tables
-from ps_cluster.run.audit import Rounds
+from ps_cluster.run.audit import RoundShape
 from ps_cluster.run.journal import CHUNK_ROWS, RECORD, JournalDamaged
 from ps_cluster.run.ledger import COLUMNS
 from tests.helpers.ledgers import rows_of, write_journal
 
-ONE = Rounds(1, 1)
+ONE = RoundShape(1, 1)
 
 
 @pytest.fixture
@@ -73,7 +73,7 @@ def test_rounds_have_the_lines_of_the_gradients_that_counted(written):
     late = np.random.default_rng(0).integers(0, 3, count // 2)
     steps = np.delete(np.arange(count // 2 * 3), np.arange(count // 2) * 3 + late)
     told = []
-    rows = written(rows_of(steps), rounds=Rounds(3, 2), on_rows=told.append)
+    rows = written(rows_of(steps), rounds=RoundShape(3, 2), on_rows=told.append)
     assert (rows["step"] == steps).all()
     assert told[0] > CHUNK_ROWS - 10, "those of the first chunk were not held back"
 

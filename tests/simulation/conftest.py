@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.simulation.costs import Cluster, Costs, Network
+from ps_cluster.simulation.costs import Costs, Links, SimulatedCluster
 
 NOTHING_BUT_COMPUTING = {
     "measured_on": "nothing", "processor": "Some EPYC", "parameters": 1000, "bytes_per_parameter": 4, "images_per_step": 10,
@@ -23,6 +23,6 @@ def cluster():
     """Workers and servers on a network that takes no time, with what is given in its place."""
 
     def make(workers, servers=1, *, bytes_per_second=float("inf"), latency=0.0, **given):
-        return Cluster(workers, servers, Network(bytes_per_second, latency), **given)
+        return SimulatedCluster(workers, servers, Links(bytes_per_second, latency), **given)
 
     return make

@@ -7,7 +7,7 @@ import pytest
 
 from ps_cluster.run.rows.checkpoint import TallyState
 from ps_cluster.run.rows.progress import WorkerRow
-from ps_cluster.run.rows.training import Staleness
+from ps_cluster.run.rows.training import StalenessRow
 from ps_cluster.training.tally import Tally
 from tests.helpers.ledgers import rows_of
 
@@ -36,13 +36,13 @@ def test_the_staleness_is_that_of_numpy_over_all_rows(count, most):
     assert found.max == staleness.max()
     values, counts = np.unique(staleness, return_counts=True)
     assert found.histogram == dict(zip(map(str, values), counts.tolist()))
-    assert Staleness.model_validate_json(found.model_dump_json()) == found
+    assert StalenessRow.model_validate_json(found.model_dump_json()) == found
 
 
 def test_of_no_rows_nothing_is_known():
     ours = Tally()
     ours.add(rows_of([]), np.zeros(0))
-    assert ours.staleness_summary() == Staleness()
+    assert ours.staleness_summary() == StalenessRow()
     assert (ours.gradients, ours.examples, ours.workers()) == (0, 0, [])
     assert ours.examples_per_second(None, NOBODY_LATE) is None and ours.examples_per_second(5.0, NOBODY_LATE) is None
 

@@ -7,7 +7,7 @@ from typing import Literal
 from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share
 
 
-class Score(Row):
+class ScoreRow(Row):
     """A checkpoint scored on the test images, as summary.json has it.
 
     Attributes:
@@ -26,7 +26,7 @@ class Score(Row):
     examples: Count | None = None
 
 
-class EvaluationRow(Score):
+class EvaluationRow(ScoreRow):
     """A row of metrics/evaluation.jsonl. `seconds`: duration of the scoring."""
 
     time: Number = 0.0

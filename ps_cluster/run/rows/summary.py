@@ -8,8 +8,8 @@ from pydantic import ConfigDict, Field
 
 from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.run.rows.progress import WorkerRow
-from ps_cluster.run.rows.scores import Score
-from ps_cluster.run.rows.training import Gradients, Proof, Staleness, Updates
+from ps_cluster.run.rows.scores import ScoreRow
+from ps_cluster.run.rows.training import Gradients, Proof, StalenessRow, Updates
 
 
 class ProcessWork(Row):
@@ -38,7 +38,7 @@ class ServerSummary(Row):
     restarts: Count = 0
 
 
-class Silence(Row):
+class SilenceRow(Row):
     """A worker process that was ended because it did nothing (cluster/silence.py)."""
 
     worker: Index
@@ -57,7 +57,7 @@ class ProcessUsage(Row):
     peak_pss_bytes: Count | None = None
 
 
-class Evaluation(Row):
+class EvaluationSummary(Row):
     """The last score, the best one, and all of them in the order of steps; None without any."""
 
     test_accuracy: Share | None = None
@@ -68,7 +68,7 @@ class Evaluation(Row):
     best_test_accuracy: Share | None = None
     best_step: Count | None = None
     best_chosen_on: Literal["test", "validation"] | None = None
-    history: list[Score] = []
+    history: list[ScoreRow] = []
 
 
 class NetworkSummary(Row):
@@ -98,11 +98,11 @@ class Summary(Row):
     worker_processes: Count | None = None
     parameter_servers: list[ServerSummary] = []
     restarts: dict[Word, Count] = {}
-    silences: list[Silence] = []
+    silences: list[SilenceRow] = []
     updates: Updates = Updates()
     gradients: Gradients = Gradients()
     proof: Proof | None = None
-    staleness: Staleness = Staleness()
+    staleness: StalenessRow = StalenessRow()
     examples_per_second: Seconds | None = None
     train_seconds: Number = 0.0
     sessions: Count = 1
@@ -117,4 +117,4 @@ class Summary(Row):
     processes: list[ProcessUsage] = []
     machine: dict[Word, Word | bool | Count | Number | None] | None = None
     network: NetworkSummary = NetworkSummary()
-    evaluation: Evaluation = Evaluation()
+    evaluation: EvaluationSummary = EvaluationSummary()

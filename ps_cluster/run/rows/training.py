@@ -33,7 +33,7 @@ class Gradients(Row):
     per_update: Count | None = None
 
 
-class Staleness(Row):
+class StalenessRow(Row):
     """Staleness of the applied gradients, in versions; None if not measured."""
 
     mean: Seconds | None = None
@@ -88,6 +88,6 @@ class TrainingResult(Row):
     updates: Updates = Updates()
     gradients: Gradients = Gradients()
     proof: Proof | None = None
-    staleness: Staleness = Staleness()
+    staleness: StalenessRow = StalenessRow()
     workers: list[WorkerRow] = []
     parameter_servers: list[Server] = []
