@@ -81,5 +81,5 @@ def reads(variable: tf.Variable, times: int) -> Callable:
 
 
 if __name__ == "__main__":
-    async_trainer.train = partial(train, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
-    sys.exit(task.main(sys.argv[4:]))
+    trainer = partial(train, sys.argv[1], int(sys.argv[2]), float(sys.argv[3]))
+    sys.exit(task.main(sys.argv[4:], trainer=trainer))

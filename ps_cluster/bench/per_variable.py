@@ -81,5 +81,4 @@ def train(
 
 
 if __name__ == "__main__":
-    async_trainer.train = train
-    sys.exit(task.main())
+    sys.exit(task.main(trainer=train))

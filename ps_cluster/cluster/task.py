@@ -45,7 +45,13 @@ _NO_SERVER = "Could not start gRPC server"
 _MESSAGE_CHARACTERS = 500
 
 
-def main(arguments: list[str] | None = None) -> NoReturn:
+def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | None = None) -> NoReturn:
+    """Do one task of a run.
+
+    Args:
+      arguments: of the command line; None: those of this process.
+      trainer: what the task that leads does, in place of what its mode says (`Mode.trainer`).
+    """
     die_with_launcher()
     parser = argparse.ArgumentParser(prog="python -m ps_cluster.cluster.task")
     parser.add_argument("--run-dir", type=Path, required=True)
@@ -62,7 +68,7 @@ def main(arguments: list[str] | None = None) -> NoReturn:
         topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
         config = load_config(run_dir.config)
         dataset = load_pointed(run_dir.dataset).holding_out(config.evaluation.validation_examples)
-        run_task(config, run_dir, dataset, topology, member, resume=options.resume, index=task.index)
+        run_task(config, run_dir, dataset, topology, member, resume=options.resume, index=task.index, trainer=trainer)
 
     leave(carry_out(body, run_dir, task))
 
@@ -98,6 +104,7 @@ def run_task(
     resume: bool,
     index: int | None = None,
     stopped: Callable[[int], NoReturn] | None = None,
+    trainer: Callable[..., None] | None = None,
 ) -> None:
     """Run the body of `task`. Only the leader and the evaluator ever return.
 
@@ -124,7 +131,7 @@ def run_task(
         evaluate(run_dir.checkpoints, patience_s=math.inf, notify=say, nice=True)
     elif task.type == topology.leader.type:
         with without_first_lines():
-            train = find(config.mode_kind.trainer)
+            train = trainer or find(config.mode_kind.trainer)
         train(config, run_dir, dataset, topology.cluster, task.index, resume=resume, drain=drain)
     else:
         from ps_cluster.cluster.server import serve

@@ -16,7 +16,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.session import LOCAL_DEVICE, Session
+from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, build
 from ps_cluster.training.slice import NO_END
 from ps_cluster.training.worker import Compute
 
@@ -35,16 +35,20 @@ def train(
     *,
     resume: bool,
     drain: threading.Event,
+    build: Build = build,
 ) -> None:
     """Train until every update is applied, or until `drain` is set and the steps under way have ended.
 
     Writes checkpoints with the ended mark, rows in metrics/ and TensorBoard's files.
 
+    Args:
+      build: makes the store and what a worker computes from it.
+
     Raises:
       UserError: the checkpoint to resume from is missing or of another model.
       tf.errors.OpError: the cluster failed.
     """
-    session = Session(config, run_dir, dataset)
+    session = Session(config, run_dir, dataset, build=build)
     session.begin(resume=resume)
     if config.on_parameter_servers:
         dispatcher = connect(cluster)

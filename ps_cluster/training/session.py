@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +38,32 @@ LOCAL_DEVICE = "/device:CPU:0"
 ROW_EVERY_S = 0.5
 
 
+def build(
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
+) -> tuple[ParameterStore, Compute]:
+    """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
+    with tf.device(own_device):
+        examples = np.asarray(dataset.images("train")[: networks.EXAMPLES])
+        model = networks.build(config.model, len(dataset.classes), seed=config.training.seed, examples=examples)
+        network = flat.FlatNetwork(model)
+        weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
+    factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
+    store = ParameterStore(
+        devices,
+        # Each batch of a step keeps `keep` of the statistics that the batch before it left.
+        Start(weights, factors, statistics, network.keep**config.batches_per_step),
+        config=config,
+        total_steps=config.total_steps(dataset.train_examples),
+        kind=find(config.mode_kind.slice),
+    )
+    step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
+    around = config.mode_kind.step
+    return store, step if around is None else find(around)(step, config, factors, network.keep)
+
+
+Build = Callable[[RunConfig, PackedDataset, Sequence[str], str], tuple[ParameterStore, Compute]]
+
+
 class Session:
     """A training in one process. Call `begin`, `build`, `start`, then `keep_up` in the trainer's loop, then `end`.
 
@@ -46,12 +72,15 @@ class Session:
       leads: whether this process writes into the run directory; where several processes train, only one does.
     """
 
-    def __init__(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, *, leads: bool = True):
+    def __init__(
+        self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, *, leads: bool = True, build: Build = build
+    ):
         self.progress = RunProgress(config, dataset.train_examples)
         self.leads = leads
         self._config = config
         self._run_dir = run_dir
         self._dataset = dataset
+        self._make = build
         self._reporter = Reporter(run_dir, self.progress)
         self._resumed: checkpoints.Checkpoint | None = None
         self._store: ParameterStore  # from `build` on, like the others
@@ -92,7 +121,7 @@ class Session:
         """
         if self.leads:
             self._reporter.row("building")
-        self._store, compute = build(self._config, self._dataset, devices, own_device)
+        self._store, compute = self._make(self._config, self._dataset, devices, own_device)
         if self._resumed is not None:
             self._store.restore({name: a for name, a in self._resumed.arrays.items() if name != "waiting"})
         self._books = Bookkeeper(self._store, self.progress, self._open_journals())
@@ -149,29 +178,6 @@ class Session:
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
         found = {"updates": updates, "proof": Proof.model_validate(proof)}
         return result.model_copy(update=found | {"parameter_servers": servers if config.on_parameter_servers else []})
-
-
-def build(
-    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
-) -> tuple[ParameterStore, Compute]:
-    """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
-    with tf.device(own_device):
-        examples = np.asarray(dataset.images("train")[: networks.EXAMPLES])
-        model = networks.build(config.model, len(dataset.classes), seed=config.training.seed, examples=examples)
-        network = flat.FlatNetwork(model)
-        weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
-    factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
-    store = ParameterStore(
-        devices,
-        # Each batch of a step keeps `keep` of the statistics that the batch before it left.
-        Start(weights, factors, statistics, network.keep**config.batches_per_step),
-        config=config,
-        total_steps=config.total_steps(dataset.train_examples),
-        kind=find(config.mode_kind.slice),
-    )
-    step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
-    around = config.mode_kind.step
-    return store, step if around is None else find(around)(step, config, factors, network.keep)
 
 
 class Reporter:
