@@ -62,7 +62,7 @@ def test_tasks_that_are_started_by_themselves_train_together_and_a_worker_may_be
     assert f"step {updates['applied']:,}: test accuracy" in finish(
         start("evaluate", "--once", "--checkpoint-dir", run_dir)
     )
-    refused = machine(*CHIEF, "--steps", 10, "--resume")
+    refused = machine(*CHIEF, *unhurried(workers=2), "--steps", 10, "--resume")
     _, errors = refused.communicate(timeout=60)
     assert refused.returncode == 2 and "Traceback" not in errors
     assert errors.splitlines()[-1].startswith("Error: training.steps, training.epochs: 10 updates in all")
