@@ -87,7 +87,8 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
         "import pathlib, sys, time\npathlib.Path(sys.argv[2]).touch()\ntime.sleep(60)\n"
     )
     code = (
-        "import sys; from pathlib import Path; from ps_cluster.bench import throughput; from ps_cluster.bench.arms import BenchArm\n"
+        "import sys; from pathlib import Path; from ps_cluster.bench import throughput\n"
+        "from ps_cluster.bench.arms import BenchArm\n"
         "from ps_cluster.config import build_config; from ps_cluster.data.packed import PackedDataset\n"
         "arm = BenchArm('sleeper', 'sleeper', arguments=(sys.argv[1],))\n"
         "throughput.run_arm(arm, build_config(), PackedDataset('none', 'synthetic', Path('.'), 1, 1, ()))\n"
