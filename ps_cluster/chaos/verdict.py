@@ -6,7 +6,9 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-ACCURACY_TOLERANCE = 0.02
+# Standard deviation of the accuracy of equal, undisturbed runs: 2,138 updates of 64 images, 2 workers, tutorial_cnn, today's
+# generated data, n = 6 (59.1, 61.3, 62.4, 60.5, 59.4, 58.2 %). Longer runs differ less.
+RUN_SD = 0.0157
 STANDARD_ERRORS = 3
 
 Json = Mapping[str, Any]
@@ -37,13 +39,13 @@ def complaints(
 
 
 def tolerance(first: float, second: float, test_examples: int) -> float:
-    """Return the difference of two accuracies that is still noise: 2 points or 3 binomial standard errors, if larger.
+    """Return the difference of two accuracies that is still noise: 3 standard errors of it, by the larger of two measures.
 
-    The standard error is that of the difference of two shares of `test_examples` images each. The two points cover the
-    rest: two asynchronous runs of one seed differ in the order in which their updates arrive.
+    One is measured: two asynchronous runs of one seed differ in the order in which their updates arrive (`RUN_SD`). The
+    other is binomial: the difference of two shares of `test_examples` images each.
     """
-    variance = sum(accuracy * (1 - accuracy) for accuracy in (first, second)) / test_examples
-    return max(ACCURACY_TOLERANCE, STANDARD_ERRORS * math.sqrt(variance))
+    binomial = sum(accuracy * (1 - accuracy) for accuracy in (first, second)) / test_examples
+    return STANDARD_ERRORS * math.sqrt(max(2 * RUN_SD**2, binomial))
 
 
 def _ledger(name: str, summary: Json, total: int) -> Iterator[str]:
