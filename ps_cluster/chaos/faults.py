@@ -29,7 +29,7 @@ def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death:
     that dies again and again within seconds.
 
     Args:
-      kinds: at least one. tasks: those of the run. on_death: what follows from the death of a task.
+      kinds: the kinds to draw from, at least one. tasks: those of the run. on_death: the mode's table of restarts.
     """
     source = random.Random(seed)
     decks = [_shuffled(source, deck) for deck in source.sample(_decks(kinds, on_death), 2) if deck]

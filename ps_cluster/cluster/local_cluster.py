@@ -71,7 +71,7 @@ class LocalCluster:
         self._start([task])
 
     def restart_training(self, *, resume: bool) -> None:
-        """Start all training tasks again, on new ports, so that no process of before reaches them.
+        """Start all training tasks again, on new ports, so that no earlier process reaches them.
 
         Args:
           resume: from the newest checkpoint or snapshot, else from the beginning.
@@ -129,7 +129,7 @@ class LocalCluster:
         self._ended.update({task: "stopped" for task in tasks if task not in self._ended})
 
     def stop_all(self, grace_s: float) -> list[str]:
-        """Stop everything; return the names of processes that are still there, as a rule none."""
+        """Stop everything; return the names of the processes that are still there, usually none."""
         self._measure()
         left = self._supervisor.stop_all(grace_s)
         for process in self._supervisor.processes:

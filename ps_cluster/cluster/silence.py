@@ -68,7 +68,7 @@ class _Worker:
 
     @property
     def stopped_first(self) -> bool:
-        """Whether others had updates for longer than the usual pause between two of its own."""
+        """True if others had updates for longer than the usual pause between two of this worker's updates."""
         return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
 
     @property

@@ -18,9 +18,9 @@ from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.comparison.rates import was_found
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.sections import CHOSEN
+from ps_cluster.config.layers import trusted
 from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.config.trees import flat
+from ps_cluster.config.trees import flat, nested
 from ps_cluster.config.uses import check_used, without_unused
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
@@ -110,12 +110,7 @@ def _in_own_words(comparison: Comparison, folder: Path) -> Comparison:
     """Return the comparison with the whole paths of the code that it names, as seen from `folder`, which may be run now."""
 
     def named(settings: dict[str, Any]) -> dict[str, Any]:
-        choices = {f"{section}.{key}" for section, (key, _) in CHOSEN.items()}
-        values = flat(settings)
-        return {
-            key: doors.named_by_user(value, folder) if key in choices and isinstance(value, str) else value
-            for key, value in values.items()
-        }
+        return flat(trusted(nested(flat(settings)), folder))
 
     arms = tuple(
         arm.model_copy(update={"mode": doors.named_by_user(arm.mode, folder), "set": named(arm.set)})

@@ -41,8 +41,8 @@ def build_config(file: Path | None = None, overrides: Layer | None = None, tf_co
       UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or a setting that the
         mode does not use. A file may repeat defaults of unused settings, as the config.yaml of a run does.
     """
-    from_file = _trusted(read_yaml(file), file.absolute().parent) if file else {}
-    from_options = _trusted(nested(overrides or {}), Path.cwd())
+    from_file = trusted(read_yaml(file), file.absolute().parent) if file else {}
+    from_options = trusted(nested(overrides or {}), Path.cwd())
     user = merged(merged(from_file, from_options), nested(tf_config or {}))
     base = _defaults(user)
     whole = merged(base, user)
@@ -84,7 +84,7 @@ def parse_assignment(text: str) -> tuple[str, Any]:
         raise UserError(f"--set {text!r:.300}: the value {error}") from error
 
 
-def _trusted(layer: Layer, folder: Path) -> Layer:
+def trusted(layer: Layer, folder: Path) -> Layer:
     """Return a user's layer with absolute paths for the code files that it names, and allow those to be run."""
     for section, (key, _) in CHOSEN.items():
         values = layer.get(section)

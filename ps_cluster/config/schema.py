@@ -130,7 +130,7 @@ class RunConfig(Section):
 
     @property
     def on_parameter_servers(self) -> bool:
-        """Whether chief, parameter servers and workers are separate processes."""
+        """True if chief, parameter servers and workers are separate processes."""
         return self.mode_kind.has_parameter_servers
 
     @property

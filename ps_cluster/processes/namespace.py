@@ -5,7 +5,7 @@
     python -I -S namespace.py loopback up|down                  connects, or cuts, all connections inside
 
 It uses only the standard library, without `site`: it runs before every task, and no import may start a thread.
-A failure is told in the last line of stderr, with exit code 1.
+On failure, write one line to stderr and exit with code 1.
 """
 
 import ctypes

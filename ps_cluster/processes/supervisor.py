@@ -65,7 +65,7 @@ class TaskProcess:
 
     @property
     def owns_pid(self) -> bool:
-        """Whether its pid can't be another process's: so it is until `poll` has reaped it."""
+        """True until `poll` has reaped the process. Until then no other process can get its pid."""
         return self.popen.returncode is None
 
 
@@ -161,7 +161,7 @@ class Supervisor:
     def stop(self, tasks: Iterable[Task], grace_s: float) -> list[TaskProcess]:
         """Send SIGTERM to the groups of `tasks`, and SIGKILL to what is left after `grace_s` seconds.
 
-        `poll` does not report them any more. Returns those with processes left even then, as a rule none.
+        `poll` does not report them any more. Return the tasks that still have processes; usually none.
         """
         left = [self._processes[task] for task in tasks if task in self._processes]
         self._accounted.update(process.pid for process in left)

@@ -79,7 +79,7 @@ class Mode:
 
     @property
     def has_parameter_servers(self) -> bool:
-        """Whether chief, parameter servers and workers are separate processes."""
+        """True if chief, parameter servers and workers are separate processes."""
         return PS in self.tasks
 
     @property
@@ -89,7 +89,7 @@ class Mode:
 
     @property
     def averages(self) -> bool:
-        """Whether an update is the mean of all workers' gradients, each with its own step id."""
+        """True if an update is the mean of the gradients of all workers. Each gradient has its own step id."""
         return self.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
 
     def settings(self, config: RunConfig) -> Any:
