@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from ps_cluster.config import layers
+from ps_cluster.installation import CONFIG_FOLDER
+
 SOMEBODY, SOMEBODY_ELSE = 54321, 54322
 
 
@@ -24,9 +27,16 @@ def as_user(uid):
 
 
 @pytest.fixture
-def common():
-    """Yield a folder that every user can reach and write to, like /tmp."""
-    folder = Path(tempfile.mkdtemp(prefix="ps_cluster-test-"))
+def common(monkeypatch):
+    """Yield a folder that every user can reach and write to, like /tmp.
+
+    The defaults are read from a copy beside it: other users may not be able to enter the folder of the checkout.
+    """
+    above = Path(tempfile.mkdtemp(prefix="ps_cluster-test-"))
+    above.chmod(0o755)
+    monkeypatch.setattr(layers, "CONFIG_FOLDER", shutil.copytree(CONFIG_FOLDER, above / "configs"))
+    folder = above / "common"
+    folder.mkdir()
     folder.chmod(0o1777)
     yield folder
-    shutil.rmtree(folder)
+    shutil.rmtree(above)
