@@ -8,6 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
+from ps_cluster.catalogue.augmentation import Augmentation
 from ps_cluster.catalogue.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.catalogue.networks import NetworkSettings
 from ps_cluster.catalogue.rules import RuleSettings
@@ -15,7 +16,6 @@ from ps_cluster.catalogue.schedules import ScheduleSettings
 from ps_cluster.catalogue.settings import Fraction, PathFromText, Section
 from ps_cluster.catalogue.staleness import METHODS, StalenessSettings
 from ps_cluster.catalogue.task_types import WORKER
-from ps_cluster.config.augmentation import Augmentation
 from ps_cluster.config.dispatch_size import dispatch_size
 from ps_cluster.config.sections import chosen_kinds, without_strangers
 from ps_cluster.config.stragglers import parse_stragglers

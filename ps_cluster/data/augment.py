@@ -10,7 +10,7 @@ from functools import partial
 
 import tensorflow as tf
 
-from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.catalogue.augmentation import Augmentation
 
 SIDE = 32
 MEAN_COLOUR = (125, 123, 114)  # of the CIFAR-10 training set; normalisation maps it to about 0

@@ -10,7 +10,7 @@ import tensorflow as tf
 from pydantic import ValidationError
 
 import ps_cluster
-from ps_cluster.config.augmentation import Augmentation
+from ps_cluster.catalogue.augmentation import Augmentation
 from ps_cluster.data.augment import (
     MEAN_COLOUR,
     adjust_contrast,
@@ -251,6 +251,6 @@ def test_a_setting_out_of_range_is_named_with_its_value(field, value):
 
 
 def test_settings_are_read_without_tensorflow():
-    program = "import sys, ps_cluster.config.augmentation; assert 'tensorflow' not in sys.modules"
+    program = "import sys, ps_cluster.catalogue.augmentation; assert 'tensorflow' not in sys.modules"
     environment = os.environ | {"PYTHONPATH": str(Path(ps_cluster.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)

@@ -1,0 +1,67 @@
+"""The form of a data set's examples: named arrays of any dtype and shape. No TensorFlow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from ps_cluster.errors import UserError
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of an example.
+
+    Attributes:
+      dtype: numpy's name of it, e.g. "uint8".
+      shape: of one example, e.g. (32, 32, 3); () for a number.
+      mean, std: of the training examples along the last axis (one value for a number), in the field's own units; empty
+        if unknown.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one example."""
+        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    @property
+    def is_image(self) -> bool:
+        """True for pixels: uint8 [height, width, channels], with 1 or 3 channels."""
+        return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[-1] in (1, 3)
+
+
+@dataclass(frozen=True)
+class ExampleSpec:
+    """What a network is given of each example, and what it shall return.
+
+    Attributes:
+      inputs: name → field, in the network's order.
+      target: the field to predict, e.g. a label.
+      objective: name of the kind of task (catalogue/objectives.py), e.g. "classification".
+      classes: names of the classes, by label; of a regression's target none.
+    """
+
+    inputs: Mapping[str, Field]
+    target: Field
+    objective: str = "classification"
+    classes: tuple[str, ...] = ()
+
+    @property
+    def outputs(self) -> int:
+        """The number of values that a network returns for an example."""
+        return len(self.classes) or int(np.prod(self.target.shape, dtype=np.int64))
+
+    def image(self, network: str) -> Field:
+        """Return the only input, which is an image. Raises UserError, which names the network, for other examples."""
+        fields = list(self.inputs.values())
+        if len(fields) != 1 or not fields[0].is_image:
+            told = ", ".join(f"{name} {field.dtype} {list(field.shape)}" for name, field in self.inputs.items())
+            raise UserError(f"model.name: '{network}' takes images (uint8 [height, width, 1 or 3]); got {told}")
+        return fields[0]

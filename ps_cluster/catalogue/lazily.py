@@ -1,0 +1,23 @@
+"""Import a large library when it is first used: a module can then hold an object of the catalogue and its graph code.
+
+The launcher reads all objects of the catalogue, and never imports TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+
+class Lazy:
+    """A module that is imported when the first of its attributes is read."""
+
+    def __init__(self, name: str):
+        self._name = name
+
+    def __getattr__(self, attribute: str) -> Any:
+        return getattr(importlib.import_module(self._name), attribute)
+
+
+tf: Any = Lazy("tensorflow")
+keras: Any = Lazy("keras")

@@ -1,0 +1,95 @@
+"""The objectives: what a network is trained for, and how its outputs are judged. No TensorFlow.
+
+Each names its TensorFlow part, a subclass of `ps_cluster.training.objectives.Judge`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ps_cluster.catalogue.kinds import Kinds
+
+if TYPE_CHECKING:
+    from ps_cluster.catalogue.examples import ExampleSpec
+    from ps_cluster.config import RunConfig
+
+
+class Objective:
+    """A kind of task. Subclass it, and override what differs.
+
+    Attributes:
+      name: the name by which data sets choose it.
+      metric: name of the number that is told beside the loss: a mean over examples.
+      judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.objectives.Judge`).
+      smooths_labels: whether `training.label_smoothing` has a meaning.
+    """
+
+    name = ""
+    metric = "accuracy"
+    judge: Any = None
+    smooths_labels = True
+
+    @property
+    def has_accuracy(self) -> bool:
+        """True if the metric is a share of 0 to 1 of what is right."""
+        return self.metric == "accuracy"
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        """Raise ValueError, in a few words, for targets of a split that can't be trained on."""
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit."""
+        smoothing = config.training.label_smoothing
+        if smoothing and not self.smooths_labels:
+            raise ValueError(f"training.label_smoothing: got {smoothing}: a {self.name} has no labels: set it to 0")
+
+
+class Classification(Objective):
+    """Each example is of one class. Target: a whole number, from 0."""
+
+    name = "classification"
+    judge = "ps_cluster.training.objectives:Classification"
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        if spec.target.shape or target.dtype.kind not in "iu":
+            raise ValueError(f"labels are {target.dtype} {list(spec.target.shape)}, not one whole number each")
+        lowest, highest = int(target.min()), int(target.max())
+        if lowest < 0 or highest >= len(spec.classes):
+            raise ValueError(f"a label is {lowest if lowest < 0 else highest}, of {len(spec.classes)} classes")
+
+
+class MultiLabel(Objective):
+    """Each example has any number of labels. Target: 0 or 1 for each."""
+
+    name = "multi-label"
+    judge = "ps_cluster.training.objectives:MultiLabel"
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        if spec.target.shape != (len(spec.classes),):
+            raise ValueError(f"targets have shape {list(spec.target.shape)}, for {len(spec.classes)} labels")
+        if not np.isin(target, (0, 1)).all():
+            raise ValueError("a target is neither 0 nor 1")
+
+
+class Regression(Objective):
+    """Each example has one or several numbers to predict. Target: floating-point."""
+
+    name = "regression"
+    metric = "absolute error"
+    judge = "ps_cluster.training.objectives:Regression"
+    smooths_labels = False
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        if target.dtype.kind != "f" or len(spec.target.shape) > 1:
+            raise ValueError(f"targets are {target.dtype} {list(spec.target.shape)}, not one or a row of numbers each")
+        if not np.isfinite(target).all():
+            raise ValueError("a target is not a finite number")
+
+
+CLASSIFICATION = Classification()
+MULTI_LABEL = MultiLabel()
+REGRESSION = Regression()
+
+OBJECTIVES: Kinds[Objective] = Kinds("objective", Objective, "ps_cluster.catalogue.objectives", "ps_cluster.objectives")
