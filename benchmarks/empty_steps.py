@@ -38,7 +38,7 @@ def build(
 def compute(step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
     """Take a step of `ps_cluster.training.worker.Compute`."""
     nothing = tf.constant(0.0)
-    return StepResult(weights, statistics, loss=nothing, correct=nothing, learning_rate=nothing)
+    return StepResult(weights, statistics, loss=nothing, metric=nothing, learning_rate=nothing)
 
 
 if __name__ == "__main__":

@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.bench.throughput import shown, spread
+from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.cluster.local_run import resolve_data
 from ps_cluster.command_line import OUTPUT_FILE, Number, Whole
 from ps_cluster.data.packed import PackedDataset
@@ -79,7 +80,7 @@ def options(command: Callable) -> Callable:
             help="Also write every figure to this JSON file.",
         ),
         click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is."),
-        click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto"),
+        click.option("--dataset", type=click.Choice(DATASETS.names), default="auto"),
         click.option("--seconds", type=Number(1, 300), default=12.0, help="Duration of each measurement."),
         click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each case."),
     ):
@@ -90,7 +91,7 @@ def options(command: Callable) -> Callable:
 def open_data(dataset: str, data_dir: Path | None) -> PackedDataset:
     """Return the data set that the runs map. Prepares this process and its children for TensorFlow."""
     os.environ.update(environment.for_tensorflow(os.environ))
-    return resolve_data(dataset, data_dir, notify=print_line)
+    return resolve_data(DATASETS[dataset].Settings(dataset=dataset, data_dir=data_dir), notify=print_line)
 
 
 def measure(cases: Sequence[Case], rounds: int, output: Path | None) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ from typing import Any
 
 import click
 
+from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
@@ -67,7 +68,7 @@ class Point:
 @click.option("--epochs", type=Number(0, min_open=True), default=4.0)
 @click.option("--seeds", type=click.IntRange(1, 20), default=1)
 @click.option("--held-out", type=click.IntRange(1), default=HELD_OUT, help="Training images held out for choosing.")
-@click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto")
+@click.option("--dataset", type=click.Choice(DATASETS.names), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is.")
 @click.option(
     "--output", type=click.Path(file_okay=False, path_type=Path), required=True, help="Folder of runs and table."

@@ -22,6 +22,7 @@ from rich.table import Table
 from benchmarks.in_turns import open_data
 from ps_cluster.bench.arms import CLUSTER
 from ps_cluster.bench.throughput import case, measure_once, scratch, spread
+from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.command_line import OneLineCommand, Whole
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json
@@ -42,7 +43,7 @@ STEADY_S = 15.0  # seconds of training before the first fault, over which "befor
 
 @click.command(cls=OneLineCommand)
 @click.option("--rounds", type=Whole(1, 100), default=3)
-@click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="auto")
+@click.option("--dataset", type=click.Choice(DATASETS.names), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path))
 def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
     """Measure what a fault costs."""

@@ -16,6 +16,7 @@ import click
 import numpy as np
 
 from benchmarks.in_turns import open_data
+from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.command_line import CommaList, Number, OneLineCommand
@@ -33,7 +34,7 @@ SCORED_AT_ONCE = 500
 @click.option("--factors", type=CommaList(Number(-1e6, 1e6)), default="1,-10", help="For one gradient in 100.")
 @click.option("--model", type=click.Choice(NETWORKS.names), default="airbench")
 @click.option("--epochs", type=Number(0, min_open=True), help="Default: those of the network's recipe.")
-@click.option("--dataset", type=click.Choice(["auto", "cifar10", "synthetic"]), default="synthetic")
+@click.option("--dataset", type=click.Choice(DATASETS.names), default="synthetic")
 @click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is.")
 def main(
     seeds: Sequence[int],
@@ -66,15 +67,15 @@ def accuracy(config: RunConfig, dataset: PackedDataset, factor: float) -> float:
     import tensorflow as tf
 
     from ps_cluster.models import flat
-    from ps_cluster.models.build import EXAMPLES, build
+    from ps_cluster.models.build import build
+    from ps_cluster.training.session import first_examples
     from ps_cluster.training.step import TrainStep
     from ps_cluster.training.update_rules import make_rule
 
     os.chdir(dataset.directory)  # the graph has relative paths to the data files
-    images = np.asarray(dataset.images("train")[:EXAMPLES])
-    model = build(config.model, len(dataset.classes), seed=config.training.seed, examples=images)
+    model = build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
     network = flat.FlatNetwork(model)
-    step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
+    step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
     start = flat.flatten(model.trainable_variables)
     weights, statistics = tf.Variable(start), tf.Variable(flat.flatten(flat.statistics_of(model)))
     earlier = [tf.Variable(start) for _ in range(STALENESS)]  # oldest first
@@ -95,8 +96,9 @@ def accuracy(config: RunConfig, dataset: PackedDataset, factor: float) -> float:
     for number in range(config.total_steps(dataset.train_examples)):
         train(tf.constant(number, tf.int64))
     flat.assign(model, weights.numpy(), statistics.numpy())
-    labels = np.asarray(dataset.labels("test"))
-    scores = model.predict(np.asarray(dataset.images("test"), np.float32), batch_size=SCORED_AT_ONCE, verbose=0)
+    labels = np.asarray(dataset.target("test"))
+    (images,) = dataset.inputs("test").values()
+    scores = model.predict(np.asarray(images, np.float32), batch_size=SCORED_AT_ONCE, verbose=0)
     return float(np.mean(scores.argmax(axis=1) == labels))
 
 

@@ -21,7 +21,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.training import Server
 from ps_cluster.run.run_dir import RunDir
@@ -47,12 +47,12 @@ def train(
         optimizer = keras_optimizer(config)
         optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    batches = TrainStep(config, FlatNetwork(model), train_examples=dataset.train_examples, classes=len(dataset.classes))
+    batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
 
     def one_step(step: tf.Tensor) -> tf.Tensor:
-        images, labels = batches.batch(step)
+        inputs, labels = batches.batch(step)
         with tf.GradientTape() as tape:
-            value = loss(labels, model(images, training=True))
+            value = loss(labels, model(as_arguments(inputs), training=True))
         optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
         return value
 

@@ -18,7 +18,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.bench.arm import STEPS_PER_CALL, keras_model, keras_optimizer, open_arm
-from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.training.step import TrainStep
 
 
@@ -28,14 +28,14 @@ def main(root: Path) -> None:
     optimizer = keras_optimizer(config)
     optimizer.build(model.trainable_variables)
     loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    batches = TrainStep(config, FlatNetwork(model), train_examples=dataset.train_examples, classes=len(dataset.classes))
+    batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
 
     @tf.function(autograph=False)
     def train(first: tf.Tensor) -> tf.Tensor:
         def one(step: tf.Tensor) -> tf.Tensor:
-            images, labels = batches.batch(step)
+            inputs, labels = batches.batch(step)
             with tf.GradientTape() as tape:
-                value = loss(labels, model(images, training=True))
+                value = loss(labels, model(as_arguments(inputs), training=True))
             gradients = tape.gradient(value, model.trainable_variables)
             optimizer.apply(gradients, model.trainable_variables)
             with tf.control_dependencies([value]):

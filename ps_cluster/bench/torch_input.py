@@ -9,7 +9,7 @@ import numpy as np
 import torch
 
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.pixels import PIXEL_MEAN, PIXEL_STD
+from ps_cluster.data.sets.cifar10 import PIXEL_MEAN, PIXEL_STD
 
 SIDE = 32
 Batch = tuple[torch.Tensor, torch.Tensor]
@@ -24,7 +24,7 @@ def batches(dataset: PackedDataset, config: dict, rank: int, processes: int) -> 
     """
     training, augmentation = config["training"], config["data"]["augmentation"]
     seed, size, furthest = training["seed"], training["batch_size_per_worker"], augmentation["crop_padding_pixels"]
-    pixels, labels = dataset.images("train").reshape(-1, 3), dataset.labels("train").astype(np.int64)
+    pixels, labels = dataset.inputs("train")["image"].reshape(-1, 3), dataset.target("train").astype(np.int64)
     draw = np.random.default_rng([seed, rank])
     for epoch in count():
         order = np.random.default_rng([seed, processes, epoch]).permutation(len(labels))  # equal in every process

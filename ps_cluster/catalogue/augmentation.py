@@ -29,8 +29,8 @@ class Augmentation(BaseModel):
         frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
     )
 
-    crop_padding_pixels: int = Field(0, ge=0, le=31)
-    """Pad by this much on every side, mirrored, and crop back to 32x32 at random; 31 is all there is to mirror."""
+    crop_padding_pixels: int = Field(0, ge=0, le=10_000)
+    """Pad by this much on every side, mirrored, and crop back at random."""
 
     flip: Literal["none", "random", "alternating"] = "none"
     """Mirror left-right: a coin for every image and step, or each image in every second epoch."""
@@ -44,5 +44,18 @@ class Augmentation(BaseModel):
     saturation_range: FactorRange = (1.0, 1.0)
     """Multiply the saturation by a factor from this range."""
 
-    cutout_pixels: int = Field(0, ge=0, le=32)
+    cutout_pixels: int = Field(0, ge=0, le=10_000)
     """Side of the square that is blanked with the mean colour."""
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise ValueError, with the setting and its value, for what images [height, width, channels] do not allow."""
+        *sides, channels = shape
+        if self.crop_padding_pixels >= min(sides):
+            raise ValueError(
+                f"data.augmentation.crop_padding_pixels: got {self.crop_padding_pixels}: images of {sides[0]}x{sides[1]} "
+                f"have at most {min(sides) - 1} to mirror"
+            )
+        if channels != 3 and (self.hue_delta or self.saturation_range != (1, 1)):
+            raise ValueError(
+                f"data.augmentation: hue_delta and saturation_range need 3 channels, images have {channels}"
+            )

@@ -32,6 +32,11 @@ class Objective:
     smooths_labels = True
 
     @property
+    def field(self) -> str:
+        """The name of the metric in rows and summary: "accuracy", or "error" for one that is better if smaller."""
+        return "accuracy" if self.has_accuracy else "error"
+
+    @property
     def has_accuracy(self) -> bool:
         """True if the metric is a share of 0 to 1 of what is right."""
         return self.metric == "accuracy"

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ps_cluster.catalogue.datasets import DATASETS, DataSettings
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data import sources
@@ -50,7 +51,7 @@ def start_run(
             _clear(root)
         with _new_run_dir(root) as run_dir:
             isolation.check(config.cluster.isolation, run_dir.root)
-            found = resolve_data(config.data.dataset, config.data.data_dir, notify=view.notice)
+            found = resolve_data(config.data, notify=view.notice)
             dataset = found.holding_out(config.evaluation.validation_examples)
         return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view, began=began)
 
@@ -77,10 +78,8 @@ def _resume(run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: Progr
     config.check_fits_one_machine()
     isolation.check(config.cluster.isolation, run_dir.root)
     locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
-    name, data_dir, cache = config.data.dataset, config.data.data_dir, sources.default_cache_dir()
-    found = sources.of_run(
-        run_dir.dataset, name, data_dir, cache, notify=view.notice, progress=_every_tenth(view.notice)
-    )
+    cache = sources.default_cache_dir()
+    found = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=_every_tenth(view.notice))
     dataset = found.holding_out(config.evaluation.validation_examples)
     updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
@@ -116,13 +115,20 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
     return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
 
 
-def resolve_data(dataset: str, data_dir: Path | None, *, notify: Notify) -> PackedDataset:
+def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
     """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
-    return sources.resolve(dataset, data_dir, sources.default_cache_dir(), notify=notify, progress=_every_tenth(notify))
+    return sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=_every_tenth(notify))
 
 
 def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
-    """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory."""
+    """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
+
+    Raises UserError for settings that do not fit the data set's examples.
+    """
+    try:
+        DATASETS[dataset.name].check_examples(config, dataset.spec)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {

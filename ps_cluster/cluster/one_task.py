@@ -55,7 +55,7 @@ def run_one_task(
     held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
     with contextlib.ExitStack() as use:
         use.enter_context(locks.sole_use(held, WHAT, notify))
-        found = resolve_data(config.data.dataset, config.data.data_dir, notify=notify)
+        found = resolve_data(config.data, notify=notify)
         dataset = found.holding_out(config.evaluation.validation_examples)
         config = complete_config(config, dataset)
         if task == topology.leader and resume:  # check before config.yaml is overwritten

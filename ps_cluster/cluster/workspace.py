@@ -7,7 +7,7 @@ import struct
 from pathlib import Path
 
 from ps_cluster.catalogue.task_types import Task
-from ps_cluster.data.packed import TRAIN_IMAGES, TRAIN_LABELS, PackedDataset
+from ps_cluster.data.packed import PackedDataset, fields_of, file_name
 from ps_cluster.files.writing import write_whole
 from ps_cluster.run.run_dir import IDENTITY, RunDir
 
@@ -15,14 +15,15 @@ from ps_cluster.run.run_dir import IDENTITY, RunDir
 def enter(run_dir: RunDir, task: Task, dataset: PackedDataset, *, computes_gradients: bool) -> None:
     """Make the task's working directory and change into it.
 
-    For a task that computes gradients it holds links to this machine's packed data set, `train_images.u8` and
-    `train_labels.u8`, and `identity`, int64 [2]: the task's index and pid.
+    For a task that computes gradients it holds links to the training examples of this machine's packed data set, and
+    `identity`, int64 [2]: the task's index and pid.
     """
     directory = run_dir.workspace(task.type, task.index)
     directory.mkdir(parents=True, exist_ok=True)
     if computes_gradients:
-        for name in (TRAIN_IMAGES, TRAIN_LABELS):
-            _link(directory / name, dataset.directory / name)
+        for name, field in fields_of(dataset.spec).items():
+            file = file_name("train", name, field)
+            _link(directory / file, dataset.directory / file)
         write_whole(directory / IDENTITY, struct.pack("<2q", task.index, os.getpid()))
     os.chdir(directory)
 

@@ -46,7 +46,7 @@ def bench(
     chosen = arms.choose(names, ddp_python)
     if straggler:
         chosen = arms.with_straggler(chosen, straggler, wanted.cluster.workers)
-    dataset = resolve_data(wanted.data.dataset, wanted.data.data_dir, notify=print_line)
+    dataset = resolve_data(wanted.data, notify=print_line)
     cases = throughput.cases(models, precisions, dataset, overrides(assignments, options))
     throughput.print_table(
         chosen, throughput.measure(chosen, cases, dataset, rounds, output, notify=print_line), make_console()

@@ -16,8 +16,7 @@ def data(**options: Any) -> None:
     """Fetch and pack a data set, and say where it is."""
     from ps_cluster.cluster.local_run import resolve_data
 
-    wanted = layered_config(None, (), options).data
-    dataset = resolve_data(wanted.dataset, wanted.data_dir, notify=print_line)
-    images = f"{dataset.train_examples} + {dataset.test_examples} images"
+    dataset = resolve_data(layered_config(None, (), options).data, notify=print_line)
+    examples = f"{dataset.train_examples} + {dataset.test_examples} examples"
     origin = f", packed from {dataset.source}" if dataset.source else ""
-    print_line(f"{dataset.name} ({dataset.kind}), {images}: {dataset.directory}{origin}")
+    print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")

@@ -34,9 +34,8 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
       UserError: `output` holds another comparison, the settings fit no run, or there is no data.
     """
     runs = planned_runs(comparison)
-    data = runs[0].config.data
     # Errors are found before any file is written.
-    resolve_data(data.dataset, data.data_dir, notify=print_line)
+    resolve_data(runs[0].config.data, notify=print_line)
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / "runs" / run.name for run in runs}
     for number, run in enumerate(training_order(runs), 1):

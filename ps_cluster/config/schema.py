@@ -8,12 +8,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
-from ps_cluster.catalogue.augmentation import Augmentation
+from ps_cluster.catalogue.datasets import DATASETS, DataSettings
 from ps_cluster.catalogue.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.catalogue.networks import NetworkSettings
 from ps_cluster.catalogue.rules import RuleSettings
 from ps_cluster.catalogue.schedules import ScheduleSettings
-from ps_cluster.catalogue.settings import Fraction, PathFromText, Section
+from ps_cluster.catalogue.settings import Fraction, Section
 from ps_cluster.catalogue.staleness import METHODS, StalenessSettings
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config.dispatch_size import dispatch_size
@@ -56,12 +56,6 @@ class ClusterSettings(Section):
         return text.strip()
 
 
-class Data(Section):
-    dataset: Literal["auto", "cifar10", "synthetic"]
-    data_dir: PathFromText | None
-    augmentation: Augmentation
-
-
 class TrainingSettings(Section):
     seed: int = Field(ge=0, lt=2**31)
     batch_size_per_worker: int = Field(ge=1, le=10_000)
@@ -94,7 +88,7 @@ class RunConfig(Section):
     mode: ModeSettings
     staleness: StalenessSettings
     cluster: ClusterSettings
-    data: Data
+    data: DataSettings
     model: NetworkSettings
     training: TrainingSettings
     optimizer: RuleSettings
@@ -108,6 +102,7 @@ class RunConfig(Section):
         check_switches(self.mode.name, flat(self.model_dump()))
         self.mode_kind.check(self)
         METHODS[self.staleness.method].check(self)
+        DATASETS[self.data.dataset].check(self)
         if not parse_stragglers(self.cluster.straggler).are_among(self.training_workers):
             raise ValueError(
                 f"cluster.straggler: got '{self.cluster.straggler}': mode {self.mode.name} has workers 0 to "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
@@ -21,6 +22,7 @@ class Choice(NamedTuple):
 
 
 CHOSEN: dict[str, Choice] = {
+    "data": Choice("dataset", DATASETS),
     "mode": Choice("name", MODES),
     "staleness": Choice("method", METHODS),
     "model": Choice("name", NETWORKS),
@@ -41,16 +43,25 @@ def chosen_kinds(tree: Layer) -> dict[str, Any]:
 def without_strangers(under: Layer, over: Layer) -> Layer:
     """Return `under` with the choices of `over`, and without settings of choices that `over` replaces.
 
-    Settings that all choices of a section have, such as `optimizer.learning_rate`, stay.
+    Settings that the new choice has from the same class stay: `optimizer.learning_rate` between all rules,
+    `data.augmentation` between data sets of images.
     """
     result = dict(under)
     for section, (key, kinds) in CHOSEN.items():
         before, now = _name(under, section, key), _name(over, section, key)
         if now is not None and now != before and isinstance(under.get(section), dict):
-            shared = kinds.settings.model_fields
+            shared = _shared_settings(kinds, before, now)
             kept = {name: value for name, value in under[section].items() if name in shared}
             result[section] = kept | {key: now}
     return result
+
+
+def _shared_settings(kinds: Kinds, *names: Any) -> set[str]:
+    """Return the settings that two choices have from one class; of an unknown choice those that all have."""
+    known = [kinds[name].Settings for name in names if name in kinds]
+    classes = known if len(known) == len(names) else [*known, kinds.settings]
+    nearest = next(base for base in classes[0].__mro__ if all(issubclass(one, base) for one in classes))
+    return set(nearest.model_fields)
 
 
 def own_settings(section: str, kind: Any) -> list[str]:

@@ -5,15 +5,16 @@ TensorFlow graph code, for use inside a `tf.function` on a worker: vectorised, w
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from enum import IntEnum
 from functools import partial
 
 import tensorflow as tf
 
 from ps_cluster.catalogue.augmentation import Augmentation
-
-SIDE = 32
-MEAN_COLOUR = (125, 123, 114)  # of the CIFAR-10 training set; normalisation maps it to about 0
+from ps_cluster.catalogue.datasets import ImageSettings
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.data.batches import Batch
 
 
 class Stream(IntEnum):
@@ -28,28 +29,38 @@ class Stream(IntEnum):
 
 
 def augment(
-    images: tf.Tensor, ids: tf.Tensor, epochs: tf.Tensor, step: tf.Tensor, *, seed: int, settings: Augmentation
-) -> tf.Tensor:
-    """Crop and flip, then vary hue and saturation, contrast, cutout. What `settings` turn off costs nothing.
+    inputs: Mapping[str, tf.Tensor], batch: Batch, spec: ExampleSpec, settings: ImageSettings
+) -> dict[str, tf.Tensor]:
+    """Return the inputs of a batch with its images varied. What the settings turn off costs nothing.
 
     Args:
-      images: uint8 [B, 32, 32, 3], B static.
-      ids: int64 [B], the images' indices in the training set.
-      epochs: int64 [B], the epoch of each image.
-      step: int64 [], the step id.
-      seed: 0 <= seed < 2**63.
+      inputs: name → [B, ...], B static; every image among them is varied alike.
+      settings: the section `data`.
+    """
+    return {
+        name: augment_images(field, rows, batch, settings.augmentation) if field.is_image else rows
+        for (name, rows), field in zip(inputs.items(), spec.inputs.values())
+    }
+
+
+def augment_images(field: Field, images: tf.Tensor, batch: Batch, settings: Augmentation) -> tf.Tensor:
+    """Crop and flip, then vary hue and saturation, contrast, cutout.
+
+    Args:
+      field: shape and mean colour.
+      images: uint8 [B, H, W, C], B static.
       settings: which variations to apply, and how strongly.
 
     Returns:
-      [B, 32, 32, 3] with pixels 0..255: uint8, or float32 if hue, saturation or contrast vary (not rounded).
+      [B, H, W, C] with pixels 0..255: uint8, or float32 if hue, saturation or contrast vary (not rounded).
     """
     batch_size = images.shape[0]
-    draw = partial(_uniform, seed, step)
+    draw = partial(_uniform, batch.seed, batch.step)
     if settings.crop_padding_pixels or settings.flip != "none":
         padding = settings.crop_padding_pixels
         shifts = draw(Stream.CROP, [2, batch_size], -padding, padding + 1, tf.int32)
         if settings.flip == "alternating":
-            mirrored = alternating_flips(ids, epochs, seed=seed)
+            mirrored = alternating_flips(batch.ids, batch.epochs, seed=batch.seed)
         elif settings.flip == "random":
             mirrored = tf.equal(draw(Stream.FLIP, [batch_size], 0, 2, tf.int32), 1)
         else:
@@ -63,8 +74,10 @@ def augment(
         factors = draw(Stream.CONTRAST, [batch_size], *settings.contrast_range)
         images = adjust_contrast(tf.cast(images, tf.float32), factors)
     if settings.cutout_pixels:
-        centres = draw(Stream.CUTOUT, [2, batch_size], 0, SIDE, tf.int32)
-        images = cut_out(images, centres, settings.cutout_pixels)
+        height, width = images.shape[1:3]
+        rows, columns = (draw(Stream.CUTOUT, [2, batch_size], 0, side, tf.int32) for side in (height, width))
+        centres = tf.stack([rows[0], columns[1]])
+        images = cut_out(images, centres, settings.cutout_pixels, field.mean)
     return images
 
 
@@ -84,25 +97,25 @@ def crop_and_flip(images: tf.Tensor, shifts: tf.Tensor, mirrored: tf.Tensor) -> 
     The same as `tf.pad(..., "REFLECT")`, crop and `tf.image.flip_left_right`, done by a single gather of pixels.
 
     Args:
-      images: [B, 32, 32, 3].
-      shifts: int32 [2, B], rows and columns in [-31, 31] that the crop lies below and right of the image.
+      images: [B, H, W, C].
+      shifts: int32 [2, B], rows and columns, smaller than height and width, that the crop lies below and right of the image.
       mirrored: bool [B], left-right.
     """
-    batch_size = images.shape[0]
-    line = tf.range(SIDE)
-    across = tf.where(mirrored[:, tf.newaxis], SIDE - 1 - line, line)
-    rows = _reflected(line + shifts[0][:, tf.newaxis])
-    columns = _reflected(across + shifts[1][:, tf.newaxis])
-    first_pixels = SIDE * SIDE * tf.range(batch_size)
-    sources = (first_pixels[:, tf.newaxis] + SIDE * rows)[:, :, tf.newaxis] + columns[:, tf.newaxis, :]
-    return tf.gather(tf.reshape(images, [-1, 3]), sources)
+    batch_size, height, width, channels = images.shape
+    line = tf.range(width)
+    across = tf.where(mirrored[:, tf.newaxis], width - 1 - line, line)
+    rows = _reflected(tf.range(height) + shifts[0][:, tf.newaxis], height)
+    columns = _reflected(across + shifts[1][:, tf.newaxis], width)
+    first_pixels = height * width * tf.range(batch_size)
+    sources = (first_pixels[:, tf.newaxis] + width * rows)[:, :, tf.newaxis] + columns[:, tf.newaxis, :]
+    return tf.gather(tf.reshape(images, [-1, channels]), sources)
 
 
 def adjust_hue_and_saturation(images: tf.Tensor, turns: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     """Apply `tf.image.adjust_hue`, then `tf.image.adjust_saturation`, in one conversion to HSV and back.
 
     Args:
-      images: float32 [B, 32, 32, 3], pixels 0..255 (hue and saturation do not depend on the scale).
+      images: float32 [B, H, W, C], pixels 0..255 (hue and saturation do not depend on the scale).
       turns: float32 [B], one per image, fractions of the hue circle.
       factors: float32 [B], one per image; saturation is limited to 1.
     """
@@ -117,37 +130,46 @@ def adjust_contrast(images: tf.Tensor, factors: tf.Tensor) -> tf.Tensor:
     """Apply `tf.image.adjust_contrast` around each image's own channel means, with a factor per image.
 
     Args:
-      images: float32 [B, 32, 32, 3], pixels 0..255; the result is clipped to this range.
+      images: float32 [B, H, W, C], pixels 0..255; the result is clipped to this range.
       factors: float32 [B].
     """
-    pixels = tf.reshape(images, [-1, SIDE * SIDE, 3])  # broadcasting over three dimensions is faster than over four
+    height, width, channels = images.shape[1:]
+    pixels = tf.reshape(
+        images, [-1, height * width, channels]
+    )  # broadcasting over three dimensions is faster than over four
     factors = factors[:, tf.newaxis, tf.newaxis]
     means = tf.reduce_mean(pixels, axis=1, keepdims=True)
     return tf.reshape(tf.clip_by_value(pixels * factors + means * (1 - factors), 0, 255), tf.shape(images))
 
 
-def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int) -> tf.Tensor:
-    """Blank a square of each image with `MEAN_COLOUR`; it may stick out (DeVries & Taylor 2017, arXiv:1708.04552).
+def cut_out(images: tf.Tensor, centres: tf.Tensor, side: int, colour: Sequence[float]) -> tf.Tensor:
+    """Blank a square of each image with a colour; it may stick out (DeVries & Taylor 2017, arXiv:1708.04552).
 
     Args:
-      images: uint8 or float32 [B, 32, 32, 3], pixels 0..255.
+      images: uint8 or float32 [B, H, W, C], pixels 0..255.
       centres: int32 [2, B], row and column; an even square reaches one pixel further up and left than down and right.
       side: pixels.
+      colour: a value for each channel; the training images' mean, which normalisation maps to 0.
     """
-    from_start = tf.range(SIDE) - (centres - side // 2)[:, :, tf.newaxis]
-    rows, columns = tf.unstack((from_start >= 0) & (from_start < side))
+    height, width, channels = images.shape[1:]
+
+    def covered(size: int, centre: tf.Tensor) -> tf.Tensor:
+        from_start = tf.range(size) - (centre - side // 2)[:, tf.newaxis]
+        return (from_start >= 0) & (from_start < side)
+
+    rows, columns = covered(height, centres[0]), covered(width, centres[1])
     inside = tf.reshape(rows[:, :, tf.newaxis] & columns[:, tf.newaxis, :], [-1])
     # Gather from the pixels plus one pixel of the mean colour: half the time of tf.where with a broadcast mask.
-    pixels = tf.reshape(images, [-1, 3])
+    pixels = tf.reshape(images, [-1, channels])
     count = tf.shape(pixels)[0]
     sources = tf.where(inside, count, tf.range(count))
-    palette = tf.concat([pixels, tf.constant([MEAN_COLOUR], images.dtype)], axis=0)
+    palette = tf.concat([pixels, tf.constant([[round(value) for value in colour]], images.dtype)], axis=0)
     return tf.reshape(tf.gather(palette, sources), tf.shape(images))
 
 
-def _reflected(positions: tf.Tensor) -> tf.Tensor:
+def _reflected(positions: tf.Tensor, side: int) -> tf.Tensor:
     positions = tf.abs(positions)
-    return tf.minimum(positions, 2 * (SIDE - 1) - positions)
+    return tf.minimum(positions, 2 * (side - 1) - positions)
 
 
 def _uniform(

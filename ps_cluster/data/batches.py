@@ -5,29 +5,38 @@ TensorFlow graph code, for use inside a `tf.function` on a worker.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import tensorflow as tf
 
-from ps_cluster.data.packed import IMAGE_SHAPE
+from ps_cluster.catalogue.examples import Field
 
 # `tf.random.experimental.index_shuffle` fixes 4 rounds, and then the orders of two epochs correlate (measured over
 # 50,000 examples: up to 0.76, each of 4,560 pairs beyond 4 sigma). With 16 rounds they pass for independent, for 6 us.
 _SHUFFLE_ROUNDS = 16
 
 
-def example_ids(step: tf.Tensor, *, batch_size: int, examples: int, seed: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the images that step `step` trains on.
+@dataclass(frozen=True)
+class Batch:
+    """The examples of a step: all that decides them and their variations."""
+
+    seed: int  # 0 <= seed < 2**63
+    step: tf.Tensor  # int64 []
+    ids: tf.Tensor  # int64 [B], the examples' indices in the training set
+    epochs: tf.Tensor  # int64 [B], the epoch of each, from 0
+
+
+def batch_of(step: tf.Tensor, *, batch_size: int, examples: int, seed: int) -> Batch:
+    """Return the examples that step `step` trains on.
 
     Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. Every `examples` positions are an epoch,
-    which visits each image exactly once in its own order. A batch may span epochs.
+    which visits each example exactly once in its own order. A batch may span epochs.
 
     Args:
       step: int64 [], from 0.
-      batch_size: images of one step (B).
-      examples: images of the training set.
+      batch_size: examples of one step (B).
+      examples: number in the training set.
       seed: 0 <= seed < 2**63; another seed gives other orders.
-
-    Returns:
-      ids int64 [B] in [0, examples) and the epoch that each belongs to, int64 [B] from 0.
 
     Raises:
       ValueError: `batch_size` or `examples` is below 1.
@@ -44,37 +53,29 @@ def example_ids(step: tf.Tensor, *, batch_size: int, examples: int, seed: int) -
         max_index=tf.constant(examples - 1, tf.int64),
         rounds=_SHUFFLE_ROUNDS,
     )
-    return ids, epochs
+    return Batch(seed, step, ids, epochs)
 
 
-def load_split(images_path: str, labels_path: str, examples: int) -> tuple[tf.Tensor, tf.Tensor]:
-    """Map a packed split read-only. All processes of a machine share one copy, in the page cache.
+def map_rows(path: str, field: Field, examples: int) -> tf.Tensor:
+    """Map a file of a packed data set read-only. All processes of a machine share one copy, in the page cache.
 
-    Relative paths are resolved by the process that executes the graph. Every call of the graph maps the files anew, so
-    they must stay in place and must never be shortened in place (SIGBUS).
+    A relative path is resolved by the process that executes the graph. Every call of the graph maps the file anew, so
+    it must stay in place and must never be shortened in place (SIGBUS).
 
     Args:
-      images_path: raw uint8 of shape [N, 32, 32, 3], C order.
-      labels_path: raw uint8 of shape [N].
+      path: raw rows in C order.
+      field: dtype and shape of a row.
       examples: N.
 
     Returns:
-      images uint8 [N, 32, 32, 3] and labels uint8 [N].
+      [N, *field.shape] in the field's dtype. `tf.gather` reads only the rows that it is asked for.
 
     Raises:
-      tf.errors.NotFoundError: when executed, if a file is missing.
-      tf.errors.InternalError: when executed, if a file is shorter than `examples` demand.
+      tf.errors.NotFoundError: when executed, if the file is missing.
+      tf.errors.InternalError: when executed, if the file is shorter than `examples` demand.
     """
-    return _mapped(images_path, (examples, *IMAGE_SHAPE)), _mapped(labels_path, (examples,))
-
-
-def gather_batch(images: tf.Tensor, labels: tf.Tensor, ids: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-    """Return the examples `ids` (int64 [B]) of a split: images uint8 [B, 32, 32, 3] and labels int32 [B]."""
-    return tf.gather(images, ids), tf.cast(tf.gather(labels, ids), tf.int32)
-
-
-def _mapped(path: str, shape: tuple[int, ...]) -> tf.Tensor:
-    mapped = tf.raw_ops.ImmutableConst(dtype=tf.uint8, shape=shape, memory_region_name=str(path))
+    shape = (examples, *field.shape)
+    mapped = tf.raw_ops.ImmutableConst(dtype=field.dtype, shape=shape, memory_region_name=str(path))
     if not tf.executing_eagerly():
         # Without this, constant folding evaluates the node in the first call of a function and deep-copies the whole
         # file, only to find it too large for a constant; the 150 MB stay with the process. Constant folding skips nodes

@@ -19,9 +19,6 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import open_to_write
 
-OFFICIAL_URL = "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz"
-OFFICIAL_SHA256 = "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce"
-
 Progress = Callable[[int, int | None], None]
 """Called with the bytes there are so far and the total, when the server tells it."""
 

@@ -1,4 +1,4 @@
-"""Pack a data set into raw files that every process maps without a copy: one folder, five files, complete or absent."""
+"""Pack a data set into raw files that every process maps without a copy: one folder, complete or absent."""
 
 from __future__ import annotations
 
@@ -8,50 +8,51 @@ import shutil
 import stat
 import time
 import uuid
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from ps_cluster.catalogue.datasets import SPLITS, Contents
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run.rows.dataset import DatasetPointer, Manifest
+from ps_cluster.run.rows.dataset import DatasetPointer, FieldRow, Manifest
 
 MANIFEST = "dataset.json"
-TRAIN_IMAGES = "train_images.u8"  # raw uint8 [N, 32, 32, 3], C order
-TRAIN_LABELS = "train_labels.u8"  # raw uint8 [N]
-TEST_IMAGES = "test_images.u8"
-TEST_LABELS = "test_labels.u8"
+TARGET = "target"
+FORMAT = 2
+MOST_MANIFEST_BYTES = 2**24
 
-IMAGE_SHAPE = (32, 32, 3)
-FORMAT = 1
-MOST_MANIFEST_BYTES = 2**20
-KINDS = {"cifar10": "real", "synthetic": "synthetic"}
-
-_IMAGE_BYTES = 32 * 32 * 3
-_ABANDONED_AFTER_S = 3600.0  # packing takes seconds: an older temporary folder was left by a killed process
-
-Arrays = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
-"""Train images uint8 [N, 32, 32, 3] and labels uint8 [N], then test images uint8 [M, 32, 32, 3], labels uint8 [M]."""
+_ABANDONED_AFTER_S = 3600.0  # an older temporary folder that nobody writes to was left by a killed process
+_PIECE_BYTES = 2**26  # written or looked at together
 
 
 @dataclass(frozen=True)
 class PackedDataset:
-    """A validated folder of packed images. `directory` is absolute, so that other processes can use it."""
+    """A validated folder of packed examples. `directory` is absolute, so that other processes can use it.
 
-    name: str  # "cifar10" | "synthetic"
-    kind: str  # "real" | "synthetic"
+    Attributes:
+      name: of the data set. kind: "real" or "synthetic".
+      source: archive or folder that it was packed from; "" if there is none.
+      validation_examples: the last of the packed training examples; `train_examples` excludes them.
+    """
+
+    name: str
+    kind: str
     directory: Path
+    spec: ExampleSpec
     train_examples: int
     test_examples: int
-    classes: tuple[str, ...]
-    source: str = ""  # archive or folder that it was packed from; "" if it was generated
-    validation_examples: int = 0  # the last of the packed training images; `train_examples` excludes them
+    source: str = ""
+    validation_examples: int = 0
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
-        """Return the same data set with this many training images held out for choosing.
+        """Return the same data set with this many training examples held out for choosing.
 
         Raises:
             UserError: nothing would be left to train on.
@@ -60,46 +61,52 @@ class PackedDataset:
         if validation_examples >= everything:
             raise UserError(
                 f"evaluation.validation_examples: got {validation_examples}: the data set has {everything} training "
-                "images: hold out fewer"
+                "examples: hold out fewer"
             )
         left = everything - validation_examples
         return replace(self, train_examples=left, validation_examples=validation_examples)
 
-    def images(self, split: str) -> np.memmap:
-        """Return the images of `split` ("train", "validation" or "test"): read-only uint8 [N, 32, 32, 3]."""
-        file_name = TEST_IMAGES if split == "test" else TRAIN_IMAGES
-        return np.memmap(self.directory / file_name, np.uint8, mode="r").reshape(-1, *IMAGE_SHAPE)[self._part(split)]
+    def inputs(self, split: str) -> dict[str, np.ndarray]:
+        """Return the inputs of `split` ("train", "validation" or "test"): name → read-only array [N, ...], mapped."""
+        return {name: self._mapped(split, name, field) for name, field in self.spec.inputs.items()}
 
-    def labels(self, split: str) -> np.memmap:
-        """Return the labels of `split` ("train", "validation" or "test"): read-only uint8 [N], indexing `classes`."""
-        file_name = TEST_LABELS if split == "test" else TRAIN_LABELS
-        return np.memmap(self.directory / file_name, np.uint8, mode="r")[self._part(split)]
+    def target(self, split: str) -> np.ndarray:
+        """Return the targets of `split` ("train", "validation" or "test"): a read-only array [N, ...], mapped."""
+        return self._mapped(split, TARGET, self.spec.target)
 
-    def _part(self, split: str) -> slice:
-        """Return the examples of its files that a split has."""
+    def _mapped(self, split: str, name: str, field: Field) -> np.ndarray:
+        path = self.directory / file_name("test" if split == "test" else "train", name, field)
+        rows = np.memmap(path, field.dtype, mode="r").reshape(-1, *field.shape)
         first = slice(self.train_examples)
-        return {"train": first, "validation": slice(self.train_examples, None), "test": slice(None)}[split]
+        return rows[{"train": first, "validation": slice(self.train_examples, None), "test": slice(None)}[split]]
+
+
+def file_name(split: str, name: str, field: Field) -> str:
+    """Return the name of the file with a field of a split ("train" or "test"): raw rows in C order."""
+    return f"{split}_{name}.{field.dtype}"
+
+
+def fields_of(spec: ExampleSpec) -> dict[str, Field]:
+    """Return name → field, of all inputs and the target."""
+    return {**spec.inputs, TARGET: spec.target}
 
 
 def load_packed(directory: Path) -> PackedDataset:
-    """Open a packed folder without reading the images.
+    """Open a packed folder without reading the inputs.
 
     Raises:
-        UserError: the manifest is missing or malformed, or a file's size differs from the manifest.
+        UserError: the manifest is missing or malformed, a file's size differs from it, or a target is impossible.
     """
     directory = Path(directory).resolve()
     try:
         manifest = read_json(directory / MANIFEST, Manifest, MOST_MANIFEST_BYTES)
-        _check_sizes(directory, manifest)
+        dataset = _of_manifest(directory, manifest)
+        _check_sizes(dataset, manifest)
+        _check_targets(dataset.spec, {split: dataset.target(split) for split in SPLITS})
     except OSError as error:
         raise _unusable(directory, f"{Path(error.filename or MANIFEST).name}: {error.strerror}") from error
-    except (UserError, Malformed) as error:
+    except (UserError, ValueError) as error:
         raise _unusable(directory, f"{error}") from error
-    train, test, classes = manifest.train_examples, manifest.test_examples, tuple(manifest.classes)
-    dataset = PackedDataset(manifest.name, manifest.kind, directory, train, test, classes, manifest.source)
-    highest = max(int(dataset.labels(split).max()) for split in ("train", "test"))
-    if highest >= len(classes):
-        raise _unusable(directory, f"a label is {highest}, of {len(classes)} classes")
     return dataset
 
 
@@ -117,17 +124,19 @@ def load_pointed(file: Path) -> PackedDataset:
         raise UserError(f"'{file}' is not there to say where the data set is") from error
 
 
-def write_packed(
-    directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays, source: str = ""
-) -> PackedDataset:
-    """Pack `arrays`, read from `source`, into `directory`, which appears complete or not at all.
+def write_packed(directory: Path, name: str, kind: str, contents: Contents, source: str = "") -> PackedDataset:
+    """Pack what was read from `source` into `directory`, which appears complete or not at all.
 
     If another process packs the same folder at the same time, the first to finish wins and both use its copy. A damaged
     folder in the way is replaced.
 
     Raises:
-        UserError: the folder cannot be written.
+        UserError: the arrays do not fit the spec or each other, or the folder cannot be written.
     """
+    try:
+        _check_contents(contents)
+    except ValueError as error:
+        raise UserError(f"dataset: '{name}' can't be packed: {error}") from error
     directory = Path(directory).resolve()
     temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
     try:
@@ -135,7 +144,7 @@ def write_packed(
         _remove_abandoned(directory)
         temporary.mkdir()
         try:
-            _write_files(temporary, name, classes, arrays, source)
+            _write_files(temporary, name, kind, contents, source)
             return _move_into_place(temporary, directory)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -147,49 +156,118 @@ def cannot_write(path: Path, error: OSError) -> UserError:
     """Return the error for a cache that can't write `path`."""
     return UserError(
         f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
-        "set PS_CLUSTER_CACHE to a folder with 400 MB of free space that you may write to"
+        "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"
     )
 
 
-def _sizes(train_examples: int, test_examples: int) -> dict[str, int]:
+def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
+    if manifest.format != FORMAT:
+        raise Malformed(f"format {manifest.format} instead of {FORMAT}")
+    inputs = {name: _field(row) for name, row in manifest.inputs.items()}
+    if TARGET in inputs:
+        raise Malformed(f"an input is called '{TARGET}'")
+    spec = ExampleSpec(inputs, _field(manifest.target), manifest.objective, tuple(manifest.classes))
+    train, test = manifest.train_examples, manifest.test_examples
+    return PackedDataset(manifest.name, manifest.kind, directory, spec, train, test, manifest.source)
+
+
+def _field(row: FieldRow) -> Field:
+    return Field(row.dtype, tuple(row.shape), tuple(row.mean), tuple(row.std))
+
+
+def _row(field: Field) -> FieldRow:
+    return FieldRow(dtype=field.dtype, shape=list(field.shape), mean=list(field.mean), std=list(field.std))  # type: ignore[arg-type]  # checked there
+
+
+def _sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:
+    """Return file name → bytes. `examples`: split → number."""
+    fields = fields_of(spec).items()
     return {
-        TRAIN_IMAGES: train_examples * _IMAGE_BYTES,
-        TRAIN_LABELS: train_examples,
-        TEST_IMAGES: test_examples * _IMAGE_BYTES,
-        TEST_LABELS: test_examples,
+        file_name(split, name, field): count * field.row_bytes
+        for split, count in examples.items()
+        for name, field in fields
     }
 
 
-def _check_sizes(directory: Path, manifest: Manifest) -> None:
-    if manifest.format != FORMAT:
-        raise Malformed(f"format {manifest.format} instead of {FORMAT}")
-    if KINDS[manifest.name] != manifest.kind:
-        raise Malformed(f"there is no {manifest.kind!r} data set {manifest.name!r}")
-    if manifest.bytes != _sizes(manifest.train_examples, manifest.test_examples):
+def _check_sizes(dataset: PackedDataset, manifest: Manifest) -> None:
+    if manifest.bytes != _sizes(dataset.spec, {"train": dataset.train_examples, "test": dataset.test_examples}):
         raise Malformed("bytes do not fit the numbers of examples")
-    for file_name, size in manifest.bytes.items():
-        status = (directory / file_name).stat()
+    for name, size in manifest.bytes.items():
+        status = (dataset.directory / name).stat()
         if not stat.S_ISREG(status.st_mode):
-            raise Malformed(f"{file_name} is no regular file")
+            raise Malformed(f"{name} is no regular file")
         if status.st_size != size:
-            raise Malformed(f"promises {size} bytes in {file_name}, which has {status.st_size}")
+            raise Malformed(f"promises {size} bytes in {name}, which has {status.st_size}")
 
 
-def _write_files(directory: Path, name: str, classes: tuple[str, ...], arrays: Arrays, source: str) -> None:
-    for file_name, array in zip((TRAIN_IMAGES, TRAIN_LABELS, TEST_IMAGES, TEST_LABELS), arrays, strict=True):
-        if array.dtype != np.uint8 or array.shape[1:] not in (IMAGE_SHAPE, ()):
-            raise ValueError(f"{file_name}: cannot pack {array.dtype} {list(array.shape)}")
-        array.tofile(directory / file_name)
-    train_examples, test_examples = len(arrays[1]), len(arrays[3])
+def _check_targets(spec: ExampleSpec, targets: Mapping[str, np.ndarray]) -> None:
+    """Raise ValueError for targets (split → [N, ...]) that can't be trained on or scored."""
+    objective = OBJECTIVES[spec.objective]
+    for target in targets.values():
+        for piece in _pieces(target):
+            objective.check_target(piece, spec)
+
+
+def _check_contents(contents: Contents) -> None:
+    """Raise ValueError where arrays, spec and manifest's rules do not agree."""
+    fields = fields_of(contents.spec)
+    for split in SPLITS:
+        arrays = contents.arrays.get(split, {})
+        if missing := [name for name in fields if name not in arrays]:
+            raise ValueError(f"{split} has no '{missing[0]}'")
+        for name, field in fields.items():
+            array = arrays[name]
+            if array.dtype != field.dtype or array.shape[1:] != field.shape:
+                raise ValueError(
+                    f"{split} '{name}' is {array.dtype} {list(array.shape[1:])}, not {field.dtype} {list(field.shape)}"
+                )
+        lengths = {name: len(arrays[name]) for name in fields}
+        if len(set(lengths.values())) > 1 or not min(lengths.values()):
+            raise ValueError(f"{split} has {', '.join(f'{count} of {name}' for name, count in lengths.items())}")
+    _check_targets(contents.spec, {split: contents.arrays[split][TARGET] for split in SPLITS})
+
+
+def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+    """Yield consecutive rows of an array, as many as are worked on together: it may be larger than the memory."""
+    rows = max(1, _PIECE_BYTES // max(1, array[:1].nbytes))
+    for start in range(0, len(array), rows):
+        yield array[start : start + rows]
+
+
+def _with_statistics(field: Field, rows: np.ndarray) -> Field:
+    """Return a field with mean and standard deviation of its training examples, where they have a meaning."""
+    if field.mean or not (field.is_image or field.dtype.startswith("float")):
+        return field
+    count, total, squares = 0, np.zeros(()), np.zeros(())
+    for piece in _pieces(rows):
+        flat = np.asarray(piece, np.float64).reshape(-1, *field.shape[-1:])
+        count, total, squares = count + len(flat), total + flat.sum(0), squares + (flat**2).sum(0)
+    mean = total / count
+    deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    return replace(field, mean=tuple(np.atleast_1d(mean).tolist()), std=tuple(np.atleast_1d(deviation).tolist()))
+
+
+def _write_files(directory: Path, name: str, kind: str, contents: Contents, source: str) -> None:
+    spec, arrays = contents.spec, contents.arrays
+    for split in SPLITS:
+        for field_name, field in fields_of(spec).items():
+            with (directory / file_name(split, field_name, field)).open("xb") as file:
+                for piece in _pieces(arrays[split][field_name]):
+                    np.ascontiguousarray(piece).tofile(file)
+    examples = {split: len(arrays[split][TARGET]) for split in SPLITS}
+    fields = {name: _with_statistics(field, arrays["train"][name]) for name, field in fields_of(spec).items()}
     manifest = Manifest(
         format=FORMAT,
         name=name,
-        kind=KINDS[name],
-        train_examples=train_examples,
-        test_examples=test_examples,
-        classes=list(classes),
+        kind=kind,  # type: ignore[arg-type]  # checked there
+        objective=spec.objective,
+        target=_row(fields.pop(TARGET)),
+        inputs={name: _row(field) for name, field in fields.items()},
+        classes=list(spec.classes),
+        train_examples=examples["train"],
+        test_examples=examples["test"],
         source=source,
-        bytes=_sizes(train_examples, test_examples),
+        bytes=_sizes(spec, examples),
     )
     write_whole(directory / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
 

@@ -1,21 +1,29 @@
-"""Turn the name of a data set into a packed folder on this machine: find, download, verify, generate, pack."""
+"""Turn the choice of a data set into a packed folder on this machine: find, download, verify, generate, pack."""
 
+from __future__ import annotations
+
+import hashlib
+import json
 import os
+import re
 from collections.abc import Callable
 from pathlib import Path
 
-from ps_cluster.data import cifar10, packed, synthetic
-from ps_cluster.data.download import OFFICIAL_SHA256, OFFICIAL_URL, DownloadError, Progress, download
+from ps_cluster.catalogue import doors
+from ps_cluster.catalogue.datasets import DATASETS, Contents, DataSet, DataSettings, Download, NotThisDataSet
+from ps_cluster.data import packed
+from ps_cluster.data.download import DownloadError, Progress, download
 from ps_cluster.data.packed import PackedDataset, load_packed, write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
-
-DATASETS = ("auto", "cifar10", "synthetic")
+from ps_cluster.files.plain_text import one_line
 
 Notify = Callable[[str], None]
 """Called with one line for a person to read."""
 
 _CACHE = "cache (PS_CLUSTER_CACHE)"
+# Packed copies of another format are left alone: an older version may be training on them.
+_FOLDER = f"packed-{packed.FORMAT}"
 
 # `auto` promises to start at once without a network. A user who names CIFAR-10 would rather wait.
 _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
@@ -31,60 +39,58 @@ def default_cache_dir() -> Path:
 
 
 def resolve(
-    dataset: str,
-    data_dir: Path | None,
+    settings: DataSettings,
     cache_dir: Path,
     *,
     notify: Notify,
     progress: Progress = lambda done_bytes, total_bytes: None,
-    url: str = OFFICIAL_URL,
+    url: str | None = None,
 ) -> PackedDataset:
     """Return the packed copy of a data set; make it first if there is none.
 
     Args:
-        dataset: "cifar10" (never replaced by another set), "synthetic" (the generated set), or "auto": CIFAR-10 if it
-            is on this machine (a packed copy of an earlier run is enough) or can be downloaded, else the generated set,
-            with a notice.
-        data_dir: the user's CIFAR-10: the archive, its folder, a folder with either, or a packed folder.
+        settings: the section `data`. `dataset`: a named one is never replaced by another; `auto` stands for the first
+            of several that is on this machine (a packed copy of an earlier run is enough) or can be downloaded, and a
+            notice says so if that is the generated set. `data_dir`: the user's copy: the archive, its folder, a folder
+            with either, or a packed folder.
         cache_dir: folder for packed copies and downloads.
         notify: gets one line for each step.
         progress: gets the progress of a download.
-        url: where to download from; the official checksum must fit.
+        url: where to download from in place of the official address; the official checksum must fit.
 
     Raises:
-        UserError: unknown name, nothing usable in `data_dir` (also for "auto"), no CIFAR-10 to be had, or a cache that
-            cannot be written.
+        UserError: nothing usable in `data_dir` (also for `auto`), no data set to be had, or a cache that cannot be
+            written.
     """
-    if dataset not in DATASETS:
-        raise UserError(f"dataset: {dataset!r} is unknown; choose one of {', '.join(DATASETS)}")
-    if dataset == "synthetic" and data_dir is not None:
-        raise UserError(f"data_dir: '{data_dir}' has no use with dataset 'synthetic', which is generated; drop one")
-    if data_dir is not None:
-        return _from_data_dir(Path(data_dir).expanduser(), cache_dir, notify)
+    kind = DATASETS[settings.dataset]
+    kinds = [DATASETS[name] for name in kind.candidates_of or (settings.dataset,)]
+    if settings.data_dir is not None:
+        return _from_data_dir(kinds[0], settings, cache_dir, notify)
     ownership.check_folder(cache_dir, _CACHE, notify)
-    if dataset == "synthetic":
-        return _synthetic(cache_dir, notify)
-    if found := _on_this_machine(cache_dir, notify):
-        return found
-    try:
-        return _downloaded(cache_dir, notify, progress, url, _AUTO_NETWORK if dataset == "auto" else {})
-    except DownloadError as error:
-        if dataset == "cifar10":
-            raise UserError(
-                f"dataset: 'cifar10' is not on this machine ({error}); "
-                f"give {cifar10.ARCHIVE} with data_dir, or choose dataset 'synthetic'"
-            ) from error
-        notify(
-            f"NOT CIFAR-10: it is not on this machine ({error}). Using the generated set 'synthetic' instead: no "
-            f"number of this run says anything about CIFAR-10. To use CIFAR-10, give {cifar10.ARCHIVE} with data_dir."
-        )
-        return _synthetic(cache_dir, notify)
+    for kind, following in zip(kinds, [*kinds[1:], None]):
+        if not kind.is_on_disk:
+            return _made(kind, settings, cache_dir, notify)
+        if found := _on_this_machine(kind, settings, cache_dir, notify):
+            return found
+        try:
+            return _downloaded(kind, settings, cache_dir, notify, progress, url, _AUTO_NETWORK if following else {})
+        except DownloadError as error:
+            if following is None:
+                raise UserError(
+                    f"dataset: '{kind.name}' is not on this machine ({error}); "
+                    f"give {kind.archive or kind.wanted} with data_dir, or choose dataset 'synthetic'"
+                ) from error
+            notify(
+                f"NOT {kind.title}: it is not on this machine ({error}). Using {following.title} '{following.name}' "
+                f"instead: no number of this run says anything about {kind.title}. To use {kind.title}, give "
+                f"{kind.archive} with data_dir."
+            )
+    raise AssertionError("the last data set is returned or refused")
 
 
 def of_run(
     pointer: Path,
-    dataset: str,
-    data_dir: Path | None,
+    settings: DataSettings,
     cache_dir: Path,
     *,
     notify: Notify,
@@ -96,53 +102,59 @@ def of_run(
             return packed.load_pointed(pointer)
         except UserError as error:
             notify(f"looking for the data set again: {error}")
-    return resolve(dataset, data_dir, cache_dir, notify=notify, progress=progress)
+    return resolve(settings, cache_dir, notify=notify, progress=progress)
 
 
-def _from_data_dir(data_dir: Path, cache_dir: Path, notify: Notify) -> PackedDataset:
+def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset:
+    assert settings.data_dir is not None
+    data_dir = settings.data_dir.expanduser()
+    if not kind.is_on_disk:
+        how = "generated" if kind.generated else "read by its own code"
+        raise UserError(f"data_dir: '{data_dir}' has no use with dataset '{kind.name}', which is {how}; drop one")
     if os.path.isfile(data_dir / packed.MANIFEST):
         dataset = load_packed(data_dir)
-        if dataset.name != "cifar10":
-            raise UserError(f"data_dir: '{data_dir}' holds the data set {dataset.name!r}, not CIFAR-10")
+        if dataset.name != kind.name:
+            raise UserError(f"data_dir: '{data_dir}' holds the data set {dataset.name!r}, not {kind.title}")
         return dataset
     ownership.check_folder(cache_dir, _CACHE, notify)
-    for source in cifar10.candidates(data_dir):
-        target = cache_dir / f"cifar10-{cifar10.fingerprint(source)}"
+    for source in kind.candidates(data_dir):
+        target = _target(kind, settings, cache_dir, _fingerprint(source))
         try:
-            return _cached(target, notify) or _pack_cifar10(source, target, notify)
-        except cifar10.NotCifar10 as error:
+            return _cached(target, notify) or _pack(kind, settings, source, target, notify)
+        except NotThisDataSet as error:
             raise UserError(f"data_dir: {error}") from error
-    state = "holds no CIFAR-10" if os.path.isdir(data_dir) else "does not exist"
+    state = f"holds no {kind.title}" if os.path.isdir(data_dir) else "does not exist"
     raise UserError(
-        f"data_dir: '{data_dir}' {state} (looked for {cifar10.ARCHIVE}, the folder {cifar10.FOLDER} and a packed data "
+        f"data_dir: '{data_dir}' {state} (looked for {kind.wanted} and a packed data "
         "set); correct it, or leave it out to use the cache or a download"
     )
 
 
-def _on_this_machine(cache_dir: Path, notify: Notify) -> PackedDataset | None:
-    if dataset := _packed_before(cache_dir, notify):
+def _on_this_machine(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset | None:
+    if dataset := _packed_before(kind, settings, cache_dir, notify):
         return dataset
     for place in (cache_dir, _keras_datasets()):
-        for source in cifar10.candidates(place):
+        for source in kind.candidates(place):
             try:
                 ownership.refuse_foreign(source)
-                return _pack_cifar10(source, cache_dir / "cifar10", notify)
-            except (cifar10.NotCifar10, ownership.Foreign) as error:
+                return _pack(kind, settings, source, _target(kind, settings, cache_dir), notify)
+            except (NotThisDataSet, ownership.Foreign) as error:
                 notify(f"passed over: {error}")
     return None
 
 
-def _packed_before(cache_dir: Path, notify: Notify) -> PackedDataset | None:
-    """Return a sound packed copy of CIFAR-10: the one packed without --data-dir, else the newest."""
-    copies = sorted(cache_dir.glob("cifar10-*"), key=_packed_at, reverse=True)
-    for directory in (cache_dir / "cifar10", *copies):
+def _packed_before(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset | None:
+    """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest."""
+    target = _target(kind, settings, cache_dir)
+    copies = sorted(target.parent.glob(f"{target.name}-*"), key=_packed_at, reverse=True)
+    for directory in (target, *copies):
         dataset = _cached(directory, notify, otherwise="passed over")
-        if dataset is None or dataset.name != "cifar10":
+        if dataset is None or dataset.name != kind.name:
             continue
         if directory in copies:
             of_several = f", the newest of {len(copies)} in the cache" if len(copies) > 1 else ""
             origin = f"packed from '{dataset.source}'" if dataset.source else "packed before"
-            notify(f"CIFAR-10: using the copy '{directory}', {origin}{of_several}; for another one give --data-dir")
+            notify(f"{kind.title}: using the copy '{directory}', {origin}{of_several}; for another one give --data-dir")
         return dataset
     return None
 
@@ -155,30 +167,78 @@ def _packed_at(directory: Path) -> float:
         return 0.0
 
 
-def _downloaded(cache_dir: Path, notify: Notify, progress: Progress, url: str, patience: dict) -> PackedDataset:
-    archive = cache_dir / cifar10.ARCHIVE
-    notify(f"downloading CIFAR-10 from {url}")
+def _downloaded(
+    kind: DataSet,
+    settings: DataSettings,
+    cache_dir: Path,
+    notify: Notify,
+    progress: Progress,
+    url: str | None,
+    patience: dict,
+) -> PackedDataset:
+    if kind.download is None:
+        raise DownloadError("it can't be downloaded")
+    place = Download(url or kind.download.url, kind.download.sha256)
+    archive = cache_dir / kind.archive
+    notify(f"downloading {kind.title} from {place.url}")
     try:
-        download(url, archive, OFFICIAL_SHA256, progress, **patience)
+        download(place.url, archive, place.sha256, progress, **patience)
     except OSError as error:
         raise packed.cannot_write(archive, error) from error
-    dataset = _pack_cifar10(archive, cache_dir / "cifar10", notify)
+    dataset = _pack(kind, settings, archive, _target(kind, settings, cache_dir), notify)
     archive.unlink(missing_ok=True)  # only the packed copy is used from now on
     return dataset
 
 
-def _pack_cifar10(source: Path, target: Path, notify: Notify) -> PackedDataset:
-    notify(f"packing CIFAR-10 from '{source}', once")
-    arrays, classes = cifar10.read(source)
-    return write_packed(target, "cifar10", classes, arrays, str(source.resolve()))
+def _pack(kind: DataSet, settings: DataSettings, source: Path, target: Path, notify: Notify) -> PackedDataset:
+    notify(f"packing {kind.title or kind.name} from '{source}', once")
+    return write_packed(target, kind.name, kind.kind, kind.read(source, settings), str(source.resolve()))
 
 
-def _synthetic(cache_dir: Path, notify: Notify) -> PackedDataset:
-    target = cache_dir / f"synthetic-v{synthetic.GENERATOR_VERSION}"
+def _made(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset:
+    """Return the packed copy of a data set that its own code generates or reads."""
+    target = _target(kind, settings, cache_dir)
     if dataset := _cached(target, notify):
         return dataset
-    notify("generating the data set 'synthetic', once")
-    return write_packed(target, "synthetic", synthetic.CLASSES, synthetic.generate())
+    notify(f"{'generating' if kind.generated else 'packing'} the data set '{kind.name}', once")
+    return write_packed(target, kind.name, kind.kind, _read_by_its_code(kind, settings))
+
+
+def _read_by_its_code(kind: DataSet, settings: DataSettings) -> Contents:
+    try:
+        contents = kind.read(None, settings)
+    except UserError:
+        raise
+    except Exception as error:
+        if kind.name in DATASETS.own:
+            raise
+        told = one_line(f"{type(error).__name__}: {error}", 500)
+        raise UserError(f"dataset: '{kind.name}' can't be read: {told}") from error
+    if not isinstance(contents, Contents):
+        raise UserError(f"dataset: '{kind.name}' returned {type(contents).__name__}, not catalogue.datasets.Contents")
+    return contents
+
+
+def _target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str) -> Path:
+    """Return the folder of a packed copy. Its name changes with all that `read` depends on."""
+    reference = doors.parse(kind.name)
+    if reference:
+        code = hashlib.sha256(reference.file.read_bytes()).hexdigest()[:8]
+        parts = (hashlib.sha256(str(reference).encode()).hexdigest()[:8], code, *parts)
+    if own := kind.own_settings(settings):
+        parts = (hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:8], *parts)
+    slug = re.sub(r"\W+", "-", f"{reference.file.stem}-{reference.name}" if reference else kind.name)[:60]
+    return cache_dir / _FOLDER / "-".join((f"{slug}.{kind.version}", *parts))
+
+
+def _fingerprint(source: Path) -> str:
+    """Return eight hexadecimal digits that change with a file, or with a folder's own files."""
+    files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
+    digest = hashlib.sha256()
+    for file in files:
+        status = file.stat()
+        digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
+    return digest.hexdigest()[:8]
 
 
 def _cached(target: Path, notify: Notify, otherwise: str = "packing again") -> PackedDataset | None:

@@ -11,7 +11,7 @@ from pathlib import Path
 from ps_cluster.clock import AwakeClock
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation.place import Place
-from ps_cluster.evaluation.scorer import Scorer
+from ps_cluster.evaluation.scorer import Scored, Scorer
 from ps_cluster.files import locks
 from ps_cluster.reporting.summary import refresh_evaluation
 from ps_cluster.run import checkpoints
@@ -46,7 +46,7 @@ def evaluate(
     Args:
       checkpoint_dir: a run directory or its checkpoints/ folder; it need not exist yet.
       once: score the newest checkpoint that can be read now, and return.
-      data_dir: where CIFAR-10 is; None takes the data set that the run used.
+      data_dir: where the data set is; None takes the copy that the run used.
       patience_s: how long to wait without any sign of life from the training; time in which this process was stopped
         does not count.
       notify: called with one line for a person, each time.
@@ -183,10 +183,8 @@ class _Evaluator:
         row = EvaluationRow(
             time=time.time(),
             step=checkpoint.step,
-            test_accuracy=score.accuracy,
+            **_measured(score, self._scorer.objective.field),
             test_loss=score.loss,
-            validation_accuracy=score.validation_accuracy,
-            augmented_test_accuracy=score.augmented_accuracy,
             train_seconds=checkpoint.meta.train_seconds,
             examples=checkpoint.meta.examples,
             seconds=time.monotonic() - started,
@@ -259,12 +257,18 @@ class _Evaluator:
         )
 
 
+def _measured(score: Scored, field: str) -> dict[str, float | None]:
+    """Return the metric's fields of a row. `field`: "accuracy" or "error"."""
+    found = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
+    return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}
+
+
 def _line(row: EvaluationRow, test_examples: int, dataset_kind: str | None) -> str:
     loss = "not a finite number" if row.test_loss is None else f"{row.test_loss:.4f}"
-    held_out = "" if row.validation_accuracy is None else f", on images held out {row.validation_accuracy:.2%}"
+    held_out = "" if row.validation is None else f", on examples held out {row.validation}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
     return (
-        f"step {row.step:,}: test accuracy {row.test_accuracy:.2%}{held_out}{views}, loss {loss} "
-        f"({test_examples:,} {'GENERATED ' * (dataset_kind == 'synthetic')}images, {row.seconds:.1f} s)"
+        f"step {row.step:,}: test {row.test}{held_out}{views}, loss {loss} "
+        f"({test_examples:,} {'GENERATED ' * (dataset_kind == 'synthetic')}examples, {row.seconds:.1f} s)"
         f"{', best so far' * row.best}"
     )

@@ -51,11 +51,11 @@ class Place:
 
     def dataset(self, config: RunConfig, data_dir: Path | None, notify: sources.Notify) -> PackedDataset:
         """Return the packed copy that the training used, else the same data set found again (in `data_dir`)."""
-        name, cache = config.data.dataset, sources.default_cache_dir()
+        cache = sources.default_cache_dir()
         if data_dir is not None:
-            found = sources.resolve(name, data_dir, cache, notify=notify)
+            found = sources.resolve(config.data.model_copy(update={"data_dir": data_dir}), cache, notify=notify)
         else:
-            found = sources.of_run(self.run_dir.dataset, name, config.data.data_dir, cache, notify=notify)
+            found = sources.of_run(self.run_dir.dataset, config.data, cache, notify=notify)
         return found.holding_out(config.evaluation.validation_examples)
 
     def scores_after_training(self) -> bool:

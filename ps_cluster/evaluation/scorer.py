@@ -1,4 +1,4 @@
-"""Score a checkpoint: accuracy and loss on the whole test set, and accuracy on held-out training images.
+"""Score a checkpoint: metric and loss on the whole test set, and the metric on held-out training examples.
 
 TensorFlow is imported when the first scorer is made.
 """
@@ -11,24 +11,36 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.processes.quiet_import import without_first_lines
 from ps_cluster.run.checkpoints import Checkpoint
 
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+    from ps_cluster.training.objectives import Judge
+
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
 
 
 @dataclass(frozen=True)
 class Scored:
-    accuracy: float  # 0..1, share of test images whose highest score is that of their label
-    loss: float | None  # mean cross-entropy in nats; None if not finite
-    validation_accuracy: float | None = None  # on held-out training images, if there are any
-    augmented_accuracy: float | None = None  # of the mean over six views of each image, if asked for
+    """Means over examples: the objective's metric (an accuracy of 0..1 or an error) and the loss; None if not finite."""
+
+    metric: float | None  # on the test examples
+    loss: float | None
+    validation_metric: float | None = None  # on held-out training examples, if there are any
+    augmented_metric: float | None = None  # of the mean over views of each test example, if asked for
 
 
 class Scorer:
@@ -44,38 +56,43 @@ class Scorer:
         with without_first_lines():
             import tensorflow as tf
 
-        from ps_cluster.evaluation.views import mean_over_views
         from ps_cluster.models.build import build
+        from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.fused import with_fused_layers
+        from ps_cluster.training.objectives import judge_of
 
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
         self.test_examples = dataset.test_examples
-        self._test = dataset.images("test"), dataset.labels("test")
-        self._held_out = (
-            (dataset.images("validation"), dataset.labels("validation")) if dataset.validation_examples else None
-        )
-        self._model = build(config.model, len(dataset.classes), seed=config.training.seed)
+        self.objective = OBJECTIVES[dataset.spec.objective]
+        self._dataset = dataset
+        self._judge = judge_of(dataset.spec)
+        self._model = build(config.model, dataset.spec, seed=config.training.seed)
         self._fused = with_fused_layers(self._model)  # the same function, faster; the model itself is what is saved
-        scores = partial(self._fused, training=False)
-        self._count, self._count_of_views = _counter(scores), _counter(partial(mean_over_views, scores))
+
+        def outputs(inputs: dict[str, Any]) -> Any:
+            return self._fused(as_arguments(inputs), training=False)
+
+        views = find(DATASETS[config.data.dataset].views)
+        self._sums = _summing(outputs, self._judge, dataset.spec)
+        self._sums_of_views = views and _summing(partial(views, outputs), self._judge, dataset.spec)
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
-        """Score all test and held-out images once; with `augmented` the test images also by six views.
+        """Score all test and held-out examples once; with `augmented` the test examples also by their views.
 
         Raises:
           UserError: the checkpoint is not of this network.
         """
         self._assign(checkpoint)
-        accuracy, loss = _over(self._test, self._count)
-        held_out = _over(self._held_out, self._count)[0] if self._held_out else None
-        by_views = _over(self._test, self._count_of_views)[0] if augmented else None
-        return Scored(accuracy, loss if math.isfinite(loss) else None, held_out, by_views)
+        metric, loss = self._over("test", self._sums)
+        held_out = self._over("validation", self._sums)[0] if self._dataset.validation_examples else None
+        by_views = self._over("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
+        return Scored(metric, loss, held_out, by_views)
 
     def save_model(self, path: Path) -> None:
         """Save the network with the weights scored last, as a .keras file that loads without this code."""
-        self._model.save(path)
+        self._judge.finished(self._model).save(path)
 
     def _assign(self, checkpoint: Checkpoint) -> None:
         from ps_cluster.models.flat import assign
@@ -88,31 +105,38 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
+    def _over(self, split: str, sums: Callable) -> tuple[float | None, float | None]:
+        """Return the means of metric and loss over a split; None for one that is not finite."""
+        inputs, target = self._dataset.inputs(split), self._dataset.target(split)
+        metric, loss = 0.0, 0.0
+        for start in range(0, len(target), BATCH_SIZE):
+            batch = slice(start, start + BATCH_SIZE)
+            arrays = {name: np.asarray(rows[batch]) for name, rows in inputs.items()}
+            of_metric, of_loss = sums(arrays, np.asarray(target[batch]))
+            metric += float(of_metric)
+            loss += float(of_loss)
+        return _finite(metric / len(target)), _finite(loss / len(target))
 
-def _over(split: tuple[np.ndarray, np.ndarray], count: Callable) -> tuple[float, float]:
-    """Return accuracy and mean loss over `split`, images uint8 [N, 32, 32, 3] and labels uint8 [N]."""
-    images, labels = split
-    correct, loss_sum = 0, 0.0
-    for start in range(0, len(labels), BATCH_SIZE):
-        batch = slice(start, start + BATCH_SIZE)
-        batch_correct, batch_loss = count(np.asarray(images[batch]), np.asarray(labels[batch]))
-        correct += int(batch_correct)
-        loss_sum += float(batch_loss)
-    return correct / len(labels), loss_sum / len(labels)
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
 
 
-def _counter(score: Callable):
-    """Return (images uint8 [B, 32, 32, 3], labels uint8 [B]) → (correct int64 [], summed losses float32 [])."""
+def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec) -> Callable:
+    """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [])."""
     import tensorflow as tf
 
-    @tf.function(input_signature=[tf.TensorSpec([None, 32, 32, 3], tf.uint8), tf.TensorSpec([None], tf.uint8)])
-    def count(images, labels):
-        scores = tf.cast(score(tf.cast(images, tf.float32)), tf.float32)
-        labels = tf.cast(labels, tf.int64)
-        losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, scores)
-        # The argmax of NaN scores is 0: without this a diverged network would know class 0.
-        sound = tf.reduce_all(tf.math.is_finite(scores), axis=-1)
-        right = sound & (tf.argmax(scores, axis=-1) == labels)
-        return tf.math.count_nonzero(right), tf.reduce_sum(losses)
+    def of_rows(field: Field) -> tf.TensorSpec:
+        return tf.TensorSpec([None, *field.shape], field.dtype)
 
-    return count
+    inputs = {name: of_rows(field) for name, field in spec.inputs.items()}
+
+    @tf.function(input_signature=[inputs, of_rows(spec.target)])
+    def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        pixels = {
+            name: tf.cast(value, tf.float32) if spec.inputs[name].is_image else value for name, value in arrays.items()
+        }
+        found, targets = tf.cast(outputs(pixels), tf.float32), judge.targets(rows)
+        return tf.reduce_sum(judge.metric(targets, found)), tf.reduce_sum(judge.losses(targets, found))
+
+    return sums

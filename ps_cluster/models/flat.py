@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
+from typing import Any
 
 import keras
 import numpy as np
@@ -105,6 +106,11 @@ def assign(model: keras.Model, weights: np.ndarray, statistics: np.ndarray) -> N
             variable.assign(part.reshape(variable.shape))
 
 
+def as_arguments(inputs: Mapping[str, Any]) -> Any:
+    """Return inputs as a Keras model takes them: a single one by itself, several by name."""
+    return next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
+
+
 class FlatNetwork:
     """A Keras model as a pure function of flat vectors. Its own variables are never read or written.
 
@@ -121,25 +127,27 @@ class FlatNetwork:
         self.statistics = FlatLayout.of(statistics_of(model))
         self.keep = kept_shares(model)
 
-    def scores(
-        self, weights: tf.Tensor, statistics: tf.Tensor, images: tf.Tensor, random_state: tf.Tensor
+    def outputs(
+        self, weights: tf.Tensor, statistics: tf.Tensor, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Run the forward pass in training mode.
 
         Args:
           weights: [n] in any float dtype.
           statistics: float32 [m].
-          images: [B, 32, 32, 3], pixels 0..255.
+          inputs: name → raw examples [B, ...].
           random_state: int32 [2], seed of dropout and the like. Keras keeps it in a variable of the layer, which would
             depend on who ran which step before; passed in, it can be computed from the step id.
         Returns:
-          (scores float32 [B, classes], fresh statistics float32 [m]: the new ones less `keep` times those given)
+          (outputs float32 [B, outputs], fresh statistics float32 [m]: the new ones less `keep` times those given)
         """
         moving = iter(self.statistics.split(statistics))
         state = [
             next(moving) if variable.dtype == "float32" else tf.cast(random_state, variable.dtype)
             for variable in self._model.non_trainable_variables
         ]
-        scores, after = self._model.stateless_call(self.weights.split(weights), state, images, training=True)
+        outputs, after = self._model.stateless_call(
+            self.weights.split(weights), state, as_arguments(inputs), training=True
+        )
         floats = [t for t, v in zip(after, self._model.non_trainable_variables) if v.dtype == "float32"]
-        return scores, self.statistics.join(floats) - self.keep * statistics
+        return outputs, self.statistics.join(floats) - self.keep * statistics

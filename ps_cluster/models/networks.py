@@ -10,19 +10,18 @@ from typing import Any
 import keras
 import numpy as np
 
-from ps_cluster.data.pixels import PIXEL_MEAN, PIXEL_STD
-
-IMAGE_SHAPE = (32, 32, 3)
+from ps_cluster.catalogue.examples import ExampleSpec, Field
 
 
-def _pixels() -> list:
-    """Return the input `[B, 32, 32, 3]`, 0..255, and its float32 normalisation per channel to mean 0 and variance 1."""
-    row = IMAGE_SHAPE[1]  # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3
+def _pixels(examples: ExampleSpec) -> list:
+    """Return the input `[B, H, W, C]`, 0..255, and its float32 normalisation per channel to mean 0 and variance 1."""
+    image = examples.image("network")
+    row = image.shape[1]  # TensorFlow broadcasts a row of 96 values over an image several times as fast as one of 3
     return [
-        keras.Input(IMAGE_SHAPE, name="pixels"),
+        keras.Input(image.shape, name="pixels"),
         keras.layers.Rescaling(
-            scale=[[1 / std for std in PIXEL_STD]] * row,
-            offset=[[-mean / std for mean, std in zip(PIXEL_MEAN, PIXEL_STD)]] * row,
+            scale=[[1 / std for std in image.std]] * row,
+            offset=[[-mean / std for mean, std in zip(image.mean, image.std)]] * row,
             dtype="float32",
             name="normalise",
         ),
@@ -37,12 +36,12 @@ def _logits(classes: int) -> list:
     ]
 
 
-def tutorial_cnn(classes: int, settings: Any) -> keras.Model:
+def tutorial_cnn(examples: ExampleSpec, settings: Any) -> keras.Model:
     """Return the CNN of https://www.tensorflow.org/tutorials/images/cnn (CIFAR-10 tutorial): 0.12 M parameters."""
     activation = settings.activation
     layers = keras.layers
     return keras.Sequential(
-        _pixels()
+        _pixels(examples)
         + [
             layers.Conv2D(32, 3),
             layers.MaxPooling2D(),
@@ -54,17 +53,17 @@ def tutorial_cnn(classes: int, settings: Any) -> keras.Model:
             layers.Flatten(),
             layers.Dense(64, activation=activation),
         ]
-        + _logits(classes),
+        + _logits(examples.outputs),
         name="tutorial_cnn",
     )
 
 
-def cifar_tf_cnn(classes: int, settings: Any) -> keras.Model:
+def cifar_tf_cnn(examples: ExampleSpec, settings: Any) -> keras.Model:
     """Return two 5x5 convolutions of 64 filters, each pooled 3/2, and a dense layer of 512: 2.2 M parameters."""
     activation = settings.activation
     layers = keras.layers
     return keras.Sequential(
-        _pixels()
+        _pixels(examples)
         + [
             layers.Conv2D(64, 5, padding="same"),
             layers.MaxPooling2D(3, 2, padding="same"),
@@ -75,7 +74,7 @@ def cifar_tf_cnn(classes: int, settings: Any) -> keras.Model:
             layers.Flatten(),
             layers.Dense(512, activation=activation),
         ]
-        + _logits(classes),
+        + _logits(examples.outputs),
         name="cifar_tf_cnn",
     )
 
@@ -92,11 +91,11 @@ def _residual(x, filters: int, stride: int, activation: str, name: str):
     return layers.Activation(activation, name=f"{name}_activation2")(layers.Add(name=f"{name}_add")([x, y]))
 
 
-def resnet_small(classes: int, settings: Any) -> keras.Model:
+def resnet_small(examples: ExampleSpec, settings: Any) -> keras.Model:
     """Return a ResNet-14 for CIFAR (He et al. 2015, section 4.2, n = 2; 1x1 projections): 0.18 M parameters."""
     activation = settings.activation
     layers = keras.layers
-    pixels, normalise = _pixels()
+    pixels, normalise = _pixels(examples)
     x = normalise(pixels)
     x = layers.Conv2D(16, 3, padding="same", use_bias=False, name="stem_conv")(x)
     x = layers.BatchNormalization(momentum=0.9, name="stem_norm")(x)
@@ -106,12 +105,12 @@ def resnet_small(classes: int, settings: Any) -> keras.Model:
             stride = 2 if group and not block else 1
             x = _residual(x, filters, stride, activation, f"group{group}_block{block}")
     x = layers.GlobalAveragePooling2D()(x)
-    for layer in _logits(classes):
+    for layer in _logits(examples.outputs):
         x = layer(x)
     return keras.Model(pixels, x, name="resnet_small")
 
 
-def airbench(classes: int, settings: Any) -> keras.Model:
+def airbench(examples: ExampleSpec, settings: Any) -> keras.Model:
     """Return the network of airbench (Jordan 2024, arXiv:2404.00498, section 3): about 2.0 M parameters.
 
     A 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation, convolution,
@@ -133,17 +132,18 @@ def airbench(classes: int, settings: Any) -> keras.Model:
     head = [
         layers.MaxPooling2D(3),
         layers.Flatten(),
-        layers.Dense(classes, use_bias=False, name="logits"),
+        layers.Dense(examples.outputs, use_bias=False, name="logits"),
         layers.Rescaling(1 / 9, dtype="float32", name="scores"),
     ]
-    return keras.Sequential(_pixels() + body + head, name="airbench")
+    return keras.Sequential(_pixels(examples) + body + head, name="airbench")
 
 
-def initialise_airbench(model: keras.Model, images: np.ndarray | None) -> None:
+def initialise_airbench(model: keras.Model, spec: ExampleSpec, examples: Any) -> None:
     """Set airbench's initial weights: partial identities, and the whitening convolution from uint8 [N, 32, 32, 3]."""
     _make_partial_identity(model)
-    if images is not None:
-        _whiten(model, images)
+    if examples is not None:
+        (images,) = examples.values()
+        _whiten(model, images, spec.image("airbench"))
 
 
 def _make_partial_identity(model: keras.Model) -> None:
@@ -157,10 +157,10 @@ def _make_partial_identity(model: keras.Model) -> None:
             layer.kernel.assign(kernel)
 
 
-def _whiten(model: keras.Model, images: np.ndarray) -> None:
+def _whiten(model: keras.Model, images: np.ndarray, field: Field) -> None:
     """Set the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2)."""
     layer = model.get_layer("whiten")
-    normalised = (images - np.array(PIXEL_MEAN, np.float32)) / np.array(PIXEL_STD, np.float32)
+    normalised = (images - np.array(field.mean, np.float32)) / np.array(field.std, np.float32)
     patches = np.lib.stride_tricks.sliding_window_view(normalised, (2, 2), axis=(1, 2))  # [N, 31, 31, 3, 2, 2]
     flat = patches.transpose(0, 1, 2, 4, 5, 3).reshape(-1, 12)
     values, vectors = np.linalg.eigh(np.cov(flat, rowvar=False))

@@ -14,6 +14,7 @@ from rich.text import Text
 from ps_cluster.catalogue.task_types import CHIEF
 from ps_cluster.installation import PROGRAM
 from ps_cluster.run import checkpoints
+from ps_cluster.run.rows.scores import told
 from ps_cluster.run.run_dir import RunDir
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -86,8 +87,9 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
     yield "data", _data(summary)
     if notice := summary["network"]["notice"]:
         yield "network", Text(notice, "yellow")
-    yield "test accuracy", _accuracy(evaluation, updates["applied"])
-    yield "speed", f"{number(summary['examples_per_second'], ',.0f')} images/s"
+    metric = "test accuracy" if evaluation["test_error"] is None else "test error"
+    yield metric, _score(evaluation, updates["applied"])
+    yield "speed", f"{number(summary['examples_per_second'], ',.0f')} examples/s"
     yield "time", _time(summary)
     yield "updates", _ledger(updates)
     if summary["proof"]:
@@ -106,18 +108,23 @@ def _data(summary: Json) -> Text:
     return Text(f"{summary['dataset']} ({summary['dataset_kind'] or 'kind unknown'})")
 
 
-def _accuracy(evaluation: Json, last_step: int) -> Text:
-    """Return the accuracy and its step; a step before the last one is pointed out."""
-    if evaluation["test_accuracy"] is None:
+def _metric(evaluation: Json, prefix: str) -> str | None:
+    """Return an accuracy or an error in words; None for neither."""
+    words = told(evaluation[f"{prefix}_accuracy"], evaluation[f"{prefix}_error"])
+    return words and words.split(" ", 1)[1]
+
+
+def _score(evaluation: Json, last_step: int) -> Text:
+    """Return the metric and its step; a step before the last one is pointed out."""
+    last, best = (_metric(evaluation, prefix) for prefix in ("test", "best_test"))
+    if last is None:
         return Text("not measured: no checkpoint was scored", "yellow")
-    text = Text(f"{evaluation['test_accuracy']:.2%}", "bold") + Text(f" at step {evaluation['step']:,}", "default")
+    text = Text(last, "bold") + Text(f" at step {evaluation['step']:,}", "default")
     if evaluation["augmented_test_accuracy"] is not None:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] != evaluation["step"]:
-        on = "test images" if evaluation["validation_accuracy"] is None else "images held out"
-        text.append(
-            f" · best {evaluation['best_test_accuracy']:.2%} at step {evaluation['best_step']:,}, chosen on {on}"
-        )
+        on = "examples held out" if evaluation["best_chosen_on"] == "validation" else "test examples"
+        text.append(f" · best {best} at step {evaluation['best_step']:,}, chosen on {on}")
     if evaluation["step"] < last_step:
         text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
     return text
@@ -181,7 +188,7 @@ def _staleness(staleness: Json) -> str:
 def _tasks(summary: Json, *, addresses: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("task", no_wrap=True)
-    for heading in ("pid", "updates", "images", "restarts"):
+    for heading in ("pid", "updates", "examples", "restarts"):
         table.add_column(heading, justify="right", no_wrap=True)
     if addresses:
         table.add_column("address", overflow="fold")

@@ -15,7 +15,6 @@ from rich.text import Text
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.run.evaluation_records import merit
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
 
@@ -59,7 +58,7 @@ class RunState:
         return (self.total - self.applied) * self.config.examples_per_update / speed
 
     def score(self, row: EvaluationRow) -> None:
-        if self.best_score is None or merit(row) > merit(self.best_score):
+        if self.best_score is None or row.merit > self.best_score.merit:
             self.best_score = row
         self.last_score = row  # set last, since another thread may draw the view at any moment
 
@@ -79,7 +78,7 @@ def progress_line(state: RunState) -> str:
 def score_line(row: EvaluationRow) -> str:
     """Return a score as a line, for logs."""
     loss = f", loss {row.test_loss:.3f}" if row.test_loss is not None else ""
-    return f"step {row.step:,}: test accuracy {row.test_accuracy:.2%}{loss}{', best so far' * row.best}"
+    return f"step {row.step:,}: test {row.test}{loss}{', best so far' * row.best}"
 
 
 def draw(state: RunState, width: int, seconds: float) -> Group:
@@ -118,9 +117,10 @@ def _crew(config: RunConfig) -> str:
 def _numbers(state: RunState) -> list[str]:
     """Return the measures that have a value, as `name value`."""
     formats = {
-        "examples_per_second": "{:,.0f} images/s",
+        "examples_per_second": "{:,.0f} examples/s",
         "loss": "loss {:.3f}",
         "accuracy": "accuracy {:.1%}",
+        "error": "error {:.4g}",
         "staleness_mean": "staleness {:.2f}",
         "learning_rate": "learning rate {:.3g}",
         "epoch": "epoch {:.2f}",
@@ -161,7 +161,7 @@ def _task_table(state: RunState, width: int) -> Table:
     """Return a table with a row per process and, with enough room, a bar of each worker's share of the updates."""
     roomy = width >= 76
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("task", "pid", "state", "updates", "images"):
+    for heading in ("task", "pid", "state", "updates", "examples"):
         table.add_column(heading, justify="left" if heading in ("task", "state") else "right", no_wrap=True)
     table.add_column("share of the updates" if roomy else "share", no_wrap=True)
     work, trainer = _work(state), state.config.mode_kind.trainer_type
@@ -194,8 +194,8 @@ def _share(share: float, roomy: bool) -> Text:
 
 
 def _scores(last: EvaluationRow, best: EvaluationRow) -> Text:
-    text = Text("test accuracy ") + Text(f"{last.test_accuracy:.2%}", "bold green")
+    text = Text("test ") + Text(last.test, "bold green")
     text.append(f" at step {last.step:,}", "default")
     if best is not last:
-        text.append(f" · best {best.test_accuracy:.2%} at step {best.step:,}", "default")
+        text.append(f" · best {best.test} at step {best.step:,}", "default")
     return text

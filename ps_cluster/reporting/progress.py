@@ -23,7 +23,7 @@ from ps_cluster.run.run_dir import RunDir
 
 LINE_EVERY_S = 5.0
 REDRAWS_PER_SECOND = 3
-_MEASURES = ("loss", "accuracy", "staleness_mean", "learning_rate")
+_MEASURES = ("loss", "accuracy", "error", "staleness_mean", "learning_rate")
 
 
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:

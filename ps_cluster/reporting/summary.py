@@ -7,14 +7,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.config import load_config
-from ps_cluster.data.packed import KINDS
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
-from ps_cluster.run.evaluation_records import merit
 from ps_cluster.run.rows.base import Row
 from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
@@ -86,7 +85,7 @@ def write_summary(
         simulate_workers=getattr(config.mode, "simulate_workers", None),
         straggler=config.cluster.straggler,
         dataset=config.data.dataset,
-        dataset_kind=KINDS.get(config.data.dataset),
+        dataset_kind=DATASETS[config.data.dataset].kind,
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,
@@ -226,16 +225,19 @@ def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
     history = [by_step[step] for step in sorted(by_step)]
     if not history:
         return EvaluationSummary()
-    last, best = history[-1], max(history, key=merit)
+    last, best = history[-1], max(history, key=lambda row: row.merit)
     return EvaluationSummary(
         test_accuracy=last.test_accuracy,
+        test_error=last.test_error,
         test_loss=last.test_loss,
         validation_accuracy=last.validation_accuracy,
+        validation_error=last.validation_error,
         augmented_test_accuracy=last.augmented_test_accuracy,
         step=last.step,
         best_test_accuracy=best.test_accuracy,
+        best_test_error=best.test_error,
         best_step=best.step,
-        best_chosen_on="test" if last.validation_accuracy is None else "validation",
+        best_chosen_on="test" if last.validation is None else "validation",
         history=history,
     )
 

@@ -20,11 +20,6 @@ from ps_cluster.run.rows.scores import BestRecord, EvaluationRow, ScoreRow
 from ps_cluster.run.run_dir import RunDir
 
 
-def merit(row: ScoreRow | BestRecord) -> float:
-    """Return the accuracy that the best model is chosen by: on held-out training images if any, else on test images."""
-    return row.test_accuracy if row.validation_accuracy is None else row.validation_accuracy
-
-
 class Records:
     """The scores of a run. Only one evaluator records: the one that holds the lock, as long as it lives."""
 
@@ -72,7 +67,7 @@ class Records:
     def is_best(self, row: ScoreRow) -> bool:
         """Return whether a score beats that of the model in best/; of equal scores the earlier one stays."""
         best = self._best()
-        return best is None or merit(row) > merit(best)
+        return best is None or row.merit > best.merit
 
     def _best(self) -> BestRecord | None:
         if not self._run_dir.best_model.is_file():

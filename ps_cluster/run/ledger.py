@@ -18,7 +18,7 @@ STORE_COLUMNS = ("version", "staleness", "entered_time", "applied_time")
 # to wait), has pulled them, has computed, and pushes (later than computed where the worker is slow on purpose); on the
 # parameter server the push enters the critical section, and there the update is applied.
 WORKER_COLUMNS = (
-    "worker", "pid", "examples", "correct", "loss", "learning_rate",
+    "worker", "pid", "examples", "metric", "loss", "learning_rate",
     "scheduled_time", "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time",
 )  # fmt: skip
 COLUMNS = ("step", *STORE_COLUMNS, *WORKER_COLUMNS)
@@ -29,8 +29,8 @@ ROW = np.dtype([(name, np.float64) for name in COLUMNS])
 """A row of a slice's ledger, and a line of metrics/updates.csv."""
 NO_ROWS = np.empty(0, ROW)
 
-WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples", "correct"}
-_OF_A_DIVERGED_RUN = {"loss", "learning_rate"}  # may be NaN or infinite
+WHOLE = {"ps", "step", "version", "staleness", "worker", "pid", "examples"}
+_OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infinite
 
 # A slice's counters beside its rows, each counted in its own place: the version, kernels that changed the weights,
 # gradients accepted, repeated steps refused, gradients dropped because they came too late.

@@ -109,7 +109,7 @@ class LocalSteps:
           statistics: float32 [m].
         Returns:
           As `TrainStep`, with the distance moved in place of the gradient. `fresh` is what all steps add to
-          keep^local_steps times the statistics given. Loss and learning rate are means, correct is the sum.
+          keep^local_steps times the statistics given. Loss and learning rate are means, metric is the sum.
         """
         own, before = tf.unstack(weights)
 
@@ -120,7 +120,7 @@ class LocalSteps:
             result = self._step(step * self._local_steps + tf.cast(position, tf.int64), here, statistics)
             gradient = self._factors * tf.cast(result.gradient, tf.float32)
             moved -= result.learning_rate * (gradient + self._decay * tf.cast(here, tf.float32))
-            added = tf.stack([result.loss, result.correct, result.learning_rate])
+            added = tf.stack([result.loss, result.metric, result.learning_rate])
             # One recursion from the statistics given, and one from 0. They differ by keep^position times the start.
             statistics, fresh = (self._keep * vector + result.fresh for vector in (statistics, fresh))
             return position + 1, moved, statistics, fresh, totals + added

@@ -24,7 +24,7 @@ from ps_cluster.training.parameter_store import Ledgers
 from ps_cluster.training.tally import Tally
 
 RATE_WINDOW_S = 10.0
-SUMMED = ("loss", "learning_rate", "staleness", "correct", "examples")
+SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
 class RunProgress:
@@ -39,13 +39,17 @@ class RunProgress:
       counts: int64 [ps, len(COUNTS)], the slices' counters at the last look.
     """
 
-    def __init__(self, config: RunConfig, train_examples: int, clock: TrainingClock | None = None):
+    def __init__(
+        self, config: RunConfig, train_examples: int, clock: TrainingClock | None = None, *, metric: str = "accuracy"
+    ):
+        """Count from nothing. `metric`: the field of a row that has the objective's metric (catalogue/objectives.py)."""
         self.clock = clock or TrainingClock()
         self.scheduled_updates = StepSet()
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
         self.positions = [0] * config.slices
         self.counts = np.zeros([config.slices, len(COUNTS)], np.int64)
         self._train_examples = train_examples
+        self._metric = metric
         self._config = config
         self._total = config.total_updates(train_examples)
         self._steps_per_update = config.steps_per_update
@@ -159,7 +163,7 @@ class RunProgress:
 
     @property
     def epochs(self) -> float:
-        """Passes over the training images so far."""
+        """Passes over the training examples so far."""
         return self.examples / self._train_examples
 
     @property
@@ -182,8 +186,7 @@ class RunProgress:
 
         def mean(name: str) -> float | None:
             """Return a mean; None without rows, and for NaN or infinity, which JSON lacks ("diverged" tells those)."""
-            value = sums[name] / count if count else math.nan
-            return value if math.isfinite(value) else None
+            return _finite(sums[name] / count) if count else None
 
         times = self.clock.times
         return ProgressRow(
@@ -201,13 +204,12 @@ class RunProgress:
             epoch=self.epochs,
             loss=mean("loss"),
             diverged=not math.isfinite(sums["loss"]),
-            accuracy=sums["correct"] / sums["examples"] if sums["examples"] else None,
             learning_rate=mean("learning_rate"),
             staleness_mean=mean("staleness"),
             dropped=self._most("dropped"),
             workers=self._tally.workers(),
             dispatches=self._dispatches.pids(),
-        )
+        ).model_copy(update={self._metric: _finite(sums["metric"] / sums["examples"]) if sums["examples"] else None})
 
     def _most(self, count: str) -> int:
         return int(self.counts[:, COUNTS.index(count)].max())
@@ -239,3 +241,7 @@ class RunProgress:
             staleness=self._tally.staleness_summary(),
             workers=self._tally.workers(),
         )
+
+
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None

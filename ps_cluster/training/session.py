@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_rows import append_row, last_row
@@ -43,8 +44,7 @@ def build(
 ) -> tuple[ParameterStore, Compute]:
     """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
     with tf.device(own_device):
-        examples = np.asarray(dataset.images("train")[: networks.EXAMPLES])
-        model = networks.build(config.model, len(dataset.classes), seed=config.training.seed, examples=examples)
+        model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
         network = flat.FlatNetwork(model)
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
@@ -56,9 +56,14 @@ def build(
         total_steps=config.total_steps(dataset.train_examples),
         kind=find(config.mode_kind.slice),
     )
-    step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
+    step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
     around = config.mode_kind.step
     return store, step if around is None else find(around)(step, config, factors, network.keep)
+
+
+def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
+    """Return the inputs of the first training examples, from which initial weights may be computed."""
+    return {name: np.asarray(rows[: networks.EXAMPLES]) for name, rows in dataset.inputs("train").items()}
 
 
 Build = Callable[[RunConfig, PackedDataset, Sequence[str], str], tuple[ParameterStore, Compute]]
@@ -75,7 +80,7 @@ class Session:
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, *, leads: bool = True, build: Build = build
     ):
-        self.progress = RunProgress(config, dataset.train_examples)
+        self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
         self.leads = leads
         self._config = config
         self._run_dir = run_dir

@@ -8,8 +8,8 @@ from typing import Any
 
 from ps_cluster.run.run_dir import RunDir
 
-TRAINING = ("loss", "accuracy", "learning_rate", "staleness_mean", "examples_per_second")
-EVALUATION = ("test_accuracy", "test_loss", "validation_accuracy")
+TRAINING = ("loss", "accuracy", "error", "learning_rate", "staleness_mean", "examples_per_second")
+EVALUATION = ("test_accuracy", "test_error", "test_loss", "validation_accuracy", "validation_error")
 
 Row = Mapping[str, Any]
 

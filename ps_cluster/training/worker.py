@@ -77,7 +77,7 @@ class Computation:
                 "worker": identity.worker,
                 "pid": identity.pid,
                 "examples": self._examples,
-                "correct": result.correct,
+                "metric": result.metric,
                 "loss": result.loss,
                 "learning_rate": result.learning_rate,
                 "scheduled_time": scheduled,

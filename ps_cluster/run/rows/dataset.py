@@ -6,32 +6,48 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
-from ps_cluster.run.rows.base import Count, Row, Word
+from ps_cluster.run.rows.base import Count, Number, Row, Word
 
-Name = Literal["cifar10", "synthetic"]
+Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
 Kind = Literal["real", "synthetic"]
-Examples = Annotated[int, Field(gt=0, le=2**31)]
+Examples = Annotated[int, Field(gt=0, le=2**40)]
+DType = Literal[
+    "bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
+]  # that rows can be gathered from
+FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # part of a file's name
 
 
 class DatasetPointer(Row):
     """dataset.json of a run: the packed folder that this machine's tasks map. Its manifest is authoritative."""
 
-    name: Word | None = None
+    name: Name | None = None
     kind: Word | None = None
     directory: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]+$")]
+
+
+class FieldRow(Row):
+    """An array of the examples (catalogue/examples.py)."""
+
+    dtype: DType
+    shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=8)]
+    mean: list[Number] = []
+    std: list[Number] = []
 
 
 class Manifest(Row):
     """dataset.json of a packed folder.
 
-    `bytes`: file name → size. `source`: archive or folder that it was packed from; "" if it was generated.
+    `bytes`: file name → size. `source`: archive or folder that it was packed from; "" if there is none.
     """
 
     format: int
     name: Name
     kind: Kind
+    objective: Name
+    inputs: Annotated[dict[FieldName, FieldRow], Field(min_length=1, max_length=100)]
+    target: FieldRow
+    classes: Annotated[list[Word], Field(max_length=2**16)]
     train_examples: Examples
     test_examples: Examples
-    classes: Annotated[list[Word], Field(min_length=1, max_length=256)]
     source: Annotated[str, Field(max_length=4096)] = ""
     bytes: dict[Word, Count]

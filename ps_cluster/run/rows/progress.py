@@ -22,7 +22,8 @@ class ProgressRow(Row):
       time, monotonic: unix seconds, and monotonic seconds that processes of this machine can compare.
       life: of the launcher (run_dir.LIFE); None for a task without one.
       scheduled, applied, total: updates. written: rows of the ledger read for its proof and tables.
-      loss, accuracy, learning_rate, staleness_mean: None without an update, or if not finite.
+      loss, accuracy or error (the objective has one of them), learning_rate, staleness_mean: None without an update, or
+        if not finite.
       workers: the work of each process. dispatches: pid of the worker of each open one; None if unknown.
     """
 
@@ -41,6 +42,7 @@ class ProgressRow(Row):
     loss: Loss | None = None
     diverged: bool = False
     accuracy: Share | None = None
+    error: Loss | None = None
     learning_rate: Number | None = None
     staleness_mean: Seconds | None = None
     dropped: Count = 0

@@ -2,25 +2,65 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import math
+from typing import Literal, cast
 
 from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share
 
 
-class ScoreRow(Row):
-    """A checkpoint scored on the test images, as summary.json has it.
+class Measured(Row):
+    """A checkpoint's metric, as accuracies (shares of what is right) or as errors (in the target's units).
 
     Attributes:
-      test_loss: None if not finite.
-      validation_accuracy: on held-out training images; None without any.
-      augmented_test_accuracy: of the mean over six views of each image; None if not asked for.
-      train_seconds, examples: None if the checkpoint does not have them.
+      test_accuracy, test_error: over the test examples; one is None, both if it is not finite. test_loss: None if not
+        finite.
+      validation_accuracy, validation_error: over held-out training examples; None without any.
     """
 
     step: Count
-    test_accuracy: Share
+    test_accuracy: Share | None = None
+    test_error: Loss | None = None
     test_loss: Loss | None = None
     validation_accuracy: Share | None = None
+    validation_error: Loss | None = None
+
+    @property
+    def merit(self) -> float:
+        """The value that the best model is chosen by, larger is better: on held-out examples if any, else on test."""
+        for accuracy, error in (
+            (self.validation_accuracy, self.validation_error),
+            (self.test_accuracy, self.test_error),
+        ):
+            if accuracy is not None or error is not None:
+                return accuracy if accuracy is not None else -cast(float, error)
+        return -math.inf
+
+    @property
+    def test(self) -> str:
+        """The metric over the test examples in words, e.g. "accuracy 91.20%"."""
+        return told(self.test_accuracy, self.test_error) or "metric not a finite number"
+
+    @property
+    def validation(self) -> str | None:
+        """The metric over held-out training examples in words; None without any."""
+        return told(self.validation_accuracy, self.validation_error)
+
+
+def told(accuracy: float | None, error: float | None) -> str | None:
+    """Return "accuracy 91.20%" or "error 0.123", whichever there is; None for neither."""
+    if accuracy is not None:
+        return f"accuracy {accuracy:.2%}"
+    return None if error is None else f"error {error:.4g}"
+
+
+class ScoreRow(Measured):
+    """A scored checkpoint, as summary.json has it.
+
+    Attributes:
+      augmented_test_accuracy: of the mean over views of each example; None if not asked for.
+      train_seconds, examples: None if the checkpoint does not have them.
+    """
+
     augmented_test_accuracy: Share | None = None
     train_seconds: Number | None = None
     examples: Count | None = None
@@ -34,13 +74,8 @@ class EvaluationRow(ScoreRow):
     best: bool = False
 
 
-class BestRecord(Row):
+class BestRecord(Measured):
     """best/best.json: the score of best/model.keras."""
-
-    step: Count
-    test_accuracy: Share
-    test_loss: Loss | None = None
-    validation_accuracy: Share | None = None
 
 
 class EndedMark(Row):

@@ -61,11 +61,14 @@ class EvaluationSummary(Row):
     """The last score, the best one, and all of them in the order of steps; None without any."""
 
     test_accuracy: Share | None = None
+    test_error: Loss | None = None
     test_loss: Loss | None = None
     validation_accuracy: Share | None = None
+    validation_error: Loss | None = None
     augmented_test_accuracy: Share | None = None
     step: Count | None = None
     best_test_accuracy: Share | None = None
+    best_test_error: Loss | None = None
     best_step: Count | None = None
     best_chosen_on: Literal["test", "validation"] | None = None
     history: list[ScoreRow] = []

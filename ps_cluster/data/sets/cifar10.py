@@ -7,25 +7,29 @@ differ in their bytes. Nothing in a pickle is ever run.
 from __future__ import annotations
 
 import gzip
-import hashlib
 import os
 import pickle
 import tarfile
 import zlib
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path, PurePosixPath
 from typing import BinaryIO
 
 import numpy as np
 
-from ps_cluster.data.packed import Arrays
+from ps_cluster.catalogue.datasets import Contents, DataSettings, Download, ImageDataSet, NotThisDataSet
+from ps_cluster.catalogue.examples import ExampleSpec, Field
 from ps_cluster.data.restricted_pickle import PickledArray, load_plain
-from ps_cluster.errors import UserError
 from ps_cluster.files.opening import open_regular, read_bytes
 
 ARCHIVE = "cifar-10-python.tar.gz"
 FOLDER = "cifar-10-batches-py"
-CLASSES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+# Mean and standard deviation of each channel of the training set, as published, in pixel units (0..255).
+PIXEL_MEAN = (0.4914 * 255, 0.4822 * 255, 0.4465 * 255)
+PIXEL_STD = (0.2470 * 255, 0.2435 * 255, 0.2616 * 255)
+CLASSES: tuple[str, ...] = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+SPEC = ExampleSpec({"image": Field("uint8", (32, 32, 3), PIXEL_MEAN, PIXEL_STD)}, Field("uint8", ()), classes=CLASSES)
 
 _TRAIN_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 _TEST_BATCH = "test_batch"
@@ -42,10 +46,6 @@ _FOLDERS = (".", FOLDER, f"{FOLDER}-target/{FOLDER}")
 _ARCHIVES = (ARCHIVE, f"{FOLDER}.tar.gz", f"{FOLDER}-target_archive")
 
 
-class NotCifar10(UserError):
-    """A file or folder was taken for CIFAR-10 and is not. The message starts with its path."""
-
-
 def candidates(place: Path) -> Iterator[Path]:
     """Yield every folder of batches and every archive that `place` is or contains, best first. Nothing is opened."""
     if os.path.isfile(place):  # not Path.is_file, which raises for an unreadable folder
@@ -59,25 +59,14 @@ def candidates(place: Path) -> Iterator[Path]:
             yield place / name
 
 
-def fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that change with the archive, the folder or its files."""
-    files = sorted(source.glob("*batch*")) if source.is_dir() else [source]
-    digest = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:8]
-
-
-def read(source: Path) -> tuple[Arrays, tuple[str, ...]]:
+def read(source: Path) -> Contents:
     """Read an archive or a folder of batches, in the order of the batches' numbers.
 
     Returns:
-        (train images uint8 [50000, 32, 32, 3], train labels uint8 [50000], test images uint8 [10000, 32, 32, 3], test
-        labels uint8 [10000]) and the names of the ten classes.
+        50,000 examples to train on and 10,000 to test: images uint8 [32, 32, 3], labels uint8 of ten classes.
 
     Raises:
-        NotCifar10: damaged, truncated, incomplete, of another shape, or a pickle that asks for more than plain data.
+        NotThisDataSet: damaged, truncated, incomplete, of another shape, or a pickle that asks for more than plain data.
     """
     train_examples = _BATCH_EXAMPLES * len(_TRAIN_BATCHES)
     images = np.empty((train_examples + _BATCH_EXAMPLES, 32, 32, 3), np.uint8)
@@ -99,7 +88,9 @@ def read(source: Path) -> tuple[Arrays, tuple[str, ...]]:
         raise _not_cifar10(source, _one_line(error)) from error
     if missing := [name for name in _BATCHES if name not in found]:
         raise _not_cifar10(source, f"it lacks {', '.join(missing)}")
-    return (images[:train_examples], labels[:train_examples], images[train_examples:], labels[train_examples:]), classes
+    splits = {"train": slice(train_examples), "test": slice(train_examples, None)}
+    arrays = {split: {"image": images[part], "target": labels[part]} for split, part in splits.items()}
+    return Contents(replace(SPEC, classes=classes), arrays)
 
 
 def _members(source: Path) -> Iterator[tuple[str, bytes]]:
@@ -218,7 +209,28 @@ def _one_line(error: Exception) -> str:
     return " ".join(str(error).split()) or type(error).__name__
 
 
-def _not_cifar10(source: Path, why: str) -> NotCifar10:
-    return NotCifar10(
+def _not_cifar10(source: Path, why: str) -> NotThisDataSet:
+    return NotThisDataSet(
         f"'{source}' is not CIFAR-10 ({why}); give the official {ARCHIVE} or the folder {FOLDER} from inside it"
     )
+
+
+class Cifar10(ImageDataSet):
+    name = "cifar10"
+    title = "CIFAR-10"
+    archive = ARCHIVE
+    download = Download(
+        "https://www.cs.toronto.edu/~kriz/cifar-10-python.tar.gz",
+        "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    )
+    wanted = f"{ARCHIVE}, the folder {FOLDER}"
+
+    def candidates(self, place: Path) -> Iterator[Path]:
+        return candidates(place)
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        assert source is not None  # it is always read from files
+        return read(source)
+
+
+CIFAR10 = Cifar10()

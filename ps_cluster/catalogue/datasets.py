@@ -1,0 +1,191 @@
+"""The data sets: how each is found and read, what its examples are, and how they are varied. No TensorFlow.
+
+The package's own are in `ps_cluster/data/sets/`, one file each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from ps_cluster.catalogue.augmentation import Augmentation
+from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.catalogue.examples import Field as ArrayField
+from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.catalogue.objectives import OBJECTIVES
+from ps_cluster.catalogue.settings import PathFromText, Section
+from ps_cluster.errors import UserError
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
+
+SPLITS = ("train", "test")
+
+
+class DataSettings(Section):
+    """The section `data` of a configuration. A data set adds settings of its own in a subclass, with defaults."""
+
+    dataset: Annotated[str, AfterValidator(lambda name: DATASETS.check_name(name))]
+    data_dir: PathFromText | None = None
+
+
+class ImageSettings(DataSettings):
+    """Settings of data sets of images."""
+
+    augmentation: Augmentation = Field(default=Augmentation())
+
+
+class NotThisDataSet(UserError):
+    """A file or folder was taken for a data set and is not. The message starts with its path."""
+
+
+class Download(NamedTuple):
+    """Where a data set's archive is, and its SHA-256 in hexadecimal."""
+
+    url: str
+    sha256: str
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A data set as it was read.
+
+    Attributes:
+      spec: the form of its examples. `mean` and `std` of its fields may be left empty.
+      arrays: split ("train", "test") → name of a field → array [N, ...], which may be memory-mapped. The target's name is
+        "target".
+    """
+
+    spec: ExampleSpec
+    arrays: Mapping[str, Mapping[str, np.ndarray]]
+
+    @classmethod
+    def of(
+        cls,
+        train: Mapping[str, np.ndarray],
+        test: Mapping[str, np.ndarray],
+        *,
+        objective: str = "classification",
+        classes: Sequence[str] = (),
+    ) -> Contents:
+        """Return contents whose spec is that of the arrays of `train`: field → [N, ...], with the target as "target".
+
+        Args:
+          classes: names of the classes or labels; () numbers them.
+        """
+        fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
+        target = fields.pop("target")
+        if not classes and objective == "classification":
+            classes = [str(label) for label in range(int(train["target"].max()) + 1)]
+        elif not classes and objective == "multi-label":
+            classes = [str(label) for label in range(int(np.prod(target.shape)))]
+        return cls(ExampleSpec(fields, target, objective, tuple(classes)), {"train": train, "test": test})
+
+
+class DataSet:
+    """A data set. Subclass it and write `read`, or bring a function that returns `Contents`.
+
+    Attributes:
+      name: the name by which users choose it.
+      title: its name in sentences.
+      generated: whether a program made it up. That is said wherever a number of it is.
+      Settings: the class of the section `data`, with this data set's own settings.
+      recipe: a layer of settings in which it differs from configs/default.yaml.
+      version: raise it whenever `read` returns something else for the same source: it is packed again then.
+      archive: file name of its download. download: where from; None if it can't be downloaded.
+      wanted: what to look for in a folder, in words.
+      candidates_of: for a name that stands for several data sets, their names, best first.
+      augment: "module:function" that varies a batch (`ps_cluster.data.augment:augment`); None: it is trained as it is.
+      views: "module:function" that averages a network's scores over views of each example; None: there are none.
+    """
+
+    name = ""
+    title = ""
+    generated = False
+    Settings: type[DataSettings] = DataSettings
+    recipe: Mapping[str, Any] = {}
+    version = 1
+    archive = ""
+    download: Download | None = None
+    wanted = ""
+    candidates_of: tuple[str, ...] = ()
+    augment: Any = None
+    views: Any = None
+
+    @property
+    def kind(self) -> str:
+        """ "synthetic" if it is generated, else "real"."""
+        return "synthetic" if self.generated else "real"
+
+    @property
+    def is_on_disk(self) -> bool:
+        """True if it is read from files that have to be found or downloaded."""
+        return bool(self.wanted)
+
+    def candidates(self, place: Path) -> Iterable[Path]:
+        """Yield what it could be read from: `place` itself, or parts of that folder, best first. Opens nothing."""
+        return ()
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Return the whole data set, read from a candidate; from None if it is not on disk.
+
+        Args:
+          settings: the section `data`, an object of `Settings`.
+
+        Raises:
+          NotThisDataSet: `source` is damaged or something else.
+        """
+        raise NotImplementedError
+
+    def own_settings(self, settings: DataSettings) -> dict[str, Any]:
+        """Return the settings on which `read` may depend: those that only this data set has."""
+        return settings.model_dump(mode="json", exclude=set(ImageSettings.model_fields))
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit this data set."""
+        if config.evaluation.augment_last and self.views is None:
+            raise ValueError(f"evaluation.augment_last: got True: data set {self.name} has no views: leave it out")
+
+    def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit its examples."""
+        OBJECTIVES[spec.objective].check(config)
+
+
+class ImageDataSet(DataSet):
+    """A data set whose examples are one image each."""
+
+    Settings = ImageSettings
+    augment = "ps_cluster.data.augment:augment"
+    views = "ps_cluster.evaluation.views:mean_over_views"
+
+    def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
+        super().check_examples(config, spec)
+        image = spec.image(config.model.name)
+        config.data.augmentation.check(image.shape)  # type: ignore[attr-defined]  # its Settings have it
+
+
+def _from_function(found: Any) -> Any:
+    """Return a data set for a function that returns `Contents`; return anything else as it is."""
+    if isinstance(found, type) or not callable(found):
+        return found
+    return _Function(found)
+
+
+class _Function(DataSet):
+    """A data set that a function without arguments returns."""
+
+    def __init__(self, function: Callable[[], Contents]):
+        self._function = function
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        return self._function()
+
+
+DATASETS: Kinds[DataSet] = Kinds(
+    "data set", DataSet, "ps_cluster.data.sets", "ps_cluster.datasets", wrap=_from_function
+)
