@@ -12,12 +12,12 @@ from click.testing import CliRunner
 from ps_cluster.command_line import Number, OutputPath, Whole
 from ps_cluster.commands.main import COMMANDS, main
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
 from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.checkpoint import Meta
 from ps_cluster.run.run_dir import RunDir
 from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told, make_folder
+from tests.helpers.data import pack_images
 
 
 @pytest.fixture
@@ -29,7 +29,7 @@ def _checkpoint_of_another_model(run_root: Path) -> None:
     """A run of tutorial_cnn whose checkpoint has far too few weights."""
     run_dir = RunDir.create(run_root)
     images, labels = np.zeros([20, 32, 32, 3], np.uint8), np.zeros([20], np.uint8)
-    dataset = write_packed(run_root / "data", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
+    dataset = pack_images(run_root / "data", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
     config = build_config(
         None, {"model.name": "tutorial_cnn", "model.precision": "float32", "data.dataset": "synthetic"}
     )

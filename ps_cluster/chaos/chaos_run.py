@@ -140,7 +140,7 @@ class Experiment:
             summary = run.summary()
         self._restarts = dict(run.restarts + Counter(summary["restarts"]))
         self._resumes = run.resumes
-        self._schedule = with_cool_down(summary["updates"]["applied"])
+        self._schedule = with_cool_down(summary["updates"]["applied"], settings.least_cool_down)
 
     def _environment(self, kinds: Iterable[FaultKind]) -> dict[str, str]:
         self._tools.mkdir()

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
+from pydantic import ValidationError
 
 from ps_cluster.catalogue.datasets import SPLITS, Contents
 from ps_cluster.catalogue.examples import ExampleSpec, Field
@@ -20,6 +21,7 @@ from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.run.rows.dataset import DatasetPointer, FieldRow, Manifest
 
@@ -135,6 +137,9 @@ def write_packed(directory: Path, name: str, kind: str, contents: Contents, sour
     """
     try:
         _check_contents(contents)
+        manifest = _manifest(name, kind, contents, source)
+    except ValidationError as error:
+        raise UserError(first_error(error, f"dataset '{name}'")) from error
     except ValueError as error:
         raise UserError(f"dataset: '{name}' can't be packed: {error}") from error
     directory = Path(directory).resolve()
@@ -144,7 +149,7 @@ def write_packed(directory: Path, name: str, kind: str, contents: Contents, sour
         _remove_abandoned(directory)
         temporary.mkdir()
         try:
-            _write_files(temporary, name, kind, contents, source)
+            _write_files(temporary, contents, manifest)
             return _move_into_place(temporary, directory)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
@@ -247,28 +252,31 @@ def _with_statistics(field: Field, rows: np.ndarray) -> Field:
     return replace(field, mean=tuple(np.atleast_1d(mean).tolist()), std=tuple(np.atleast_1d(deviation).tolist()))
 
 
-def _write_files(directory: Path, name: str, kind: str, contents: Contents, source: str) -> None:
-    spec, arrays = contents.spec, contents.arrays
-    for split in SPLITS:
-        for field_name, field in fields_of(spec).items():
-            with (directory / file_name(split, field_name, field)).open("xb") as file:
-                for piece in _pieces(arrays[split][field_name]):
-                    np.ascontiguousarray(piece).tofile(file)
-    examples = {split: len(arrays[split][TARGET]) for split in SPLITS}
-    fields = {name: _with_statistics(field, arrays["train"][name]) for name, field in fields_of(spec).items()}
-    manifest = Manifest(
+def _manifest(name: str, kind: str, contents: Contents, source: str) -> Manifest:
+    spec, train = contents.spec, contents.arrays["train"]
+    fields = {key: _with_statistics(field, train[key]) for key, field in fields_of(spec).items()}
+    examples = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
+    return Manifest(
         format=FORMAT,
         name=name,
         kind=kind,  # type: ignore[arg-type]  # checked there
         objective=spec.objective,
         target=_row(fields.pop(TARGET)),
-        inputs={name: _row(field) for name, field in fields.items()},
+        inputs={key: _row(field) for key, field in fields.items()},
         classes=list(spec.classes),
         train_examples=examples["train"],
         test_examples=examples["test"],
         source=source,
         bytes=_sizes(spec, examples),
     )
+
+
+def _write_files(directory: Path, contents: Contents, manifest: Manifest) -> None:
+    for split in SPLITS:
+        for name, field in fields_of(contents.spec).items():
+            with (directory / file_name(split, name, field)).open("xb") as file:
+                for piece in _pieces(contents.arrays[split][name]):
+                    np.ascontiguousarray(piece).tofile(file)
     write_whole(directory / MANIFEST, manifest.model_dump_json(indent=2) + "\n")
 
 

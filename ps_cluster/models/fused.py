@@ -46,7 +46,9 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
     """`keras.layers.BatchNormalization` over the last axis of images, by TensorFlow's fused kernel."""
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
-        """Return `inputs` [B, height, width, channels] normalised, in the layer's compute dtype."""
+        """Return `inputs` [B, height, width, channels] normalised, in the layer's compute dtype; others as Keras does."""
+        if inputs.shape.rank != 4:
+            return super().call(inputs, training=training, mask=mask)
         channels = inputs.shape[-1]
         normalised, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=inputs,

@@ -4,6 +4,7 @@ import shutil
 
 import pytest
 
+from ps_cluster.catalogue.objectives import CLASSIFICATION
 from ps_cluster.cluster import local_run
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.scorer import Scored
@@ -37,6 +38,7 @@ def place(tmp_path, sound, monkeypatch):
 
 class NoScorer:
     test_examples = 20
+    objective = CLASSIFICATION
 
     def __init__(self, *_):
         pass

@@ -11,9 +11,9 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import write_packed
 from ps_cluster.run.journal import Journal
 from ps_cluster.run.ledger import COLUMNS, COUNTS, ROW
+from tests.helpers.data import pack_images
 
 STEPS, TOTAL = 60, 64
 STEP_NAME = f"checkpoints/step-{STEPS:09}.npz"
@@ -111,7 +111,9 @@ def csv(rows: np.ndarray) -> str:
 def write_run(root: Path, cache: Path) -> None:
     """A run that has ended before all was trained, so that it can be resumed, with data in `cache`."""
     images, labels = np.zeros([20, 32, 32, 3], np.uint8), np.zeros([20], np.uint8)
-    dataset = write_packed(cache / "synthetic-v1", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
+    dataset = pack_images(
+        cache / "packed-2" / "synthetic.1", "synthetic", tuple("abcdefghij"), (images, labels, images, labels)
+    )
     for folder in ("metrics/journal", "checkpoints", "logs", "errors"):
         (root / folder).mkdir(parents=True)
     (root / "logs/launcher.log").touch()

@@ -80,20 +80,23 @@ def copies():
 PACKED = [
     ("is of a later format", manifest(format=99), "format 99"),
     ("is of format true", manifest(format=True), "format"),
-    ("is of another set", manifest(name="imagenet"), "name"),
+    ("is of another set", manifest(name="imagenet"), "holds the data set 'imagenet'"),
     ("has a number of images in words", manifest(train_examples="20"), "train_examples"),
     ("has 10^30 images", manifest(train_examples=10**30), "train_examples"),
     ("has 10^9 images", manifest(train_examples=10**9), "bytes do not fit"),
     (
         "has a label that is no class",
-        lambda run: manifest()(run) or (run / "packed/test_labels.u8").write_bytes(b"\x0a" * 20),
+        lambda run: manifest()(run) or (run / "packed/test_target.uint8").write_bytes(b"\x0a" * 20),
         "a label is 10, of 10 classes",
     ),
-    ("has no classes", manifest(classes=[]), "classes"),
+    ("has no classes", manifest(classes=[]), "of 0 classes"),
+    ("has rows of a terabyte", manifest(target={"dtype": "uint8", "shape": [2**40]}), "target.shape.0"),
+    ("has a field that is a path", manifest(inputs={"../../x": {"dtype": "uint8", "shape": []}}), "inputs"),
+    ("has rows of Python objects", manifest(target={"dtype": "object", "shape": []}), "target.dtype"),
     ("has a class that clears the terminal", manifest(classes=["\x1b[2J"]), "classes.0"),
     ("has a file of its own", manifest(bytes={"/etc/passwd": 1}), "bytes"),
     ("is nested", lambda run: manifest()(run) or (run / "packed/dataset.json").write_text("[" * 10**5), "too deep"),
-    ("has a pipe for images", lambda run: manifest()(run) or pipe("packed/train_images.u8")(run), "no regular file"),
+    ("has a pipe for images", lambda run: manifest()(run) or pipe("packed/train_image.uint8")(run), "no regular file"),
 ]
 PICKLES = [
     ("LONG_BINPUT 2^31", pickled(b"}r" + struct.pack("<I", 2**31 - 1)), "memo"),

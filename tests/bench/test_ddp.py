@@ -8,7 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
 from ps_cluster.run.run_dir import RunDir
 
@@ -17,6 +16,7 @@ torch = pytest.importorskip(
 )
 
 from ps_cluster.bench import torch_input, torch_networks  # noqa: E402
+from tests.helpers.data import pack_images  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]
 IMAGES = np.random.default_rng(0).integers(0, 256, [40, 32, 32, 3], np.uint8)
@@ -33,7 +33,7 @@ CONFIG = {
 
 @pytest.fixture
 def dataset(tmp_path):
-    return write_packed(tmp_path / "data", "synthetic", tuple("abcdefghij"), (IMAGES, LABELS, IMAGES, LABELS))
+    return pack_images(tmp_path / "data", "synthetic", tuple("abcdefghij"), (IMAGES, LABELS, IMAGES, LABELS))
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from rich.console import Console
 
 from ps_cluster.bench import arms, throughput
 from ps_cluster.config import build_config, load_config
-from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
+from tests.helpers.data import only_named
 from tests.helpers.processes import assert_none_left, wait_until
 
 CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
@@ -89,9 +89,9 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
     code = (
         "import sys; from pathlib import Path; from ps_cluster.bench import throughput\n"
         "from ps_cluster.bench.arms import BenchArm\n"
-        "from ps_cluster.config import build_config; from ps_cluster.data.packed import PackedDataset\n"
+        "from ps_cluster.config import build_config; from tests.helpers.data import only_named\n"
         "arm = BenchArm('sleeper', 'sleeper', arguments=(sys.argv[1],))\n"
-        "throughput.run_arm(arm, build_config(), PackedDataset('none', 'synthetic', Path('.'), 1, 1, ()))\n"
+        "throughput.run_arm(arm, build_config(), only_named(train=1, test=1))\n"
     )
     told = tmp_path / "there"
     path = os.pathsep.join([str(tmp_path), str(arms.IMPORT_FOLDER)])
@@ -108,7 +108,7 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
 
 @pytest.mark.parametrize("key", ["optimizer.momentum", "schedule.kind", "data.augmentation.hue_delta"])
 def test_what_only_some_arms_would_follow_is_refused(key):
-    packed = PackedDataset("none", "synthetic", Path("."), 1, 1, ())
+    packed = only_named("synthetic", Path("."), 1, 1)
     with pytest.raises(UserError, match=f"--set {key}: got 0.5: all arms have one update rule, and crop and flip"):
         throughput.cases(["airbench"], ["float32"], packed, {key: 0.5})
 
@@ -121,7 +121,7 @@ def scripted_arm(tmp_path, monkeypatch):
         (tmp_path / "scripted.py").write_text(code)
         monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), str(arms.IMPORT_FOLDER)]))
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-        packed = PackedDataset("none", "synthetic", tmp_path, 1, 1, ())
+        packed = only_named("synthetic", tmp_path, 1, 1)
         return throughput.run_arm(arms.BenchArm("scripted", "scripted", **of_arm), CASE, packed)
 
     return run

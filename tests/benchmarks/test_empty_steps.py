@@ -3,8 +3,8 @@ import tensorflow as tf
 
 from benchmarks import empty_steps
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import PackedDataset
 from ps_cluster.training.slice import APPLIED
+from tests.helpers.data import only_named
 from tests.helpers.stores import ledger_of, row, state_of
 
 
@@ -12,7 +12,7 @@ def test_step_pushes_what_it_pulled_and_is_in_the_ledger(tmp_path):
     config = build_config(
         None, {"training.steps": 3, "cluster.wire": "float32", "optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
     )
-    dataset = PackedDataset("cifar10", "real", tmp_path, 50_000, 10_000, ("a",))
+    dataset = only_named("cifar10", tmp_path, 50_000, 10_000)
     store, compute = empty_steps.build(7, config, dataset, ["/device:CPU:0"] * 2, "/device:CPU:0")
     pulled, step = store.pull(tf.constant(0, tf.int64)), tf.constant(1, tf.int64)
     result = compute(step, pulled.weights, pulled.statistics)

@@ -6,10 +6,10 @@ import pytest
 from benchmarks import timed_run
 from benchmarks.timed_run import Look, TimedView, figures
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import PackedDataset
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.run.ledger import ROW
 from ps_cluster.run.run_dir import RunDir
+from tests.helpers.data import only_named
 
 CONFIG = build_config(None, {"cluster.workers": 2, "model.precision": "bfloat16"})
 SUMMARY = {
@@ -64,7 +64,7 @@ def now(monkeypatch):
 
 def test_run_is_stopped_once_the_seconds_after_the_last_workers_first_update(tmp_path, now):
     view = TimedView(10.0)
-    view.start(CONFIG, RunDir(tmp_path), PackedDataset("cifar10", "real", tmp_path, 50_000, 10_000, ("a",)))
+    view.start(CONFIG, RunDir(tmp_path), only_named("cifar10", tmp_path, 50_000, 10_000))
     view.tasks(
         [{"type": kind, "index": 0, "pid": pid, "state": ""} for kind, pid in (("ps", 1), ("worker", 2), ("worker", 3))]
     )

@@ -4,14 +4,14 @@ import numpy as np
 
 from benchmarks.wrong_updates import accuracy
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import write_packed
+from tests.helpers.data import pack_images
 
 
 def test_one_wrong_update_in_a_hundred_is_made_and_shows(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # it changes the working directory, which comes back at the end
     labels = (np.arange(400) % 2).astype(np.uint8)
     images = np.ascontiguousarray(np.broadcast_to(labels[:, None, None, None] * np.uint8(250), (400, 32, 32, 3)))
-    dataset = write_packed(tmp_path / "set", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
+    dataset = pack_images(tmp_path / "set", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
     settings = {
         "model.name": "tutorial_cnn", "model.precision": "float32", "data.dataset": "synthetic", "training.steps": 60,
         "training.batch_size_per_worker": 20, "optimizer.rule": "momentum", "optimizer.learning_rate": 0.002,

@@ -7,6 +7,7 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from ps_cluster.catalogue import doors
@@ -16,6 +17,7 @@ from ps_cluster.chaos.disturbance import Bounds
 from ps_cluster.chaos.faults import make_fault
 from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.settings import ChaosSettings
+from ps_cluster.run import checkpoints
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, start, wait_for_training
 
@@ -33,12 +35,17 @@ INJECTED = (
 )
 
 
-def test_faults_leave_an_exact_ledger_and_the_same_accuracy(tmp_path):
+def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
+    """Synchronous updates of two workers do not depend on the order of arrival: equal runs are equal bit for bit."""
     doors.trust(doors.parse(TOY).file)
     source, tasks = random.Random(0), ChaosSettings(workers=2).topology.tasks
     faults = [replace(make_fault(FAULTS[name], source, tasks, ON_DEATH), pause_s=0.5) for name in INJECTED]
     settings = ChaosSettings(
-        faults=len(faults), workers=2, more_options=("--precision", "float32", "--batch-size", "64")
+        faults=len(faults),
+        mode="sync-ps",
+        workers=2,
+        least_cool_down=100,
+        more_options=("--precision", "float32", "--batch-size", "64"),
     )
     lines = []
     code = run_chaos(
@@ -52,6 +59,14 @@ def test_faults_leave_an_exact_ledger_and_the_same_accuracy(tmp_path):
     assert all(0 <= fault["recovery_s"] < 60 for fault in report["faults"])
     assert report["updates"]["scheduled"] == report["updates"]["applied"] > 0
     assert report["updates"]["duplicated"] == report["updates"]["lost"] == 0
+    assert report["accuracy"]["disturbed"] == report["accuracy"]["undisturbed"]
+    disturbed, undisturbed = (last_weights(tmp_path / "chaos" / name) for name in ("disturbed", "undisturbed"))
+    assert np.array_equal(disturbed, undisturbed)
+
+
+def last_weights(run_dir):
+    folder = run_dir / "checkpoints"
+    return checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays["weights"]
 
 
 def test_ctrl_c_ends_the_run_and_leaves_no_process(tmp_path):

@@ -2,7 +2,7 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.chaos.chaos_run import run_chaos
-from ps_cluster.chaos.settings import ChaosSettings, constant_rate, with_cool_down
+from ps_cluster.chaos.settings import SHORTEST_COOL_DOWN, ChaosSettings, constant_rate, with_cool_down
 from ps_cluster.commands.main import main
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
@@ -18,7 +18,7 @@ def test_both_runs_have_the_same_learning_rate_at_every_step(steps):
         config = build_config(None, {"model.name": "tutorial_cnn"}).with_values(values)
         return float(schedule_factor(config.schedule, tf.constant(step, tf.int64), config.training.steps))
 
-    before, after = constant_rate(10 * steps), with_cool_down(steps)
+    before, after = constant_rate(10 * steps), with_cool_down(steps, SHORTEST_COOL_DOWN)
     assert all(factor(before, step) == factor(after, step) == 1 for step in (0, 1, steps // 2, steps - 1))
     total = after["training.steps"]
     assert total >= steps + 500

@@ -21,13 +21,13 @@ from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.local_run import resume_run, start_run
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.processes.isolation import network_for
 from ps_cluster.reporting import summary
 from ps_cluster.run.run_dir import RunDir
 from tests.helpers import processes, scripted_task
+from tests.helpers.data import only_named
 
 PROJECT = Path(__file__).parents[2]
 LIMITS = Limits(
@@ -94,7 +94,7 @@ def launch(tmp_path, capfd):
         settings |= {"cluster.isolation": isolation} | ({} if mode == "single" else {"cluster.workers": workers})
         config = build_config(None, settings | {"model.precision": "float32"})
         call.run_dir = RunDir.open(launch_root) if resume else RunDir.create(launch_root)
-        dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+        dataset = only_named("synthetic", tmp_path, 100, 10)
         argv = (sys.executable, scripted_task.__file__, json.dumps({**behaviours, "evaluator": evaluator}))
         call.view = view or FakeView()
         given = {"resume": resume, "view": call.view, "began": began, "task_argv": argv, "limits": limits}
@@ -473,15 +473,15 @@ import sys
 from pathlib import Path
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.locks import sole_use
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.run.run_dir import RunDir
+from tests.helpers.data import only_named
 root = Path(sys.argv[1])
 with sole_use(root, "run directory", print):
     sys.exit(run_local(
         build_config(None, {"data.dataset": "synthetic", "model.precision": "float32"}), RunDir.create(root),
-        PackedDataset("synthetic", "synthetic", root, 1, 1, ("a",)), resume=False, view=make_view(),
+        only_named("synthetic", root, 1, 1), resume=False, view=make_view(),
         task_argv=(sys.executable, sys.argv[2], sys.argv[3]),
     ))
 """

@@ -18,7 +18,7 @@ from ps_cluster.cluster import one_task as by_hand
 from ps_cluster.cluster.topology import from_tf_config
 from ps_cluster.commands.main import main
 from ps_cluster.config import build_config, load_config, recipes
-from ps_cluster.data.packed import PackedDataset, write_packed, write_pointer
+from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
 from ps_cluster.run import checkpoints
@@ -26,6 +26,7 @@ from ps_cluster.run.ledger import COLUMNS, COUNTS
 from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.training_clock import Times
+from tests.helpers.data import only_named, pack_images
 from tests.helpers.ledgers import rows_of, write_journal
 
 
@@ -41,7 +42,7 @@ CLUSTERS = {"async": CHIEF | PS | WORKERS, "sync": WORKERS, "single": CHIEF}
 @pytest.fixture
 def one_task(tmp_path, monkeypatch):
     """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
-    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    dataset = only_named("synthetic", tmp_path, 100, 10)
     monkeypatch.setattr(by_hand, "resolve_data", lambda *_, notify: dataset)
     monkeypatch.setattr(by_hand, "carry_out", lambda body, *_: body())
     monkeypatch.setattr(by_hand, "leave", lambda code: None)
@@ -96,13 +97,13 @@ import os, sys
 from pathlib import Path
 from ps_cluster.commands.main import main
 from ps_cluster.cluster import one_task
-from ps_cluster.data.packed import PackedDataset
+from tests.helpers.data import only_named
 def run_task(*_, stopped, **__):
     assert Path("run/.lock").is_file()
     os.chdir("/")
     {body}
 one_task.run_task = run_task
-one_task.resolve_data = lambda *_, notify: PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
+one_task.resolve_data = lambda *_, notify: only_named("synthetic", Path("/data"), 100, 10)
 main(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
 """
 
@@ -173,7 +174,7 @@ def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch
     run_dir = RunDir.create(tmp_path / "run")
     (run_dir.metrics / "left over").touch()
     (run_dir.root / "link").symlink_to(tmp_path / "elsewhere")
-    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    dataset = only_named("synthetic", tmp_path, 100, 10)
     monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: dataset)
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: sorted(path.name for path in run_dir.root.rglob("*")))
     left = local_run.start_run(build_config(), run_dir.root, view=QuietView(), anew=True)
@@ -216,7 +217,7 @@ def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_
     run_dir = RunDir(tmp_path / "run")
     run_dir.checkpoints.mkdir(parents=True)
     run_dir.config.write_text(build_config(None, {"data.dataset": "auto"}).to_yaml())
-    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    dataset = only_named("synthetic", tmp_path, 100, 10)
     monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: config)
     monkeypatch.setattr(local_run, "newest_checkpoint", lambda *_: None)
@@ -241,7 +242,7 @@ def test_a_run_that_goes_on_has_every_folder_and_setting_that_a_new_one_has(tmp_
 def test_a_run_is_complete_when_it_is_trained_scored_and_summed_up(tmp_path, monkeypatch, last_step, summary, complete):
     run_dir = RunDir.create(tmp_path / "run")
     run_dir.config.write_text(build_config(None, {"training.steps": 10}).to_yaml())
-    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 100, 10, ("a",))
+    dataset = only_named("synthetic", tmp_path, 100, 10)
     monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: "goes on")
     monkeypatch.setattr(local_run, "newest_checkpoint", lambda *_: None)
@@ -261,7 +262,7 @@ def test_a_damaged_summary_is_gone_before_the_evaluator_would_stumble_over_it(ha
 
 def test_a_run_goes_on_with_its_packed_data_where_the_archive_has_gone(tmp_path, monkeypatch):
     images, labels = np.zeros([2, 32, 32, 3], np.uint8), np.zeros([2], np.uint8)
-    dataset = write_packed(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
+    dataset = pack_images(tmp_path / "packed", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
     run_dir = RunDir.create(tmp_path / "run")
     run_dir.config.write_text(build_config(None, {"data.data_dir": str(tmp_path / "gone")}).to_yaml())
     write_pointer(run_dir.dataset, dataset)
@@ -287,7 +288,7 @@ def half_done(tmp_path, monkeypatch):
     progress = ProgressState(scheduled=six, applied=six, tally=TallyState(staleness={"0": 6}), mixed=0)
     meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
     checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(6, arrays, meta), keep=1)
-    dataset = PackedDataset("synthetic", "synthetic", tmp_path, 1280, 10, ("a",))
+    dataset = only_named("synthetic", tmp_path, 1280, 10)
     monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)
 

@@ -16,11 +16,11 @@ from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.task_types import Task
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import write_packed
 from ps_cluster.files.writing import write_json
 from ps_cluster.processes.lifeline import die_with_parent
 from ps_cluster.run.run_dir import RunDir
 from tests.helpers import processes
+from tests.helpers.data import pack_images
 
 PROJECT = Path(__file__).parents[2]
 
@@ -32,6 +32,7 @@ from ps_cluster.cluster import task
 from ps_cluster.catalogue.task_types import Task
 from ps_cluster.errors import UserError
 from ps_cluster.run.run_dir import RunDir
+from tests.helpers.data import only_named
 def body():
 {body}
 task.leave(task.carry_out(body, RunDir(Path(sys.argv[1])), Task("chief", 0)))
@@ -131,7 +132,7 @@ def test_sigusr1_dumps_the_stacks_and_the_task_goes_on(framed):
 @pytest.mark.cluster
 def test_taken_port_is_exit_code_98_for_ps_worker_and_chief(run_dir, tmp_path):
     images, labels = np.zeros([20, 32, 32, 3], np.uint8), np.zeros([20], np.uint8)
-    dataset = write_packed(tmp_path / "data", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
+    dataset = pack_images(tmp_path / "data", "synthetic", tuple("abcdefghij"), (images, labels, images, labels))
     write_json(run_dir.dataset, {"directory": str(dataset.directory)})
     settings = {"data.dataset": "synthetic", "model.precision": "float32", "model.name": "tutorial_cnn"}
     run_dir.config.write_text(build_config(None, settings).to_yaml())
@@ -167,7 +168,6 @@ from ps_cluster.catalogue.modes import MODES
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.catalogue.task_types import Task
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import PackedDataset
 def stand_in(module, function):
     def told(config, *arguments, drain=None, **_):
         found = {{
@@ -189,10 +189,10 @@ stand_in("ps_cluster.training.sync_trainer", "train")
 stand_in("ps_cluster.cluster.server", "serve")
 topology = ClusterTopology.local(MODES[{mode!r}].tasks, 2, 1, evaluator=True)
 config = build_config(None, {{"mode.name": {mode!r}, "model.precision": "float32"}})
-dataset = PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
+dataset = only_named("synthetic", Path("/data"), 100, 10)
 task.run_task(config, RunDir(Path(sys.argv[1])), dataset, topology, Task({kind!r}, {index}), resume=False)"""
 
-DATA = ["identity", "train_images.u8", "train_labels.u8"]
+DATA = ["identity", "train_image.uint8", "train_target.uint8"]
 
 
 @pytest.mark.parametrize(
@@ -225,9 +225,8 @@ sys.modules['ps_cluster.cluster.server'] = types = type(sys)('server')
 types.serve = lambda *_: (print('up', flush=True), __import__('numpy').sort(__import__('numpy').random.rand(2 * 10**7)))
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import PackedDataset
 cluster = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3"]})
-dataset = PackedDataset("synthetic", "synthetic", Path("/data"), 100, 10, ("a",))
+dataset = only_named("synthetic", Path("/data"), 100, 10)
 task.run_task(build_config(), RunDir(Path(sys.argv[1])), dataset, cluster, Task("ps", 0), resume=False, stopped=stopped)"""
 
 

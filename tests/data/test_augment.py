@@ -12,15 +12,18 @@ from pydantic import ValidationError
 import ps_cluster
 from ps_cluster.catalogue.augmentation import Augmentation
 from ps_cluster.data.augment import (
-    MEAN_COLOUR,
     adjust_contrast,
     adjust_hue_and_saturation,
     alternating_flips,
-    augment,
+    augment_images,
     crop_and_flip,
     cut_out,
 )
+from ps_cluster.data.batches import Batch
+from ps_cluster.data.sets import cifar10
 
+FIELD = cifar10.SPEC.inputs["image"]
+MEAN_COLOUR = (125, 123, 114)  # of the CIFAR-10 training set; normalisation maps it to about 0
 EVERYTHING = Augmentation(
     crop_padding_pixels=4,
     flip="alternating",
@@ -40,7 +43,8 @@ def augmented(images, *, step=0, epoch=0, seed=0, **settings) -> np.ndarray:
     epochs = tf.fill([count], tf.constant(epoch, tf.int64))
     step = tf.constant(step, tf.int64)
     ids = tf.range(count, dtype=tf.int64)
-    return augment(tf.constant(images), ids, epochs, step, seed=seed, settings=Augmentation(**settings)).numpy()
+    batch = Batch(seed, step, ids, epochs)
+    return augment_images(FIELD, tf.constant(images), batch, Augmentation(**settings)).numpy()
 
 
 def fingerprint(**arguments) -> str:
@@ -167,7 +171,7 @@ def test_cutout_blanks_a_square_that_may_stick_out(side, dtype):
     images = random_images(20).astype(dtype)
     centres = np.random.default_rng(2).integers(0, 32, (2, 20))
     centres[:, :2] = [[0, 31], [31, 0]]
-    result = cut_out(tf.constant(images), tf.constant(centres, tf.int32), side)
+    result = cut_out(tf.constant(images), tf.constant(centres, tf.int32), side, FIELD.mean)
     for image, row, column, got in zip(images, *centres, result, strict=True):
         top, left = row - side // 2, column - side // 2
         image[max(top, 0) : top + side, max(left, 0) : left + side] = MEAN_COLOUR
@@ -222,7 +226,7 @@ print(tests.fingerprint(seed=3, step=5))
 
 def test_a_function_over_steps_is_traced_once():
     images, ids = tf.constant(random_images(4)), tf.range(4, dtype=tf.int64)
-    traced = tf.function(lambda step: augment(images, ids, ids, step, seed=0, settings=EVERYTHING))
+    traced = tf.function(lambda step: augment_images(FIELD, images, Batch(0, step, ids, ids), EVERYTHING))
     results = [traced(tf.constant(step, tf.int64)) for step in range(3)]
     assert traced.experimental_get_tracing_count() == 1
     assert results[0].shape == (4, 32, 32, 3)
@@ -232,7 +236,7 @@ def test_a_function_over_steps_is_traced_once():
 @pytest.mark.parametrize(
     ("field", "value"),
     [
-        ("crop_padding_pixels", 32),
+        ("crop_padding_pixels", -1),
         ("flip", "sometimes"),
         ("hue_delta", 0.6),
         ("contrast_range", (1.5, 0.5)),

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 import ps_cluster
-from ps_cluster.data.batches import example_ids, gather_batch, load_split
+from ps_cluster.catalogue.examples import Field
+from ps_cluster.data.batches import batch_of, map_rows
 
 ROOT = Path(ps_cluster.__file__).parents[1]
 
@@ -20,7 +21,7 @@ def in_another_process(program: str, *arguments: str) -> str:
 
 
 def ids_of_steps(steps, **settings) -> np.ndarray:
-    batch = tf.function(lambda step: example_ids(step, **settings)[0])
+    batch = tf.function(lambda step: batch_of(step, **settings).ids)
     return np.stack([batch(tf.constant(step, tf.int64)) for step in steps])
 
 
@@ -31,15 +32,15 @@ def order_of_epoch(epoch: int, *, examples: int, seed: int) -> np.ndarray:
 @pytest.mark.parametrize(("batch_size", "examples"), [(4, 10), (5, 10), (25, 10), (3, 1), (7, 1000)])
 def test_an_epoch_visits_every_image_once_even_if_batches_straddle_its_end(batch_size, examples):
     steps = range(6 * examples // batch_size)
-    drawn = [example_ids(tf.constant(s, tf.int64), batch_size=batch_size, examples=examples, seed=3) for s in steps]
-    ids, epochs = (np.concatenate(parts) for parts in zip(*drawn, strict=True))
+    drawn = [batch_of(tf.constant(s, tf.int64), batch_size=batch_size, examples=examples, seed=3) for s in steps]
+    ids, epochs = (np.concatenate([getattr(batch, name) for batch in drawn]) for name in ("ids", "epochs"))
     assert ids.dtype == epochs.dtype == np.int64
     for epoch in range(len(ids) // examples):
         assert sorted(ids[epochs == epoch]) == list(range(examples))
 
 
 def test_a_batch_that_straddles_two_epochs_says_which_image_belongs_to_which():
-    _, epochs = example_ids(tf.constant(2, tf.int64), batch_size=4, examples=10, seed=0)
+    epochs = batch_of(tf.constant(2, tf.int64), batch_size=4, examples=10, seed=0).epochs
     assert epochs.numpy().tolist() == [0, 0, 1, 1]
 
 
@@ -66,8 +67,8 @@ def test_a_step_has_the_same_batch_in_any_order_of_steps():
 def test_a_step_has_the_same_batch_in_another_process():
     program = """
 import tensorflow as tf
-from ps_cluster.data.batches import example_ids
-print(*example_ids(tf.constant(3, tf.int64), batch_size=16, examples=50, seed=5)[0].numpy())
+from ps_cluster.data.batches import batch_of
+print(*batch_of(tf.constant(3, tf.int64), batch_size=16, examples=50, seed=5).ids.numpy())
 """
     here = ids_of_steps([3], batch_size=16, examples=50, seed=5)[0]
     assert in_another_process(program).split() == [str(index) for index in here]
@@ -76,38 +77,46 @@ print(*example_ids(tf.constant(3, tf.int64), batch_size=16, examples=50, seed=5)
 @pytest.mark.parametrize(("batch_size", "examples"), [(0, 10), (4, 0), (-1, 10)])
 def test_an_empty_batch_or_set_is_refused_with_its_numbers(batch_size, examples):
     with pytest.raises(ValueError, match=f"got {batch_size} and {examples}"):
-        example_ids(tf.constant(0, tf.int64), batch_size=batch_size, examples=examples, seed=0)
+        batch_of(tf.constant(0, tf.int64), batch_size=batch_size, examples=examples, seed=0)
 
 
 @pytest.fixture
 def split(tmp_path, monkeypatch):
-    """77 images, so that neither file is a multiple of 64 bytes long; found by relative paths."""
+    """77 examples, so that no file is a multiple of 64 bytes long; found by relative paths."""
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (77, 32, 32, 3), np.uint8)
     labels = rng.integers(0, 10, 77, np.uint8)
+    floats = rng.standard_normal((77, 5), np.float32)
     images.tofile(tmp_path / "images.u8")
     labels.tofile(tmp_path / "labels.u8")
+    floats.tofile(tmp_path / "floats.f4")
     monkeypatch.chdir(tmp_path)
-    return images, labels
+    return images, labels, floats
+
+
+IMAGE, LABEL, FLOATS = Field("uint8", (32, 32, 3)), Field("uint8", ()), Field("float32", (5,))
+FILES = {"images.u8": IMAGE, "labels.u8": LABEL, "floats.f4": FLOATS}
+
+
+def load_split():
+    return tuple(map_rows(f"{name}", field, 77) for name, field in FILES.items())
 
 
 def mapped_batch(ids):
-    batch = tf.function(lambda ids: gather_batch(*load_split("images.u8", "labels.u8", 77), ids))
+    batch = tf.function(lambda ids: [tf.gather(rows, ids) for rows in load_split()])
     return batch(tf.constant(ids, tf.int64))
 
 
 def test_a_mapped_split_gives_the_bytes_of_the_files(split):
     ids = np.random.default_rng(1).permutation(77)
-    images, labels = mapped_batch(ids)
-    assert (images.dtype, labels.dtype) == (tf.uint8, tf.int32)
-    np.testing.assert_array_equal(images, split[0][ids])
-    np.testing.assert_array_equal(labels, split[1][ids])
+    for rows, expected in zip(mapped_batch(ids), split, strict=True):
+        assert rows.dtype == expected.dtype
+        np.testing.assert_array_equal(rows, expected[ids])
 
 
 def test_a_split_can_be_mapped_eagerly(split):
-    images, labels = load_split("images.u8", "labels.u8", 77)
-    np.testing.assert_array_equal(images, split[0])
-    np.testing.assert_array_equal(labels, split[1])
+    for rows, expected in zip(load_split(), split, strict=True):
+        np.testing.assert_array_equal(rows, expected)
 
 
 def test_a_missing_file_is_named(split):
@@ -127,14 +136,16 @@ def test_a_mapped_split_is_not_copied_into_the_memory_of_the_process(tmp_path):
     program = """
 import re, sys
 import tensorflow as tf
-from ps_cluster.data.batches import gather_batch, load_split
+from ps_cluster.catalogue.examples import Field
+from ps_cluster.data.batches import map_rows
 
 def private_mb():
     return int(re.search(r"Anonymous: +(\\d+)", open("/proc/self/smaps_rollup").read())[1]) / 1024
 
 @tf.function
 def batch(ids, images, labels, examples):
-    return gather_batch(*load_split(images, labels, examples), ids)
+    fields = Field("uint8", (32, 32, 3)), Field("uint8", ())
+    return [tf.gather(map_rows(path, field, examples), ids) for path, field in zip((images, labels), fields)]
 
 ids = tf.range(128, dtype=tf.int64) * 500
 tf.function(lambda ids: tf.gather(tf.zeros([100_000, 3], tf.uint8), ids))(ids)

@@ -7,9 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.data import cifar10
-from ps_cluster.data.cifar10 import NotCifar10
+from ps_cluster.catalogue.datasets import NotThisDataSet
 from ps_cluster.data.restricted_pickle import PickledArray, load_plain
+from ps_cluster.data.sets import cifar10
+from tests.helpers.data import arrays_of
 
 PROJECT = Path(__file__).parents[2]
 REAL = Path(os.environ.get("PS_CLUSTER_TEST_DATA", PROJECT.parent / "shared" / "data")) / "cifar-10-python.tar.gz"
@@ -22,9 +23,9 @@ def assert_one_line_about(error: pytest.ExceptionInfo, *parts: str):
         assert part in message
 
 
-def assert_is(arrays, contents):
+def assert_is(found, contents):
     """The arrays are the batches in the order of their numbers, whatever order they were stored in."""
-    train_images, train_labels, test_images, test_labels = arrays
+    train_images, train_labels, test_images, test_labels = arrays = arrays_of(found)
     assert train_images.shape == (50_000, 32, 32, 3) and test_images.shape == (10_000, 32, 32, 3)
     assert {array.dtype for array in arrays} == {np.dtype(np.uint8)}
     for number in range(1, 6):
@@ -56,15 +57,15 @@ def broken_folder(tmp_path, folder):
 
 
 def test_archive_is_read_in_the_order_of_the_batch_numbers(archive, contents):
-    arrays, classes = cifar10.read(archive)
-    assert_is(arrays, contents)
-    assert classes == cifar10.CLASSES
+    found = cifar10.read(archive)
+    assert_is(found, contents)
+    assert found.spec == cifar10.SPEC
 
 
 def test_folder_without_class_names_gets_the_usual_ones(broken_folder, contents):
-    arrays, classes = cifar10.read(broken_folder(**{"batches.meta": None}))
-    assert_is(arrays, contents)
-    assert classes == cifar10.CLASSES
+    found = cifar10.read(broken_folder(**{"batches.meta": None}))
+    assert_is(found, contents)
+    assert found.spec.classes == cifar10.CLASSES
 
 
 @pytest.mark.parametrize("protocol", [0, 2, 4])
@@ -104,15 +105,6 @@ def test_nothing_is_found_in_an_empty_folder_or_where_there_is_none(tmp_path):
     assert list(cifar10.candidates(tmp_path)) == list(cifar10.candidates(tmp_path / "missing")) == []
 
 
-def test_fingerprint_changes_with_the_file_and_with_its_place(tmp_path):
-    (tmp_path / "a").write_bytes(b"one")
-    (tmp_path / "b").write_bytes(b"one")
-    before = cifar10.fingerprint(tmp_path / "a")
-    assert before == cifar10.fingerprint(tmp_path / "a") != cifar10.fingerprint(tmp_path / "b")
-    (tmp_path / "a").write_bytes(b"other")
-    assert cifar10.fingerprint(tmp_path / "a") != before
-
-
 def batch(**changes) -> bytes:
     return pickle.dumps({"data": np.zeros((10_000, 3072), np.uint8), "labels": [0] * 10_000} | changes, protocol=2)
 
@@ -141,21 +133,21 @@ BROKEN_BATCHES = {
 def test_broken_batch_is_refused_with_one_clear_line(broken_folder, what):
     make, reason = BROKEN_BATCHES[what]
     place = broken_folder(data_batch_1=make())
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(place)
     assert_one_line_about(error, str(place), reason)
 
 
 def test_missing_batch_is_named(broken_folder):
     place = broken_folder(data_batch_2=None, test_batch=None)
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(place)
     assert_one_line_about(error, str(place), "it lacks data_batch_2, test_batch")
 
 
 def test_wrong_class_names_are_refused(broken_folder):
     place = broken_folder(**{"batches.meta": pickle.dumps({"label_names": ["cat"]})})
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(place)
     assert_one_line_about(error, "batches.meta has no 10 'label_names'")
 
@@ -167,7 +159,7 @@ def test_wrong_class_names_are_refused(broken_folder):
 def test_file_that_is_no_archive_is_refused(tmp_path, content, reason):
     path = tmp_path / "cifar-10-python.tar.gz"
     path.write_bytes(content)
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(path)
     assert_one_line_about(error, str(path), reason)
 
@@ -175,7 +167,7 @@ def test_file_that_is_no_archive_is_refused(tmp_path, content, reason):
 def test_truncated_archive_is_refused(tmp_path, archive):
     path = tmp_path / archive.name
     path.write_bytes(archive.read_bytes()[: archive.stat().st_size // 6])
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(path)
     assert_one_line_about(error, str(path), "ended before the end")
 
@@ -185,7 +177,7 @@ def test_archive_with_a_wrong_checksum_at_its_end_is_refused(tmp_path, archive):
     content[-8] ^= 1  # the CRC of everything before it
     path = tmp_path / archive.name
     path.write_bytes(content)
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(path)
     assert_one_line_about(error, "CRC")
 
@@ -198,7 +190,7 @@ def test_links_in_an_archive_are_ignored(tmp_path, pickled, write_archive):
         members[name] = tarfile.TarInfo(f"cifar-10-batches-py/{name}")
         members[name].type, members[name].linkname = kind, str(outside)
     path = write_archive(tmp_path / "cifar-10-python.tar.gz", members)
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(path)
     assert_one_line_about(error, "it lacks data_batch_1, test_batch")
     assert sorted(tmp_path.iterdir()) == [path, outside]
@@ -208,7 +200,7 @@ def test_member_too_large_to_be_a_batch_is_not_read_into_memory(tmp_path):
     path = tmp_path / "data_batch_1"
     with open(path, "wb") as file:
         file.truncate(2**31)  # sparse: takes no room on the disk
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(tmp_path)
     assert_one_line_about(error, "data_batch_1 has 2147483648 bytes")
 
@@ -228,7 +220,7 @@ def test_malicious_pickle_does_not_run(broken_folder, tmp_path_factory, function
     command = f"touch {witness}" if function is os.system else f"open({str(witness)!r}, 'w')"
     attack = pickle.dumps({b"data": Malicious(function, command)}, protocol)
     place = broken_folder(data_batch_1=attack)
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(place)
     assert_one_line_about(error, str(place))
     assert not witness.exists()
@@ -236,7 +228,7 @@ def test_malicious_pickle_does_not_run(broken_folder, tmp_path_factory, function
 
 def test_pickle_that_asks_for_code_is_named_as_such(broken_folder):
     place = broken_folder(data_batch_1=pickle.dumps(Malicious(os.system, "true")))
-    with pytest.raises(NotCifar10) as error:
+    with pytest.raises(NotThisDataSet) as error:
         cifar10.read(place)
     assert_one_line_about(error, "data_batch_1: its pickle asks for posix.system, which data does not need")
 
@@ -249,8 +241,9 @@ def test_array_whose_state_refers_to_itself_is_refused():
 
 @pytest.mark.skipif(not REAL.is_file(), reason=f"no real CIFAR-10 at {REAL}")
 def test_real_archive_has_the_published_statistics():
-    (train_images, train_labels, test_images, test_labels), classes = cifar10.read(REAL)
-    assert classes == cifar10.CLASSES
+    found = cifar10.read(REAL)
+    train_images, train_labels, test_images, test_labels = arrays_of(found)
+    assert found.spec.classes == cifar10.CLASSES
     assert np.bincount(train_labels).tolist() == [5_000] * 10
     assert np.bincount(test_labels).tolist() == [1_000] * 10
     sample = train_images[::5] / np.float32(255)

@@ -2,13 +2,15 @@ import json
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ps_cluster.data.packed import PackedDataset, load_packed, write_packed
+from ps_cluster.data.packed import load_packed
 from ps_cluster.errors import UserError
+from tests.helpers.data import contents_of, only_named, pack_images
 
 PROJECT = Path(__file__).parents[2]
 CLASSES = tuple("abcdefghij")
@@ -27,10 +29,15 @@ def change(directory: Path, **fields):
 
 def test_what_is_packed_is_what_is_loaded(tmp_path):
     arrays = made()
-    written = write_packed(tmp_path / "set", "synthetic", CLASSES, arrays)
+    written = pack_images(tmp_path / "set", "synthetic", CLASSES, arrays)
     assert written == load_packed(tmp_path / "set")
-    assert written == PackedDataset("synthetic", "synthetic", tmp_path / "set", 6, 3, CLASSES)
-    read = (written.images("train"), written.labels("train"), written.images("test"), written.labels("test"))
+    assert written == replace(only_named("synthetic", tmp_path / "set", 6, 3), spec=contents_of(arrays).spec)
+    read = (
+        written.inputs("train")["image"],
+        written.target("train"),
+        written.inputs("test")["image"],
+        written.target("test"),
+    )
     for array, mapped in zip(arrays, read, strict=True):
         assert isinstance(mapped, np.memmap) and mapped.dtype == np.uint8
         assert (mapped == array).all() and mapped.shape == array.shape
@@ -40,40 +47,40 @@ def test_what_is_packed_is_what_is_loaded(tmp_path):
 
 def test_images_held_out_are_the_last_ones_and_no_training_images(tmp_path):
     arrays = made(train=6)
-    dataset = write_packed(tmp_path / "set", "synthetic", CLASSES, arrays).holding_out(2)
+    dataset = pack_images(tmp_path / "set", "synthetic", CLASSES, arrays).holding_out(2)
     assert (dataset.train_examples, dataset.validation_examples, dataset.test_examples) == (4, 2, 3)
     for split, images, labels in (
         ("train", arrays[0][:4], arrays[1][:4]), ("validation", arrays[0][4:], arrays[1][4:]), ("test", *arrays[2:])
     ):  # fmt: skip
-        assert (dataset.images(split) == images).all() and (dataset.labels(split) == labels).all()
+        assert (dataset.inputs(split)["image"] == images).all() and (dataset.target(split) == labels).all()
     assert dataset.holding_out(2) == dataset, "of all training images, not of those that are left"
-    with pytest.raises(UserError, match="evaluation.validation_examples: got 6: the data set has 6 training images"):
+    with pytest.raises(UserError, match="evaluation.validation_examples: got 6: the data set has 6 training examples"):
         dataset.holding_out(6)
 
 
 def test_directory_is_absolute_so_that_other_processes_find_it(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert write_packed(Path("set"), "cifar10", CLASSES, made()).directory == tmp_path / "set"
+    assert pack_images(Path("set"), "cifar10", CLASSES, made()).directory == tmp_path / "set"
 
 
 def test_nothing_but_the_data_set_is_left_behind(tmp_path):
     abandoned = tmp_path / ".set.0123.tmp"
     abandoned.mkdir()
     os.utime(abandoned, (0, 0))
-    write_packed(tmp_path / "set", "synthetic", CLASSES, made())
+    pack_images(tmp_path / "set", "synthetic", CLASSES, made())
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
 def test_sound_copy_of_somebody_faster_is_kept(tmp_path):
-    write_packed(tmp_path / "set", "synthetic", CLASSES, made(train=9))
-    assert write_packed(tmp_path / "set", "synthetic", CLASSES, made(train=6)).train_examples == 9
+    pack_images(tmp_path / "set", "synthetic", CLASSES, made(train=9))
+    assert pack_images(tmp_path / "set", "synthetic", CLASSES, made(train=6)).train_examples == 9
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
 def test_damaged_copy_is_replaced(tmp_path):
-    write_packed(tmp_path / "set", "synthetic", CLASSES, made(train=9))
-    (tmp_path / "set" / "train_images.u8").write_bytes(b"short")
-    assert write_packed(tmp_path / "set", "synthetic", CLASSES, made(train=6)).train_examples == 6
+    pack_images(tmp_path / "set", "synthetic", CLASSES, made(train=9))
+    (tmp_path / "set" / "train_image.uint8").write_bytes(b"short")
+    assert pack_images(tmp_path / "set", "synthetic", CLASSES, made(train=6)).train_examples == 6
     assert [path.name for path in tmp_path.iterdir()] == ["set"]
 
 
@@ -84,18 +91,23 @@ def test_damaged_copy_is_replaced(tmp_path):
         (lambda set_: (set_ / "dataset.json").write_text("{"), "dataset.json': is not JSON"),
         (lambda set_: (set_ / "dataset.json").write_text("[]"), "dataset.json': got []: names with values are needed"),
         (lambda set_: (set_ / "dataset.json").write_text("{}"), "'format' is missing"),
-        (lambda set_: change(set_, format=99), "format 99 instead of 1"),
-        (lambda set_: change(set_, kind="real"), "no 'real' data set 'synthetic'"),
+        (lambda set_: change(set_, format=99), "format 99 instead of 2"),
+        (lambda set_: change(set_, kind="made up"), "kind: got 'made up'"),
+        (lambda set_: change(set_, inputs={}), "inputs: got {}"),
+        (lambda set_: change(set_, inputs={"../etc": {"dtype": "uint8", "shape": []}}), "inputs"),
+        (lambda set_: change(set_, inputs={"target": {"dtype": "uint8", "shape": []}}), "an input is called 'target'"),
+        (lambda set_: change(set_, target={"dtype": "object", "shape": []}), "target.dtype: got 'object'"),
+        (lambda set_: change(set_, objective="guessing"), "objective 'guessing': "),
         (lambda set_: change(set_, train_examples="6"), "train_examples: got '6'"),
         (lambda set_: change(set_, test_examples=0), "test_examples: got 0"),
-        (lambda set_: change(set_, classes=[]), "classes: got []"),
+        (lambda set_: change(set_, classes=[]), "a label is 5, of 0 classes"),
         (lambda set_: change(set_, train_examples=7), "bytes do not fit"),
-        (lambda set_: (set_ / "test_labels.u8").unlink(), "test_labels.u8: No such file"),
-        (lambda set_: (set_ / "test_images.u8").write_bytes(b"x"), "9216 bytes in test_images.u8, which has 1"),
+        (lambda set_: (set_ / "test_target.uint8").unlink(), "test_target.uint8: No such file"),
+        (lambda set_: (set_ / "test_image.uint8").write_bytes(b"x"), "9216 bytes in test_image.uint8, which has 1"),
     ],
 )
 def test_damaged_folder_is_refused_with_one_clear_line(tmp_path, damage, reason):
-    write_packed(tmp_path / "set", "synthetic", CLASSES, made())
+    pack_images(tmp_path / "set", "synthetic", CLASSES, made())
     damage(tmp_path / "set")
     with pytest.raises(UserError) as error:
         load_packed(tmp_path / "set")
@@ -106,7 +118,7 @@ def test_damaged_folder_is_refused_with_one_clear_line(tmp_path, damage, reason)
 def test_place_that_cannot_be_written_is_an_error(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(UserError, match=r"^cache_dir: cannot write '.*/file/set' \(.*\); set PS_CLUSTER_CACHE"):
-        write_packed(tmp_path / "file" / "set", "synthetic", CLASSES, made())
+        pack_images(tmp_path / "file" / "set", "synthetic", CLASSES, made())
 
 
 def test_processes_that_pack_at_the_same_time_all_get_the_whole_set(tmp_path):
@@ -114,13 +126,13 @@ def test_processes_that_pack_at_the_same_time_all_get_the_whole_set(tmp_path):
 import sys
 from pathlib import Path
 import numpy as np
-from ps_cluster.data.packed import write_packed
+from tests.helpers.data import pack_images
 arrays = tuple(np.ones(shape, np.uint8) for shape in ((500, 32, 32, 3), 500, (9, 32, 32, 3), 9))
 print("ready", flush=True)
 sys.stdin.readline()
 for number in range(40):
-    packed = write_packed(Path(sys.argv[1]) / str(number), "synthetic", ("a", "b"), arrays)
-    assert packed.images("train").sum() == 500 * 3072 and packed.labels("test").sum() == 9
+    packed = pack_images(Path(sys.argv[1]) / str(number), "synthetic", ("a", "b"), arrays)
+    assert packed.inputs("train")["image"].sum() == 500 * 3072 and packed.target("test").sum() == 9
 """
     command = [sys.executable, "-c", pack_often, str(tmp_path)]
     pipe = subprocess.PIPE

@@ -7,10 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.data import sources, synthetic
+from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.data import sources
 from ps_cluster.data.download import DownloadError
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.sets import cifar10, synthetic
 from ps_cluster.errors import UserError
+from tests.helpers.data import pack_images
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 PROJECT = Path(__file__).parents[2]
@@ -33,7 +35,7 @@ def resolve(tmp_path):
     def call(dataset, data_dir=None, **options):
         call.told = []
         arguments = {"cache_dir": call.cache, "notify": call.told.append, "url": UNREACHABLE} | options
-        return sources.resolve(dataset, data_dir, **arguments)
+        return sources.resolve(DATASETS[dataset].Settings(dataset=dataset, data_dir=data_dir), **arguments)
 
     call.cache = tmp_path / "cache"
     yield call
@@ -50,16 +52,16 @@ def failure(resolve, *args, **options) -> str:
 def small_copy(resolve, folder: str, source: str = ""):
     """A packed copy of CIFAR-10 in the cache, of few images."""
     images, labels = np.zeros([3, 32, 32, 3], np.uint8), np.zeros([3], np.uint8)
-    return write_packed(resolve.cache / folder, "cifar10", ("a",), (images, labels, images, labels), source)
+    return pack_images(resolve.cache / "packed-2" / folder, "cifar10", ("a",), (images, labels, images, labels), source)
 
 
 def in_cache(resolve) -> set[str]:
-    return {path.name for path in resolve.cache.iterdir()} if resolve.cache.exists() else set()
+    return {path.name for path in resolve.cache.glob("**/packed-2/*")}
 
 
 def test_auto_without_cifar10_and_network_says_loudly_that_it_uses_the_generated_set(resolve):
     dataset = resolve("auto")
-    assert (dataset.name, dataset.kind, dataset.classes) == ("synthetic", "synthetic", synthetic.CLASSES)
+    assert (dataset.name, dataset.kind, dataset.spec.classes) == ("synthetic", "synthetic", synthetic.CLASSES)
     (notice,) = [line for line in resolve.told if line.startswith("NOT CIFAR-10")]
     assert "Connection refused" in notice and "\n" not in notice
     resolve("auto")
@@ -78,7 +80,7 @@ def test_cifar10_never_falls_back(resolve, monkeypatch):
 
 def test_synthetic_is_generated_once_and_without_a_warning(resolve, monkeypatch):
     first = resolve("synthetic")
-    assert first.directory == resolve.cache / f"synthetic-v{synthetic.GENERATOR_VERSION}"
+    assert first.directory == resolve.cache / "packed-2" / "synthetic.2"
     monkeypatch.setattr(synthetic, "generate", None)
     assert resolve("synthetic") == first
     assert resolve.told == []
@@ -86,8 +88,8 @@ def test_synthetic_is_generated_once_and_without_a_warning(resolve, monkeypatch)
 
 def test_damaged_copy_in_the_cache_is_made_again(resolve):
     dataset = resolve("synthetic")
-    (dataset.directory / "train_labels.u8").write_bytes(b"")
-    assert resolve("synthetic").labels("train").shape == (200,)
+    (dataset.directory / "train_target.uint8").write_bytes(b"")
+    assert resolve("synthetic").target("train").shape == (200,)
     assert resolve.told[0].startswith("packing again")
 
 
@@ -120,24 +122,25 @@ def test_copy_packed_from_a_data_dir_is_found_without_it(resolve, archive, monke
 
 def test_of_several_packed_copies_the_sound_one_packed_last_is_used(resolve, monkeypatch):
     monkeypatch.setattr(sources, "download", None)
-    older, newer = (small_copy(resolve, f"cifar10-{number}", source="/a") for number in (2, 1))
+    older, newer = (small_copy(resolve, f"cifar10.1-{number}", source="/a") for number in (2, 1))
     os.utime(older.directory / "dataset.json", (1, 1))
     assert resolve("auto") == newer
     assert "packed from '/a', the newest of 2 in the cache" in resolve.told[0]
-    (newer.directory / "train_labels.u8").write_bytes(b"")
+    (newer.directory / "train_target.uint8").write_bytes(b"")
     assert resolve("auto") == older
     assert [line.partition(":")[0] for line in resolve.told] == ["passed over", "CIFAR-10"]
     assert str(newer.directory) in resolve.told[0] and str(older.directory) in resolve.told[1]
 
 
 def test_copy_of_a_download_goes_before_those_of_data_dirs(resolve):
-    downloaded, _ = small_copy(resolve, "cifar10"), small_copy(resolve, "cifar10-1")
+    downloaded, _ = small_copy(resolve, "cifar10.1"), small_copy(resolve, "cifar10.1-1")
     assert resolve("auto") == downloaded
     assert resolve.told == []
 
 
 def test_folder_of_another_data_set_in_the_cache_is_not_taken_for_cifar10(resolve):
-    resolve("synthetic").directory.rename(resolve.cache / "cifar10-00000000")
+    directory = resolve("synthetic").directory
+    directory.rename(directory.with_name("cifar10.1-00000000"))
     assert resolve("auto").name == "synthetic"
 
 
@@ -159,7 +162,7 @@ def test_keras_cache_is_used_and_its_broken_parts_are_passed_over(resolve, archi
     (broken / "data_batch_1").touch()
     os.link(archive, tmp_path / "keras" / "datasets" / "cifar-10-batches-py-target_archive")
     dataset = resolve("auto")
-    assert dataset.directory == resolve.cache / "cifar10" and dataset.kind == "real"
+    assert dataset.directory == resolve.cache / "packed-2" / "cifar10.1" and dataset.kind == "real"
     assert any(line.startswith("passed over: ") and str(broken) in line for line in resolve.told)
     assert resolve("cifar10") == dataset
 
@@ -167,13 +170,13 @@ def test_keras_cache_is_used_and_its_broken_parts_are_passed_over(resolve, archi
 def test_downloaded_archive_is_packed_and_then_removed(resolve, archive, monkeypatch):
     def fake_download(url, destination, sha256, progress, **patience):
         assert (url, patience) == (UNREACHABLE, {"connect_timeout_s": 5.0, "attempts": 1})
-        assert sha256 == sources.OFFICIAL_SHA256
+        assert sha256 == cifar10.CIFAR10.download.sha256
         destination.parent.mkdir(parents=True)
         os.link(archive, destination)
 
     monkeypatch.setattr(sources, "download", fake_download)
     assert resolve("auto").kind == "real"
-    assert in_cache(resolve) == {"cifar10"}
+    assert in_cache(resolve) == {"cifar10.1"}
 
 
 @pytest.mark.parametrize("dataset", ["auto", "cifar10"])
@@ -197,7 +200,7 @@ def test_data_dir_beside_synthetic_is_a_contradiction(resolve, tmp_path):
 
 
 def test_unknown_data_set_is_answered_with_the_known_ones(resolve):
-    assert failure(resolve, "mnist") == "dataset: 'mnist' is unknown; choose one of auto, cifar10, synthetic"
+    assert failure(resolve, "mnist").startswith("data set 'mnist': There are auto, cifar10, synthetic, and yours as")
 
 
 @pytest.mark.parametrize("dataset", ["auto", "cifar10", "synthetic"])
@@ -216,6 +219,15 @@ def test_cache_is_where_the_environment_says(monkeypatch):
     assert sources.default_cache_dir() == Path("/var/cache/ps_cluster")
     monkeypatch.setenv("PS_CLUSTER_CACHE", "~/here")
     assert sources.default_cache_dir() == Path("/home/ada/here")
+
+
+def test_fingerprint_changes_with_the_file_and_with_its_place(tmp_path):
+    (tmp_path / "a").write_bytes(b"one")
+    (tmp_path / "b").write_bytes(b"one")
+    before = sources._fingerprint(tmp_path / "a")
+    assert before == sources._fingerprint(tmp_path / "a") != sources._fingerprint(tmp_path / "b")
+    (tmp_path / "a").write_bytes(b"other")
+    assert sources._fingerprint(tmp_path / "a") != before
 
 
 def test_nothing_here_imports_tensorflow():
@@ -243,8 +255,8 @@ def test_what_another_user_put_into_a_common_cache_is_not_trained_on(resolve, co
     shutil.copyfile(archive, common / archive.name)
     with as_user(SOMEBODY_ELSE):
         assert resolve("auto").name == "synthetic"
-        (common / f"synthetic-v{synthetic.GENERATOR_VERSION}").rename(common / "cifar10")
+        (common / "packed-2" / "synthetic.2").rename(common / "packed-2" / "cifar10.1")
     passed_over = [line for line in resolve.told if line.startswith("passed over")]
     assert len(passed_over) == 1 and f"belongs to another user (uid {SOMEBODY})" in passed_over[0]
     with as_user(SOMEBODY):
-        assert f"cifar10' belongs to another user (uid {SOMEBODY_ELSE})" in failure(resolve, "cifar10")
+        assert f"cifar10.1' belongs to another user (uid {SOMEBODY_ELSE})" in failure(resolve, "cifar10")

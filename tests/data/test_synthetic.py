@@ -1,24 +1,25 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data import synthetic
+from ps_cluster.data.sets import synthetic
+from tests.helpers.data import arrays_of
 
 
 @pytest.fixture(scope="module")
 def generated():
-    return synthetic.generate(12_000, 2_000, seed=3)
+    return arrays_of(synthetic.generate(12_000, 2_000, seed=3))
 
 
 def test_same_seed_gives_the_same_set_and_another_seed_another():
-    first, again, other = (synthetic.generate(700, 300, seed) for seed in (1, 1, 2))
+    first, again, other = (arrays_of(synthetic.generate(700, 300, seed)) for seed in (1, 1, 2))
     for a, b, c in zip(first, again, other, strict=True):
         assert (a == b).all()
         assert (a != c).any()
 
 
 def test_size_of_the_training_set_does_not_change_the_test_set():
-    *_, test_images, test_labels = synthetic.generate(10, 50)
-    *_, more_images, more_labels = synthetic.generate(700, 50)
+    *_, test_images, test_labels = arrays_of(synthetic.generate(10, 50))
+    *_, more_images, more_labels = arrays_of(synthetic.generate(700, 50))
     assert (test_images == more_images).all() and (test_labels == more_labels).all()
 
 

@@ -8,16 +8,20 @@ import os
 import shutil
 from pathlib import Path
 
+import keras
 import numpy as np
 import pytest
 
 from ps_cluster.catalogue import doors
+from ps_cluster.catalogue.datasets import DataSettings
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.comparison.plan import planned_runs, read_comparison
 from ps_cluster.config import build_config, load_config
+from ps_cluster.data import sources
 from ps_cluster.errors import UserError
 from ps_cluster.run import checkpoints
+from tests.doors import toy_data
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, start_run, summary_of
 
@@ -39,6 +43,49 @@ def run(run_dir, *options):
 def test_a_network_of_ones_own_is_a_function_in_a_file(tmp_path):
     summary, arrays = run(tmp_path / "run", "--model", f"{TOYS}/toy_network.py:build")
     assert arrays["weights"].size == 3072 * 10 + 10 == sum(ps["parameters"] for ps in summary["parameter_servers"])
+
+
+@pytest.mark.cluster
+def test_a_data_set_of_ones_own_has_its_own_inputs_and_numbers_to_predict(tmp_path):
+    chosen = ("--dataset", f"{TOYS}/toy_data.py:load", "--model", f"{TOYS}/toy_table_network.py:build")
+    few = ("--steps", 300, "--workers", 2, "--set", "training.label_smoothing=0.0")
+    finish(start_run(tmp_path / "run", *chosen, *few))
+    assert_none_left(tmp_path / "run")
+    summary, data = summary_of(tmp_path / "run"), toy_data.split(500, 1)
+    assert summary["dataset"] == f"{TOYS}/toy_data.py:load" and summary["proof"]["holds"]
+    assert summary["evaluation"]["test_accuracy"] is None
+    error = summary["evaluation"]["test_error"]
+    assert error < 0.05 * data["target"].std(), "the target is linear in what the network is given"
+    model = keras.models.load_model(tmp_path / "run" / "best" / "model.keras")
+    predicted = model.predict({name: data[name] for name in ("numbers", "kind")}, verbose=0)
+    assert np.abs(predicted - data["target"]).mean() == pytest.approx(error, rel=1e-3), "in the target's own units"
+
+
+@pytest.mark.parametrize(
+    ("body", "told"),
+    [
+        ("return 7", "returned int, not"),
+        ("1 / 0", "can't be read: ZeroDivisionError"),
+        ("return Contents.of(part(5), {})", "test has no 'x'"),
+        ("return Contents.of(part(5), part(0))", "test has 0 of x, 0 of target"),
+        ("return Contents.of(part(5) | {'target': one[:3]}, part(2))", "train has 5 of x, 3 of target"),
+        ("return Contents.of(part(5), part(2) | {'x': one})", "test 'x' is int64 [], not float32 [2]"),
+        ("return Contents.of(part(5), part(2) | {'target': one[:2] + 6})", "a label is 7, of 2 classes"),
+        ("return Contents.of(part(5), part(2), objective='regression')", "targets are int64 []"),
+        ("return Contents.of(part(5), part(2), objective='guessing')", "objective 'guessing'"),
+        ("return Contents.of({'x y': one, 'target': one}, {'x y': one, 'target': one})", "inputs.x y"),
+    ],
+)
+def test_a_data_set_that_can_not_be_packed_is_told_in_one_line_before_anything_starts(tmp_path, body, told):
+    (tmp_path / "mine.py").write_text(
+        "import numpy as np\nfrom ps_cluster.catalogue.datasets import Contents\none = np.ones(9, np.int64)\n"
+        "def part(n):\n    return {'x': np.zeros((n, 2), np.float32), 'target': one[:n]}\n"
+        f"def load():\n    {body}\n"
+    )
+    doors.trust(tmp_path / "mine.py")
+    settings = DataSettings(dataset=f"{tmp_path}/mine.py:load")
+    assert told in refusal(sources.resolve, settings, tmp_path / "cache", notify=print)
+    assert not list((tmp_path / "cache").glob("**/dataset.json"))
 
 
 @pytest.mark.cluster
@@ -82,9 +129,9 @@ def untrusted(monkeypatch):
     monkeypatch.delenv(doors.TRUSTED, raising=False)
 
 
-def refusal(call, *arguments):
+def refusal(call, *arguments, **named):
     with pytest.raises(UserError) as error:
-        call(*arguments)
+        call(*arguments, **named)
     assert "\n" not in str(error.value)
     return str(error.value)
 

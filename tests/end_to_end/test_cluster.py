@@ -87,8 +87,8 @@ def test_the_evaluator_scores_the_last_checkpoint_and_plain_keras_agrees(finishe
     code = (
         "import keras, numpy as np, sys\n"
         "model = keras.models.load_model(sys.argv[1])\n"
-        "images = np.fromfile(sys.argv[2] + '/test_images.u8', np.uint8).reshape(-1, 32, 32, 3)\n"
-        "labels = np.fromfile(sys.argv[2] + '/test_labels.u8', np.uint8)\n"
+        "images = np.fromfile(sys.argv[2] + '/test_image.uint8', np.uint8).reshape(-1, 32, 32, 3)\n"
+        "labels = np.fromfile(sys.argv[2] + '/test_target.uint8', np.uint8)\n"
         "print((model.predict(images, verbose=0).argmax(1) == labels).mean())\n"
     )
     command = [sys.executable, "-c", code, run_dir / "best" / "model.keras", images]
@@ -202,9 +202,9 @@ def test_a_worker_maps_the_images_and_its_own_memory_stays_under_600_mb(tmp_path
 def test_no_image_is_visited_twice_in_an_epoch_whoever_takes_it(finished):
     import tensorflow as tf
 
-    from ps_cluster.data.batches import example_ids
+    from ps_cluster.data.batches import batch_of
 
     rows = csv.DictReader((finished[0] / "metrics" / "updates.csv").open())
     steps = [tf.constant(int(row["step"]), tf.int64) for row in rows]
-    ids = np.concatenate([example_ids(step, batch_size=64, examples=20_000, seed=0)[0] for step in steps])
+    ids = np.concatenate([batch_of(step, batch_size=64, examples=20_000, seed=0).ids for step in steps])
     assert len(np.unique(ids)) == len(ids) == 300 * 64

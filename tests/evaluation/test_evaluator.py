@@ -17,7 +17,7 @@ import pytest
 
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.config import build_config, load_config
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.sets import cifar10
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.evaluator import evaluate
@@ -27,8 +27,9 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.run import checkpoints, evaluation_records
 from ps_cluster.run.checkpoints import Checkpoint
 from ps_cluster.run.rows.checkpoint import Meta
-from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.rows.scores import BestRecord, EvaluationRow
 from ps_cluster.run.run_dir import RunDir
+from tests.helpers.data import pack_images
 from tests.helpers.users import SOMEBODY
 
 CLASSES = tuple(f"class {letter}" for letter in "abcdefghij")
@@ -45,7 +46,7 @@ def dataset(tmp_path_factory):
         labels = rng.permutation(np.arange(count) % 12 % 9).astype(np.uint8)
         return rng.integers(0, 256, (count, 32, 32, 3), np.uint8), labels
 
-    return write_packed(
+    return pack_images(
         tmp_path_factory.mktemp("packed") / "set", "synthetic", CLASSES, (*part(24), *part(TEST_EXAMPLES))
     )
 
@@ -65,7 +66,7 @@ def network():
     from ps_cluster.models.build import build
     from ps_cluster.models.flat import flatten
 
-    model = build(NETWORKS["tutorial_cnn"].Settings(name="tutorial_cnn", precision="float32"), len(CLASSES), seed=1)
+    model = build(NETWORKS["tutorial_cnn"].Settings(name="tutorial_cnn", precision="float32"), cifar10.SPEC, seed=1)
     return model, flatten(model.trainable_variables)
 
 
@@ -83,7 +84,7 @@ def save(run_dir: RunDir, step: int, weights: np.ndarray, keep: int = 9) -> None
 
 
 def share(dataset, label: int) -> float:
-    return float(np.mean(dataset.labels("test") == label))
+    return float(np.mean(dataset.target("test") == label))
 
 
 def test_score_is_that_of_the_whole_test_set_counted_by_hand(run_dir, dataset, network):
@@ -98,7 +99,7 @@ def test_score_is_that_of_the_whole_test_set_counted_by_hand(run_dir, dataset, n
 def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir, dataset, network):
     settings = {"data.dataset": "synthetic", "evaluation.validation_examples": 5}
     write_whole(run_dir.config, load_config(run_dir.config).with_values(settings).to_yaml())
-    held_out = np.bincount(dataset.labels("train")[-5:], minlength=10) / 5
+    held_out = np.bincount(dataset.target("train")[-5:], minlength=10) / 5
     pairs = ((a, b) for a in range(10) for b in range(10))  # the test images would choose the other of the two
     pair = next((a, b) for a, b in pairs if held_out[a] > held_out[b] and share(dataset, a) < share(dataset, b))
     scores = []
@@ -115,8 +116,10 @@ def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
     model, weights = network
     save(run_dir, 1, weights)
     (row,) = evaluate(run_dir.checkpoints, once=True, notify=print)
-    scores = np.asarray(model.predict(np.asarray(dataset.images("test")), batch_size=100, verbose=0), np.float64)
-    labels = np.asarray(dataset.labels("test"))
+    scores = np.asarray(
+        model.predict(np.asarray(dataset.inputs("test")["image"]), batch_size=100, verbose=0), np.float64
+    )
+    labels = np.asarray(dataset.target("test"))
     assert row.test_accuracy == pytest.approx(np.mean(scores.argmax(1) == labels), abs=1.5 / TEST_EXAMPLES)
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels]
     assert row.test_loss == pytest.approx(losses.mean(), rel=1e-3)
@@ -147,9 +150,7 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     assert [(row.step, row.best) for row in rows] == [(10, True), (40, True), (50, False)]
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
-    assert best == {
-        name: getattr(rows[1], name) for name in ("step", "test_accuracy", "test_loss", "validation_accuracy")
-    }
+    assert best == {name: getattr(rows[1], name) for name in BestRecord.model_fields}
     assert checkpoints.load(run_dir.best / "checkpoint.npz").step == 40
     assert sorted(path.name for path in run_dir.best.iterdir()) == ["best.json", "checkpoint.npz", "model.keras"]
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))
@@ -212,8 +213,8 @@ def test_best_model_loads_in_plain_keras_and_gives_the_same_accuracy(run_dir, da
     script = """
 import sys, keras, numpy as np
 model = keras.models.load_model(sys.argv[1])
-images = np.fromfile(sys.argv[2] + "/test_images.u8", np.uint8).reshape(-1, 32, 32, 3)
-labels = np.fromfile(sys.argv[2] + "/test_labels.u8", np.uint8)
+images = np.fromfile(sys.argv[2] + "/test_image.uint8", np.uint8).reshape(-1, 32, 32, 3)
+labels = np.fromfile(sys.argv[2] + "/test_target.uint8", np.uint8)
 raw, floats = (model.predict(x, batch_size=500, verbose=0) for x in (images, images.astype("float32")))
 assert np.array_equal(raw, floats) and not any(name.startswith("ps_cluster") for name in sys.modules)
 print(np.mean(raw.argmax(1) == labels))

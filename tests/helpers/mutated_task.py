@@ -24,8 +24,9 @@ SETTINGS = {
 
 def run(mistake: str, root: Path) -> int:
     view, run_dir = make_view(), RunDir.create(root)
-    dataset = resolve_data("synthetic", None, notify=view.notice)
-    config = complete_config(build_config(overrides=SETTINGS), dataset)
+    settings = build_config(overrides=SETTINGS)
+    dataset = resolve_data(settings.data, notify=view.notice)
+    config = complete_config(settings, dataset)
     argv = (sys.executable, "-m", "tests.helpers.mutated_task", mistake)
     return run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv)
 

@@ -13,16 +13,16 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config
-from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import RunState
 from ps_cluster.reporting.progress import LiveView, PlainView, make_view
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
+from tests.helpers.data import only_named
 
 CLASSES = tuple("abcdefghij")
-REAL = PackedDataset("cifar10", "real", Path("/data"), 50_000, 10_000, CLASSES)
-SYNTHETIC = PackedDataset("synthetic", "synthetic", Path("/data"), 50_000, 10_000, CLASSES)
+REAL = only_named("cifar10", Path("/data"), 50_000, 10_000)
+SYNTHETIC = only_named("synthetic", Path("/data"), 50_000, 10_000)
 RUN_DIR = RunDir(Path("/runs/one"))
 TASKS = [
     {"type": "chief", "index": 0, "pid": 10, "state": "running"},
@@ -89,7 +89,7 @@ def test_line_of_progress_holds_every_measure_and_the_time_left():
     view, _, output = plain()
     view.progress(row(200))
     assert output.getvalue().splitlines()[-1] == (
-        "[ 0:00] training · 200/1,000 updates (20%) · 1,280 images/s · loss 1.234 · accuracy 50.0% · staleness 1.98 · "
+        "[ 0:00] training · 200/1,000 updates (20%) · 1,280 examples/s · loss 1.234 · accuracy 50.0% · staleness 1.98 · "
         "learning rate 0.2 · epoch 0.10 · 1:20 left"
     )
 
@@ -168,7 +168,7 @@ def test_best_score_stays_beside_the_last():
     run = state(row=row(500))
     for step, accuracy in ((10, 0.5), (20, 0.7), (30, 0.6)):
         run.score(score(step, accuracy, True))
-    assert "test accuracy 60.00% at step 30 · best 70.00% at step 20" in drawn(run, 100)
+    assert "test accuracy 60.00% at step 30 · best accuracy 70.00% at step 20" in drawn(run, 100)
 
 
 def in_mode(mode, tasks=TASKS, **changes) -> RunState:

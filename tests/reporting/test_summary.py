@@ -76,7 +76,7 @@ def run_dir(tmp_path):
     return run_dir
 
 
-ONE_SCORE = {"validation_accuracy": None, "augmented_test_accuracy": None}
+ONE_SCORE = {"validation_accuracy": None, "augmented_test_accuracy": None, "test_error": None, "validation_error": None}
 
 
 def reshape(run_dir: RunDir, mode: str, members: dict[str, list[int]], **result) -> None:
@@ -153,7 +153,7 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
     ]
     assert summary["evaluation"] == {
         "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE,
-        "step": 391, "best_test_accuracy": 0.71, "best_step": 391, "best_chosen_on": "test",
+        "step": 391, "best_test_accuracy": 0.71, "best_test_error": None, "best_step": 391, "best_chosen_on": "test",
         "history": [
             {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, **ONE_SCORE, "train_seconds": 8.0, "examples": 24960},
             {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE, "train_seconds": 8.0, "examples": 50048},
@@ -257,7 +257,7 @@ def test_best_score_and_last_score_are_told_apart(run_dir):
     assert (summary["evaluation"]["test_accuracy"], summary["evaluation"]["step"]) == (0.71, 391)
     assert (summary["evaluation"]["best_test_accuracy"], summary["evaluation"]["best_step"]) == (0.75, 300)
     text = " ".join(closing_table(summary, run_dir).split())
-    assert "71.00% at step 391 · best 75.00% at step 300, chosen on test images" in text
+    assert "71.00% at step 391 · best 75.00% at step 300, chosen on test examples" in text
 
 
 def test_the_best_score_is_chosen_on_images_held_out_where_there_are_any(run_dir):
@@ -269,7 +269,7 @@ def test_the_best_score_is_chosen_on_images_held_out_where_there_are_any(run_dir
     assert (found["best_step"], found["best_test_accuracy"], found["best_chosen_on"]) == (300, 0.72, "validation")
     assert found["validation_accuracy"] == 0.69
     text = " ".join(closing_table(summary, run_dir).split())
-    assert "best 72.00% at step 300, chosen on images held out" in text
+    assert "best 72.00% at step 300, chosen on examples held out" in text
 
 
 def test_closing_table_says_that_the_last_step_is_not_scored_yet_and_how_it_will_be(run_dir):

@@ -140,7 +140,7 @@ def test_the_steps_of_a_period_are_plain_sgd_on_consecutive_batches_the_first_fr
         weights = weights - RATE * (FACTORS * (here - target(batch)) + DECAY * (FACTORS != 0) * here)
     assert result["gradient"].numpy() == pytest.approx(weights - own, rel=1e-5, abs=1e-6)
     batches = list(batches_of(2))
-    assert (float(result["loss"]), float(result["correct"])) == (np.mean(batches), sum(batches) + PERIOD)
+    assert (float(result["loss"]), float(result["metric"])) == (np.mean(batches), sum(batches) + PERIOD)
 
 
 def test_what_a_period_adds_to_the_statistics_is_what_its_steps_add_one_after_the_other():
@@ -150,7 +150,7 @@ def test_what_a_period_adds_to_the_statistics_is_what_its_steps_add_one_after_th
         result = quadratic(batch, weights, statistics)
         # Of what was given, too: the steps of a period see each other's statistics.
         fresh = tf.cast(batch, tf.float32) + 0.1 * statistics
-        return StepResult(result.gradient, fresh, result.loss, result.correct, result.learning_rate)
+        return StepResult(result.gradient, fresh, result.loss, result.metric, result.learning_rate)
 
     local = LocalSteps(step, CONFIG, FACTORS, keep)
     fresh = local(tf.constant(2, tf.int64), tf.zeros([2, LENGTH]), tf.constant(given)).fresh

@@ -51,7 +51,7 @@ def applied(*updates, **columns):
     known = dict(zip(names, map(list, zip(*updates)))) or {"step": []}
     known["applied_time"] = WALL + np.array(known.get("applied_time", []), float)
     known["loss"] = known.get("version", [])
-    return rows_of(**{"steps": known.pop("step")}, **({"examples": 10, "correct": 5} | known | columns))
+    return rows_of(**{"steps": known.pop("step")}, **({"examples": 10, "metric": 5} | known | columns))
 
 
 def counts_of(*accepted, **counts):

@@ -52,9 +52,9 @@ class Workers:
 
     def _one_step(self, step, weights, statistics):
         ones = tf.ones([self._network.weights.length])
-        _, fresh = self._network.scores(ones, statistics, tf.gather(self.images, step), tf.constant([0, 0]))
+        _, fresh = self._network.outputs(ones, statistics, {"image": tf.gather(self.images, step)}, tf.constant([0, 0]))
         nothing = tf.constant(0.0)
-        return StepResult(weights, fresh, loss=nothing, correct=nothing, learning_rate=nothing)
+        return StepResult(weights, fresh, loss=nothing, metric=nothing, learning_rate=nothing)
 
     def run(self):
         """Return float32 [updates, statistics]: as they are after every update."""

@@ -19,7 +19,7 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
     def compute(step, weights, statistics):
         nothing = tf.constant(0.0)
         return StepResult(
-            tf.zeros_like(weights), tf.constant(fresh), loss=nothing, correct=nothing, learning_rate=nothing
+            tf.zeros_like(weights), tf.constant(fresh), loss=nothing, metric=nothing, learning_rate=nothing
         )
 
     store = make_store(keep=0.5, steps=2, wire="bfloat16", values=values)

@@ -1,0 +1,42 @@
+"""Small data sets of images in the form of CIFAR-10."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.data.packed import PackedDataset, write_packed
+from ps_cluster.data.sets import cifar10
+
+LETTERS = tuple("abcdefghij")
+KINDS = {"cifar10": "real", "synthetic": "synthetic"}
+
+
+def contents_of(arrays: tuple, classes: tuple = LETTERS) -> Contents:
+    """Return training images and labels, then those to test, as contents of a data set."""
+    images, labels, test_images, test_labels = arrays
+    splits = {"train": {"image": images, "target": labels}, "test": {"image": test_images, "target": test_labels}}
+    return Contents(replace(cifar10.SPEC, classes=classes), splits)
+
+
+def pack_images(directory: Path, name: str, classes: tuple, arrays: tuple, source: str = "") -> PackedDataset:
+    return write_packed(directory, name, KINDS[name], contents_of(arrays, classes), source)
+
+
+def only_named(
+    name: str = "synthetic", directory: Path = Path("/data"), train: int = 100, test: int = 10
+) -> PackedDataset:
+    """Return a data set of which no file exists."""
+    return PackedDataset(name, KINDS[name], directory, cifar10.SPEC, train, test)
+
+
+def random_images(count: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return images uint8 [count, 32, 32, 3] and labels uint8 [count]."""
+    draw = np.random.default_rng(seed)
+    return draw.integers(0, 256, (count, 32, 32, 3), np.uint8), draw.integers(0, 10, count).astype(np.uint8)
+
+
+def arrays_of(contents: Contents) -> tuple[np.ndarray, ...]:
+    """Return training images and labels, then those to test."""
+    return tuple(contents.arrays[split][name] for split in ("train", "test") for name in ("image", "target"))

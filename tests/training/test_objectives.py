@@ -1,0 +1,68 @@
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.training.objectives import judge_of
+
+RNG = np.random.default_rng(0)
+OUTPUTS = RNG.normal(0, 2, (6, 3)).astype(np.float32)
+
+
+def judge(objective, target, classes=(), smoothing=0.0):
+    return judge_of(ExampleSpec({}, target, objective, classes), smoothing)
+
+
+def of(part, targets, outputs=OUTPUTS):
+    return np.asarray(part(targets, tf.constant(outputs)))
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_classification_is_the_cross_entropy_of_smoothed_labels(smoothing):
+    one = judge("classification", Field("uint8", ()), ("a", "b", "c"), smoothing)
+    labels = np.array([0, 1, 2, 0, 1, 2], np.uint8)
+    wanted = (1 - smoothing) * np.eye(3)[labels] + smoothing / 3
+    logs = OUTPUTS - np.log(np.exp(OUTPUTS).sum(1, keepdims=True))
+    targets = one.targets(tf.constant(labels))
+    assert of(one.losses, targets) == pytest.approx(-(wanted * logs).sum(1), rel=1e-5)
+    assert of(one.loss, targets) == pytest.approx(-(wanted * logs).sum(1).mean(), rel=1e-5)
+    assert of(one.metric, targets).tolist() == (OUTPUTS.argmax(1) == labels).tolist()
+    assert np.asarray(one.prediction(OUTPUTS)) == pytest.approx(np.exp(logs), rel=1e-5)
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.2])
+def test_multi_label_is_the_binary_cross_entropy_of_each_label(smoothing):
+    one = judge("multi-label", Field("bool", (3,)), ("a", "b", "c"), smoothing)
+    rows = RNG.integers(0, 2, (6, 3)).astype(bool)
+    share = 1 / (1 + np.exp(-OUTPUTS))
+    wanted = rows * (1 - smoothing) + smoothing / 2
+    losses = -(wanted * np.log(share) + (1 - wanted) * np.log(1 - share)).mean(1)
+    targets = one.targets(tf.constant(rows))
+    assert of(one.losses, targets) == pytest.approx(losses, rel=1e-4)
+    assert of(one.metric, targets) == pytest.approx(((share > 0.5) == rows).mean(1))
+    assert np.asarray(one.prediction(OUTPUTS)) == pytest.approx(share, rel=1e-5)
+
+
+def test_regression_is_trained_in_standard_deviations_and_told_in_the_targets_units():
+    mean, std = np.array([10.0, -5.0, 0.0]), np.array([2.0, 4.0, 0.5])
+    one = judge("regression", Field("float64", (3,), tuple(mean), tuple(std)))
+    rows = RNG.normal(mean, std, (6, 3))
+    targets = one.targets(tf.constant(rows))
+    assert of(one.losses, targets) == pytest.approx(((OUTPUTS - (rows - mean) / std) ** 2).mean(1), rel=1e-4)
+    assert np.asarray(one.prediction(OUTPUTS)) == pytest.approx(OUTPUTS * std + mean, rel=1e-5)
+    assert of(one.metric, targets) == pytest.approx(np.abs(OUTPUTS * std + mean - rows).mean(1), rel=1e-4)
+
+
+def test_a_regression_of_one_number_that_never_changes_divides_by_nothing():
+    one = judge("regression", Field("float32", (), (3.0,), (0.0,)))
+    targets = one.targets(tf.fill([6], 3.0))
+    assert of(one.losses, targets, np.zeros((6, 1), np.float32)).tolist() == [0.0] * 6
+
+
+@pytest.mark.parametrize(
+    ("objective", "target"), [("classification", Field("uint8", ())), ("multi-label", Field("uint8", (3,)))]
+)
+def test_outputs_that_are_not_numbers_are_right_about_nothing(objective, target):
+    one = judge(objective, target, ("a", "b", "c"))
+    targets = one.targets(tf.zeros([6, *target.shape], tf.uint8))
+    assert of(one.metric, targets, np.full((6, 3), np.nan, np.float32)).tolist() == [0.0] * 6
