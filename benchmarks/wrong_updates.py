@@ -71,8 +71,8 @@ def accuracy(config: RunConfig, dataset: PackedDataset, factor: float) -> float:
     from ps_cluster.training.update_rules import make_rule
 
     os.chdir(dataset.directory)  # the graph has relative paths to the data files
-    images = np.asarray(dataset.images("train")[:EXAMPLES])
-    model = build(config.model, len(dataset.classes), seed=config.training.seed, examples=images)
+    examples = {"image": np.asarray(dataset.images("train")[:EXAMPLES])}
+    model = build(config.model, dataset.spec, seed=config.training.seed, examples=examples)
     network = flat.FlatNetwork(model)
     step = TrainStep(config, network, train_examples=dataset.train_examples, classes=len(dataset.classes))
     start = flat.flatten(model.trainable_variables)

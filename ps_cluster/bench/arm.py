@@ -28,7 +28,7 @@ def open_arm(root: Path) -> tuple[RunConfig, PackedDataset, int]:
 
 def keras_model(config: RunConfig, dataset: PackedDataset) -> keras.Model:
     """Return the network with the layers that the cluster trains too."""
-    model = build(config.model, len(dataset.classes), seed=0)
+    model = build(config.model, dataset.spec, seed=0)
     return with_fused_layers(model)
 
 

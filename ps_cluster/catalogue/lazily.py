@@ -6,7 +6,7 @@ The launcher reads all objects of the catalogue, and never imports TensorFlow.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 
 class Lazy:
@@ -19,5 +19,10 @@ class Lazy:
         return getattr(importlib.import_module(self._name), attribute)
 
 
-tf: Any = Lazy("tensorflow")
-keras: Any = Lazy("keras")
+if TYPE_CHECKING:  # names in annotations, such as tf.Tensor
+    import keras
+    import tensorflow as tf
+else:
+    keras, tf = Lazy("keras"), Lazy("tensorflow")
+
+__all__ = ["keras", "tf"]

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.data.pixels import PIXEL_MEAN, PIXEL_STD
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
@@ -49,6 +51,12 @@ class PackedDataset:
     classes: tuple[str, ...]
     source: str = ""  # archive or folder that it was packed from; "" if it was generated
     validation_examples: int = 0  # the last of the packed training images; `train_examples` excludes them
+
+    @property
+    def spec(self) -> ExampleSpec:
+        """What a network is given of each example, and what it shall return."""
+        image = Field("uint8", IMAGE_SHAPE, PIXEL_MEAN, PIXEL_STD)
+        return ExampleSpec({"image": image}, target=Field("uint8", ()), classes=self.classes)
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
         """Return the same data set with this many training images held out for choosing.

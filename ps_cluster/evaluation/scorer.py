@@ -56,7 +56,7 @@ class Scorer:
         self._held_out = (
             (dataset.images("validation"), dataset.labels("validation")) if dataset.validation_examples else None
         )
-        self._model = build(config.model, len(dataset.classes), seed=config.training.seed)
+        self._model = build(config.model, dataset.spec, seed=config.training.seed)
         self._fused = with_fused_layers(self._model)  # the same function, faster; the model itself is what is saved
         scores = partial(self._fused, training=False)
         self._count, self._count_of_views = _counter(scores), _counter(partial(mean_over_views, scores))

@@ -43,8 +43,8 @@ def build(
 ) -> tuple[ParameterStore, Compute]:
     """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
     with tf.device(own_device):
-        examples = np.asarray(dataset.images("train")[: networks.EXAMPLES])
-        model = networks.build(config.model, len(dataset.classes), seed=config.training.seed, examples=examples)
+        examples = {"image": np.asarray(dataset.images("train")[: networks.EXAMPLES])}
+        model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=examples)
         network = flat.FlatNetwork(model)
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)

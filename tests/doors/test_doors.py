@@ -158,7 +158,7 @@ class Point:
 
 def test_an_installed_package_adds_to_the_names_by_an_entry_point(monkeypatch):
     points = {
-        "ps_cluster.networks": [Point("plugged", lambda outputs, settings: None), Point("bad", ImportError("no"))]
+        "ps_cluster.networks": [Point("plugged", lambda examples, settings: None), Point("bad", ImportError("no"))]
     }
 
     def entry_points(*, group, name=None):

@@ -60,12 +60,12 @@ def run_dir(tmp_path, dataset):
 
 
 @pytest.fixture(scope="module")
-def network():
+def network(dataset):
     """The network, its flat length, and a random setting of its weights."""
     from ps_cluster.models.build import build
     from ps_cluster.models.flat import flatten
 
-    model = build(NETWORKS["tutorial_cnn"].Settings(name="tutorial_cnn", precision="float32"), len(CLASSES), seed=1)
+    model = build(NETWORKS["tutorial_cnn"].Settings(name="tutorial_cnn", precision="float32"), dataset.spec, seed=1)
     return model, flatten(model.trainable_variables)
 
 
