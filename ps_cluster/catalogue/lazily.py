@@ -6,6 +6,8 @@ The launcher reads all objects of the catalogue, and never imports TensorFlow.
 from __future__ import annotations
 
 import importlib
+from collections.abc import Callable
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 
@@ -25,4 +27,9 @@ if TYPE_CHECKING:  # names in annotations, such as tf.Tensor
 else:
     keras, tf = Lazy("keras"), Lazy("tensorflow")
 
-__all__ = ["keras", "tf"]
+__all__ = ["graph", "keras", "tf"]
+
+
+def graph(method: Callable) -> Any:
+    """Make a method a graph of TensorFlow, as `tf.function` does, but for each object when it is first used."""
+    return cached_property(lambda owner: tf.function(method.__get__(owner), autograph=False))

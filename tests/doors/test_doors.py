@@ -94,7 +94,7 @@ BAD = [
     ("broken.py:Toy", "can't be run: SyntaxError"),
     ("raising.py:Toy", "can't be run: ZeroDivisionError"),
     ("empty.py:Toy", "the file defines no 'Toy'"),
-    ("other.py:Toy", "is no mode: it has to be a ps_cluster.catalogue.modes.mode.Mode"),
+    ("other.py:Toy", "is no mode: it has to be a ps_cluster.catalogue.modes.Mode"),
 ]
 
 
