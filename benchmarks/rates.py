@@ -2,12 +2,13 @@
 
     python -m benchmarks.rates --model tutorial_cnn --modes async,sync,single --epochs 4 --data-dir DATA --output runs/rates
 
-Trains the whole grid, resumes where it was interrupted, and writes rates.md (every point), rates.json and modes.yaml,
-whose lines belong into the network's recipe. The test images are not used.
+Trains the whole grid, resumes where it was interrupted, and writes rates.md (every point), rates.json and modes.json,
+whose lines belong into the recipe in the network's file. The test images are not used.
 """
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -82,7 +83,7 @@ def main(output: Path, **grid: Any) -> None:
             raise RunFailed(f"stopped before all runs were trained; the same command goes on: {output}")
         points = read_points(roots)
         write_whole(output / "rates.md", table(points))
-        write_whole(output / "modes.yaml", recipe_lines(points))
+        write_whole(output / "modes.json", recipe_lines(points))
         write_json(output / "rates.json", [vars(point) | {"score": point.score} for point in points])
     for line in (*table(points).splitlines(), *recipe_lines(points).splitlines(), *at_the_edge(points)):
         print_line(line)
@@ -155,13 +156,13 @@ def table(points: Sequence[Point]) -> str:
 
 
 def recipe_lines(points: Sequence[Point]) -> str:
-    """Return the best points as `modes:` of a recipe."""
+    """Return the best points as `"modes": [...]` of a recipe. It is JSON, and Python too."""
     entries = (
         dict(zip(Found.model_fields, (*point.place, point.learning_rate, point.momentum), strict=True))
         for point in best(points)
     )
-    lines = (", ".join(f"{name}: {value}" for name, value in entry.items()) for entry in entries)
-    return "modes:\n" + "".join(f"- {{{line}}}\n" for line in lines)
+    lines = ",\n".join(json.dumps(entry) for entry in entries)
+    return f'{{"modes": [\n{lines}\n]}}\n'
 
 
 def at_the_edge(points: Sequence[Point]) -> Iterator[str]:

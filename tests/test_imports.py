@@ -27,6 +27,17 @@ def test_nothing_the_launcher_imports_pulls_in_tensorflow():
     assert not {"tensorflow", "keras"} & imported_by(f"import {', '.join(LAUNCHER_SIDE)}")
 
 
+def test_the_objects_of_every_kind_are_read_without_tensorflow():
+    """Most of them are in one file with their graph code."""
+    loaded = imported_by(
+        "from ps_cluster.config.sections import CHOSEN; from ps_cluster.chaos.kinds import FAULTS; "
+        "[kinds.own for kinds in (FAULTS, *(choice.kinds for choice in CHOSEN.values()))]"
+    )
+    homes = ("models.networks.airbench", "training.modes.bounded", "training.methods.gap_aware", "training.rules.adam")
+    assert {f"ps_cluster.{home}" for home in (*homes, "training.schedules.cosine", "chaos.kinds.link")} <= loaded
+    assert not loaded & {"tensorflow", "keras"}
+
+
 def test_help_waits_for_nothing_that_only_a_command_at_work_needs():
     """All commands are imported for it."""
     loaded = imported_by(

@@ -1,29 +1,24 @@
 """Rates that a network's recipe has for single modes: used for exactly what they were found for."""
 
+from functools import partial
+
 import pytest
 
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.comparison.plan import planned_runs, read_comparison
 from ps_cluster.comparison.rates import looks_scaled, was_found
-from ps_cluster.config import build_config, layers
+from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.installation import CONFIG_FOLDER
 
-FOUND = """
-model: {activation: relu}
-optimizer: {rule: adam, learning_rate: 0.001, momentum: 0.9}
-modes:
-- {mode: async, workers: 3, batch_size_per_worker: 384, learning_rate: 0.002, momentum: 0.5}
-- {mode: single, workers: 1, batch_size_per_worker: 128, learning_rate: 0.004, momentum: 0.8}
-"""
+ASYNC = {"mode": "async", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.002, "momentum": 0.5}
+SINGLE = {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.8}
+FOUND = {"optimizer": {"rule": "adam", "learning_rate": 0.001, "momentum": 0.9}, "modes": [ASYNC, SINGLE]}
 
 
 @pytest.fixture
-def recipe(tmp_path, monkeypatch):
-    """recipe(text): the recipe of tutorial_cnn."""
-    (tmp_path / "models").mkdir()
-    (tmp_path / "default.yaml").write_text((CONFIG_FOLDER / "default.yaml").read_text())
-    monkeypatch.setattr(layers, "CONFIG_FOLDER", tmp_path)
-    return (tmp_path / "models" / "tutorial_cnn.yaml").write_text
+def recipe(monkeypatch):
+    """recipe(layer): the recipe of tutorial_cnn."""
+    return partial(monkeypatch.setattr, NETWORKS["tutorial_cnn"], "recipe")
 
 
 def rates(**settings):
@@ -56,14 +51,14 @@ def test_who_chooses_a_rate_or_a_rule_gets_nothing_of_the_table(recipe, setting,
 
 @pytest.mark.parametrize(
     ("modes", "named"), [
-        ("modes: [{mode: async}]", r"tutorial_cnn.yaml: 'modes.0.workers' is missing"),
-        ("modes: 3", "tutorial_cnn.yaml: modes"),
-        ("modes: [{mode: async, workers: 3, batch_size_per_worker: 1, learning_rate: -1, momentum: 0}]", "learning_rate"),
-        (FOUND + "- {mode: single, workers: 1, batch_size_per_worker: 128, learning_rate: 1, momentum: 0}", "twice"),
+        ([{"mode": "async"}], "the recipe of network tutorial_cnn: 'modes.0.workers' is missing"),
+        (3, "the recipe of network tutorial_cnn: modes"),
+        ([ASYNC | {"learning_rate": -1}], "learning_rate"),
+        ([ASYNC, SINGLE, SINGLE | {"momentum": 0}], "twice"),
     ],
 )  # fmt: skip
 def test_a_table_that_cant_be_is_refused(recipe, modes, named):
-    recipe(modes)
+    recipe({"modes": modes})
     with pytest.raises(UserError, match=named):
         rates()
 

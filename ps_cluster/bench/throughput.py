@@ -24,6 +24,7 @@ from rich.table import Table
 from ps_cluster.bench.arms import CLUSTER, BenchArm
 from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.uses import listed
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_json
@@ -50,8 +51,15 @@ def cases(
     """Return a complete configuration with `values` for every model and precision.
 
     Raises:
-      UserError: an unknown name, or a value of the update rule or the augmentation, which only some arms would use.
+      UserError: a network that has no number of images here, or a value of the update rule or the augmentation, which
+        only some arms would use.
     """
+    models = list(models)
+    if others := [model for model in models if model not in EXAMPLES]:
+        raise UserError(
+            f"--models: got '{others[0]:.300}': bench measures {listed(list(EXAMPLES))}: it does not know how many "
+            "images make a measurement of another network"
+        )
     if own := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(
             f"--set {own[0]}: got {values[own[0]]!r}: all arms have one update rule, and crop and flip; leave it out"
@@ -163,7 +171,7 @@ def shown(found: dict, spec: str) -> str:
 def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
     overrides = {
         "model.name": model, "model.precision": precision, "training.batch_size_per_worker": BATCH_SIZE,
-        "training.steps": EXAMPLES.get(model, 0) // BATCH_SIZE,
+        "training.steps": EXAMPLES[model] // BATCH_SIZE,
         "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
     }  # fmt: skip
     return complete_config(build_config(overrides=overrides | RULE), packed)

@@ -1,4 +1,4 @@
-"""The networks of `ps_cluster/models/networks.py` in PyTorch: same layers, shapes, padding and trainable parameters.
+"""The networks of `ps_cluster/models/networks/` in PyTorch: same layers, shapes, padding and trainable parameters.
 
 Each takes normalised images `[B, 3, 32, 32]` and returns a score per class.
 """
@@ -20,7 +20,7 @@ ACTIVATIONS: dict[str, Activation] = {
 
 
 def tutorial_cnn(classes: int, activation: Activation) -> nn.Module:
-    """Return the network of `ps_cluster.models.networks.tutorial_cnn`."""
+    """Return the network of `ps_cluster/models/networks/tutorial_cnn.py`."""
     return nn.Sequential(
         nn.Conv2d(3, 32, 3), nn.MaxPool2d(2), activation(),
         nn.Conv2d(32, 64, 3), nn.MaxPool2d(2), activation(),
@@ -30,7 +30,7 @@ def tutorial_cnn(classes: int, activation: Activation) -> nn.Module:
 
 
 def cifar_tf_cnn(classes: int, activation: Activation) -> nn.Module:
-    """Return the network of `ps_cluster.models.networks.cifar_tf_cnn`."""
+    """Return the network of `ps_cluster/models/networks/cifar_tf_cnn.py`."""
     pool = partial(nn.MaxPool2d, 3, 2, ceil_mode=True)  # pads only below and right, as "same" does in TensorFlow
     return nn.Sequential(
         nn.Conv2d(3, 64, 5, padding="same"), pool(), activation(),
@@ -56,7 +56,7 @@ class _Residual(nn.Module):
 
 
 def resnet_small(classes: int, activation: Activation) -> nn.Module:
-    """Return the network of `ps_cluster.models.networks.resnet_small`."""
+    """Return the network of `ps_cluster/models/networks/resnet_small.py`."""
     layers = [nn.Conv2d(3, 16, 3, padding=1, bias=False), nn.BatchNorm2d(16), activation()]
     inputs = 16
     for filters in (16, 32, 64):
@@ -79,7 +79,7 @@ def _shift(width: int) -> nn.Module:
 
 
 def airbench(classes: int, activation: Activation) -> nn.Module:
-    """Return the network of `ps_cluster.models.networks.airbench`."""
+    """Return the network of `ps_cluster/models/networks/airbench.py`."""
     layers, inputs = [nn.Conv2d(3, 24, 2), activation()], 24
     for width in (64, 256, 256):
         layers += [

@@ -1,5 +1,6 @@
-"""The things that a user can choose: modes, networks, staleness methods, optimizer rules, schedules.
+"""The kinds of things that a user can choose: modes, networks, staleness methods, optimizer rules, schedules.
 
-Each one is an object that is named once and holds everything about itself. It names its TensorFlow parts as
-"module:name", so nothing here imports TensorFlow. Users add their own by an entry point or a file (doors.py).
+Here are their base classes and settings. The objects are one file each, in the folder that `Kinds` names; an object is
+named once and holds everything about itself. Nothing of it imports TensorFlow before it is used (lazily.py). Users add
+their own by an entry point or a file (doors.py).
 """

@@ -62,6 +62,9 @@ class ExampleSpec:
         """Return the only input, which is an image. Raises UserError, which names the network, for other examples."""
         fields = list(self.inputs.values())
         if len(fields) != 1 or not fields[0].is_image:
-            told = ", ".join(f"{name} {field.dtype} {list(field.shape)}" for name, field in self.inputs.items())
-            raise UserError(f"model.name: '{network}' takes images (uint8 [height, width, 1 or 3]); got {told}")
+            raise UserError(f"model.name: '{network}' takes images (uint8 [height, width, 1 or 3]); got {self}")
         return fields[0]
+
+    def __str__(self) -> str:
+        """Return the inputs, e.g. "image uint8 [32, 32, 3]"."""
+        return ", ".join(f"{name} {field.dtype} {list(field.shape)}" for name, field in self.inputs.items())

@@ -6,7 +6,9 @@ The launcher reads all objects of the catalogue, and never imports TensorFlow.
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 
 class Lazy:
@@ -19,5 +21,15 @@ class Lazy:
         return getattr(importlib.import_module(self._name), attribute)
 
 
-tf: Any = Lazy("tensorflow")
-keras: Any = Lazy("keras")
+if TYPE_CHECKING:  # names in annotations, such as tf.Tensor
+    import keras
+    import tensorflow as tf
+else:
+    keras, tf = Lazy("keras"), Lazy("tensorflow")
+
+__all__ = ["graph", "keras", "tf"]
+
+
+def graph(method: Callable) -> Any:
+    """Make a method a graph of TensorFlow, as `tf.function` does, but for each object when it is first used."""
+    return cached_property(lambda owner: tf.function(method.__get__(owner), autograph=False))

@@ -1,13 +1,16 @@
-"""The networks: the functions that build and initialise each. Recipes are in configs/models/<name>.yaml."""
+"""The base class of networks. The package's own are in ps_cluster/models/networks/, one file each."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
+import numpy as np
 from pydantic import AfterValidator, Field
 
+from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.catalogue.lazily import keras
 from ps_cluster.catalogue.settings import Section
 
 
@@ -18,69 +21,43 @@ class NetworkSettings(Section):
     precision: Literal["auto", "bfloat16", "float32"]
 
 
+class ActivationSettings(NetworkSettings):
+    """The settings of a network whose activation can be chosen."""
+
+    activation: Literal["relu", "gelu", "silu"] = Field(default="relu")
+
+
 class Network:
-    """A network. Subclass it, or bring a function `build(outputs, settings)` that returns a Keras model.
+    """A network. Subclass it, or bring a function `build(examples, settings)` that returns a Keras model.
 
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `model`, with this network's own settings.
-      build: "module:function" of `build(outputs, settings)`, which returns a Keras model that takes raw examples;
-        `outputs` is the number of outputs for each example.
-      initialise: "module:function" of `initialise(model, examples)`, called after `build` with uint8 [N, …] training
-        examples, or with None if the weights are loaded next; None: Keras's initial weights stay.
       worker_mb: measured memory in MB of a worker's process with a batch of 128 (cluster/memory.py); None if unknown.
-      recipe: a layer of settings in which it differs from configs/default.yaml.
+      recipe: a layer of settings in which it differs from configs/default.yaml. Under `modes` it can have a learning
+        rate and a momentum for a mode, number of workers and batch (config/recipes.py), which `python -m
+        benchmarks.rates` finds.
     """
 
     name = ""
     Settings: type[NetworkSettings] = NetworkSettings
-    build: Any = None
-    initialise: Any = None
     worker_mb: float | None = None
     recipe: Mapping[str, Any] = {}
 
+    def build(self, examples: ExampleSpec, settings: Any) -> keras.Model:
+        """Return a Keras model that takes raw `examples` and returns `examples.outputs` numbers for each.
 
-class ActivationSettings(NetworkSettings):
-    activation: Literal["relu", "gelu", "silu"] = Field(default="relu")
+        A plain Keras model: one that is saved loads without this code. Raise ValueError where the examples don't fit.
+        """
+        raise NotImplementedError
 
+    def initialise(self, model: keras.Model, spec: ExampleSpec, examples: Mapping[str, np.ndarray] | None) -> None:
+        """Change Keras's initial weights, which `build` has left.
 
-class TutorialCnn(Network):
-    name = "tutorial_cnn"
-    Settings = ActivationSettings
-    build = "ps_cluster.models.networks:tutorial_cnn"
-    worker_mb = 150
-
-
-class CifarTfCnn(Network):
-    name = "cifar_tf_cnn"
-    Settings = ActivationSettings
-    build = "ps_cluster.models.networks:cifar_tf_cnn"
-    worker_mb = 260
-
-
-class ResnetSmall(Network):
-    name = "resnet_small"
-    Settings = ActivationSettings
-    build = "ps_cluster.models.networks:resnet_small"
-    worker_mb = 280
-
-
-class AirbenchSettings(NetworkSettings):
-    activation: Literal["relu", "gelu", "silu"] = Field(default="gelu")
-
-
-class Airbench(Network):
-    name = "airbench"
-    Settings = AirbenchSettings
-    build = "ps_cluster.models.networks:airbench"
-    initialise = "ps_cluster.models.networks:initialise_airbench"
-    worker_mb = 400
-
-
-TUTORIAL_CNN = TutorialCnn()
-CIFAR_TF_CNN = CifarTfCnn()
-RESNET_SMALL = ResnetSmall()
-AIRBENCH = Airbench()
+        Args:
+          spec: what `build` was given.
+          examples: name of a field → its first training examples [N, …]; None if the weights are loaded next.
+        """
 
 
 def _from_function(found: Any) -> Any:
@@ -88,10 +65,10 @@ def _from_function(found: Any) -> Any:
     if isinstance(found, type) or not callable(found):
         return found
     network = Network()
-    network.build = found
+    network.build = found  # type: ignore[method-assign]
     return network
 
 
 NETWORKS: Kinds[Network] = Kinds(
-    "network", Network, "ps_cluster.catalogue.networks", "ps_cluster.networks", wrap=_from_function
+    "network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=_from_function
 )

@@ -1,4 +1,7 @@
-"""The optimizer rules: how a parameter server changes its weights with one gradient."""
+"""The base class of optimizer rules: how a parameter server changes its weights with one gradient.
+
+The package's own are in ps_cluster/training/rules/, one file each.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,8 @@ from typing import Annotated, Any
 from pydantic import AfterValidator, Field, field_validator
 
 from ps_cluster.catalogue.kinds import Kinds
-from ps_cluster.catalogue.settings import LARGEST_FACTOR, Factor, Momentum, Section
+from ps_cluster.catalogue.settings import LARGEST_FACTOR, Factor, Section
 
-SMALLEST_EPSILON = 1e-30
 MOST_FACTORS = 100
 
 
@@ -42,51 +44,14 @@ class OptimizerRule:
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `optimizer`, with this rule's own settings.
-      update: "module:class" of the `training.update_rules.UpdateRule` that changes a slice's weights.
+      update: the `training.update_rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
     """
 
     name = ""
     Settings: type[RuleSettings] = RuleSettings
-    update: Any = "ps_cluster.training.update_rules:Sgd"
+    update: Any = None
 
-
-class Sgd(OptimizerRule):
-    name = "sgd"
-
-
-class MomentumSettings(RuleSettings):
-    momentum: Momentum = Field(default=0.9, description="Asynchrony adds momentum of its own.")
-
-
-class WithMomentum(OptimizerRule):
-    name = "momentum"
-    Settings = MomentumSettings
-    update = "ps_cluster.training.update_rules:Momentum"
-
-
-class Nesterov(OptimizerRule):
-    name = "nesterov"
-    Settings = MomentumSettings
-    update = "ps_cluster.training.update_rules:Nesterov"
-
-
-class AdamSettings(MomentumSettings):
-    momentum: Momentum = Field(default=0.9, description="beta_1 of Adam.")
-    beta_2: float = Field(default=0.999, ge=0, lt=1)
-    epsilon: float = Field(default=1e-7, ge=SMALLEST_EPSILON, le=LARGEST_FACTOR)
-
-
-class Adam(OptimizerRule):
-    name = "adam"
-    Settings = AdamSettings
-    update = "ps_cluster.training.update_rules:Adam"
-
-
-SGD = Sgd()
-MOMENTUM = WithMomentum()
-NESTEROV = Nesterov()
-ADAM = Adam()
 
 RULES: Kinds[OptimizerRule] = Kinds(
-    "optimizer rule", OptimizerRule, "ps_cluster.catalogue.rules", "ps_cluster.optimizer_rules"
+    "optimizer rule", OptimizerRule, "ps_cluster.training.rules", "ps_cluster.optimizer_rules"
 )

@@ -1,4 +1,7 @@
-"""The learning-rate schedules: the factor of the peak rate at each update."""
+"""The base class of learning-rate schedules: the factor of the peak rate at each update.
+
+The package's own are in ps_cluster/training/schedules/, one file each.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import Annotated, Any
 from pydantic import AfterValidator
 
 from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.catalogue.settings import Fraction, Section
 
 
@@ -25,32 +29,14 @@ class Schedule:
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `schedule`, with this schedule's own settings.
-      after_warmup: "module:function" of `after_warmup(settings, past)`, which returns the factor, float32 [], after the
-        warm-up; `past` goes from 0 to 1.
     """
 
     name = ""
     Settings: type[ScheduleSettings] = ScheduleSettings
-    after_warmup: Any = None
+
+    def after_warmup(self, settings: Any, past: tf.Tensor) -> tf.Tensor:
+        """Return the factor, float32 [], after the warm-up; `past`, float32 [], goes from 0 to 1."""
+        raise NotImplementedError
 
 
-class Constant(Schedule):
-    name = "constant"
-    after_warmup = "ps_cluster.training.schedules:constant"
-
-
-class Triangle(Schedule):
-    name = "triangle"
-    after_warmup = "ps_cluster.training.schedules:triangle"
-
-
-class Cosine(Schedule):
-    name = "cosine"
-    after_warmup = "ps_cluster.training.schedules:cosine"
-
-
-CONSTANT = Constant()
-TRIANGLE = Triangle()
-COSINE = Cosine()
-
-SCHEDULES: Kinds[Schedule] = Kinds("schedule", Schedule, "ps_cluster.catalogue.schedules", "ps_cluster.schedules")
+SCHEDULES: Kinds[Schedule] = Kinds("schedule", Schedule, "ps_cluster.training.schedules", "ps_cluster.schedules")

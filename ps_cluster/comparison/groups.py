@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ps_cluster.catalogue.modes.sync import SYNC
 from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import Sample
 from ps_cluster.config import RunConfig
 from ps_cluster.config.trees import flat
 from ps_cluster.errors import UserError
+from ps_cluster.training.modes.sync import SYNC
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 counts as the same batch
 NO_STRAGGLER = "none"

@@ -5,9 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 
-from ps_cluster.catalogue.modes.async_ import ASYNC
-from ps_cluster.catalogue.modes.sync import SYNC
-from ps_cluster.catalogue.staleness import NONE as NO_METHOD
 from ps_cluster.comparison.groups import NO_STRAGGLER, Group, View, arms, stragglers
 from ps_cluster.comparison.phrases import (
     NO_DIFFERENCE,
@@ -22,6 +19,9 @@ from ps_cluster.comparison.phrases import (
     speed,
 )
 from ps_cluster.comparison.statistics import MeanDifference, difference, estimate, log_ratio
+from ps_cluster.training.methods.none import NONE as NO_METHOD
+from ps_cluster.training.modes.async_ import ASYNC
+from ps_cluster.training.modes.sync import SYNC
 
 LEARNED = 0.15  # test accuracy from which a network counts as having learned; guessing gives 0.10
 _MOST_NAMES = 6  # listed in one sentence

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.catalogue.staleness import NONE as NO_METHOD
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
@@ -20,6 +19,7 @@ from ps_cluster.run.rows import scores
 from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.tables import read_csv
+from ps_cluster.training.methods.none import NONE as NO_METHOD
 
 _BUSY = ("computes", "slow on purpose")  # of phases.PHASES
 

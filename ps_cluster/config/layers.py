@@ -1,8 +1,8 @@
 """Merge the layers of settings into a configuration: defaults, the network's recipe, a file, the command's options.
 
-The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its class in catalogue/.
-Later layers win. In order: default.yaml, the recipe of the network (configs/models/<model>.yaml), the recipe's entry
-under `modes` for the mode, workers and batch (recipes.py), the user's file, `--set key=value`, the command's options.
+The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
+Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), the recipe's entry under `modes`
+for the mode, workers and batch (recipes.py), the user's file, `--set key=value`, the command's options.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.config import recipes
 from ps_cluster.config.schema import RunConfig, fitted
-from ps_cluster.config.sections import CHOSEN, users, without_strangers
+from ps_cluster.config.sections import CHOSEN, adapted_to_choices, users
 from ps_cluster.config.trees import Layer, flat, merged, nested
 from ps_cluster.config.uses import check_used, listed
 from ps_cluster.errors import UserError
@@ -99,25 +99,20 @@ def _defaults(user: Layer) -> Layer:
 
     Settings that belong to a mode, network, … that is not chosen are left out.
     """
-    base = without_strangers(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
+    base = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
     model = merged(base, user).get("model")
     layer, found = _recipe(model.get("name") if isinstance(model, dict) else None)
-    base = without_strangers(merged(without_strangers(base, layer), layer), user)
+    base = adapted_to_choices(merged(adapted_to_choices(base, layer), layer), user)
     return merged(base, recipes.found_for(found, merged(base, user), user))
 
 
 def _recipe(network: Any) -> tuple[Layer, tuple[recipes.Found, ...]]:
-    """Return the recipe of a network, and its rates for single modes; both empty for a network without a recipe."""
+    """Return the recipe of a network, and its rates for single modes; both empty for an unknown network."""
     if network not in NETWORKS:
         return {}, ()
-    if recipe := NETWORKS[network].recipe:
-        layer, origin = dict(recipe), f"the recipe of network {network}"
-    elif network in NETWORKS.own:
-        file = CONFIG_FOLDER / "models" / f"{network}.yaml"
-        layer, origin = read_yaml(file), str(file)
-    else:
-        return {}, ()
-    return {key: value for key, value in layer.items() if key != recipes.MODES}, recipes.read_modes(layer, origin)
+    recipe = NETWORKS[network].recipe
+    layer = {key: value for key, value in recipe.items() if key != recipes.MODES}
+    return layer, recipes.read_modes(recipe, f"the recipe of network {network}")
 
 
 def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:

@@ -17,7 +17,7 @@ from ps_cluster.catalogue.settings import Fraction, Section
 from ps_cluster.catalogue.staleness import METHODS, StalenessSettings
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config.dispatch_size import dispatch_size
-from ps_cluster.config.sections import chosen_kinds, without_strangers
+from ps_cluster.config.sections import adapted_to_choices, chosen_kinds
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.trees import Layer, flat, merged, nested
 from ps_cluster.config.uses import check_switches
@@ -209,7 +209,7 @@ class RunConfig(Section):
         """Return a validated configuration with some values replaced, e.g. `{"model.precision": "float32"}`."""
         own, changes = self.model_dump(mode="json"), nested(values)
         try:
-            return fitted(merged(without_strangers(own, changes), changes))
+            return fitted(merged(adapted_to_choices(own, changes), changes))
         except ValidationError as error:
             raise UserError(first_error(error, "configuration", "configs/default.yaml")) from error
 

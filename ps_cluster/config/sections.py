@@ -40,8 +40,8 @@ def chosen_kinds(tree: Layer) -> dict[str, Any]:
     return {section: CHOSEN[section].kinds[name] for section, name in names.items() if name in CHOSEN[section].kinds}
 
 
-def without_strangers(under: Layer, over: Layer) -> Layer:
-    """Return `under` with the choices of `over`, and without settings of choices that `over` replaces.
+def adapted_to_choices(under: Layer, over: Layer) -> Layer:
+    """Return `under` with the choices of `over`, and without settings that only the replaced choices have.
 
     Settings that the new choice has from the same class stay: `optimizer.learning_rate` between all rules,
     `data.augmentation` between data sets of images.

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import keras
 import numpy as np
 
 from ps_cluster.catalogue.examples import ExampleSpec
-from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.networks import NETWORKS, NetworkSettings
+from ps_cluster.catalogue.networks import NETWORKS, Network, NetworkSettings
+from ps_cluster.errors import UserError
+from ps_cluster.files.plain_text import one_line
 
 EXAMPLES = 2000  # most examples that initial weights are computed from
+_BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
 _POLICIES = {"float32": "float32", "bfloat16": "mixed_bfloat16"}
 
 
@@ -22,18 +25,38 @@ def build(
 
     Args:
       settings: precision "float32", or "bfloat16" to compute in bfloat16; variables stay float32.
-      spec: the form of the examples, and the number of outputs.
-      examples: name → raw training examples [N, ...], of which the first `EXAMPLES` may be used; None if the weights are
-        loaded next.
+      spec: what the network is given, and what it shall return.
+      examples: name of a field → raw training examples [N, ...], of which the first `EXAMPLES` may be used; None if
+        the weights are loaded next.
+    Raises:
+      UserError: the network can't be built for such examples.
     """
     network = NETWORKS[settings.name]
     before = keras.config.dtype_policy()
     keras.config.set_dtype_policy(_POLICIES[settings.precision])
     try:
         keras.utils.set_random_seed(seed)
-        model = find(network.build)(spec, settings)
+        model = _built(network, settings, spec)
     finally:
         keras.config.set_dtype_policy(before)
-    if network.initialise is not None:
-        find(network.initialise)(model, spec, examples)
+    first = None if examples is None else {name: values[:EXAMPLES] for name, values in examples.items()}
+    network.initialise(model, spec, first)
     return model
+
+
+def _built(network: Network, settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
+    try:
+        model = network.build(spec, settings)
+        shapes = [output.shape for output in model.outputs]
+        if shapes != [(None, spec.outputs)]:
+            raise ValueError(f"it returns {shapes}, not {spec.outputs} numbers for each")
+    except ValueError as error:  # as Keras says what does not fit
+        reason = one_line(_reason(str(error)), 500)
+        raise UserError(f"model.name: '{settings.name}' can't be built for examples of {spec}: {reason}") from error
+    return model
+
+
+def _reason(text: str) -> str:
+    """Return the part of an error of Keras that it writes in bold, without the layer and its arguments around it."""
+    bold = _BOLD.search(text)
+    return bold[1] if bold else text

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.catalogue.modes.async_ import ASYNC
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
@@ -18,6 +17,7 @@ from ps_cluster.run.rows.progress import ProgressRow
 from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.simulation.costs import Costs, make_costs
+from ps_cluster.training.modes.async_ import ASYNC
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
 COLD_STEPS = 8  # first steps of each worker, in which TensorFlow still builds graphs

@@ -12,7 +12,6 @@ from typing import Any
 from rich.console import Console
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.modes.sync_ps import SYNC_PS
 from ps_cluster.config import RunConfig
 from ps_cluster.config.stragglers import NONE, Stragglers, parse_stragglers
 from ps_cluster.config.uses import uses
@@ -26,6 +25,7 @@ from ps_cluster.simulation import calibration, simulation_report
 from ps_cluster.simulation.check import check
 from ps_cluster.simulation.costs import Costs, Links, SimulatedCluster, costs_of, known_costs, write_costs
 from ps_cluster.simulation.prediction import predict
+from ps_cluster.training.modes.sync_ps import SYNC_PS
 
 ANY_NETWORK = "tutorial_cnn"
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import tensorflow as tf
+from ps_cluster.catalogue.lazily import tf
 
 
 class History:

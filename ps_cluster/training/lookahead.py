@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.config.schema import LookaheadSettings
 
 

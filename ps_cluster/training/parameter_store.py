@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import tensorflow as tf
 
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.run.ledger import rows_of

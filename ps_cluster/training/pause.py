@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import os
 
-import tensorflow as tf
-
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.training.waiting import after, sleep
 
 # "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed,

@@ -16,9 +16,9 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
-import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.lazily import graph, tf
 from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config import RunConfig
 from ps_cluster.run.ledger import WORKER_COLUMNS
@@ -222,7 +222,7 @@ class Slice:
         steps = (rows[:, :, :1] - 1) * workers + tf.range(workers, dtype=tf.float64)[None, :, None]
         return self._ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
 
-    @tf.function(autograph=False)
+    @graph
     def read_ledger(self, first: tf.Tensor):
         """Return (the rows from row number `first` on, float64 [k, columns]; int64 [len(COUNTS)]), read together."""
 
@@ -250,7 +250,7 @@ class Slice:
         slots = {f"slot_{name}": variable for name, variable in self._slots.items()}
         return {"weights": self._weights, "statistics": self._statistics, **slots, **self._ledger.state}
 
-    @tf.function(autograph=False)
+    @graph
     def _read_all(self, first: tf.Tensor):
         def read():
             vectors = {name: variable.read_value() for name, variable in self._state.items()}

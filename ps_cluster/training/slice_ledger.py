@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import tensorflow as tf
 
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.run.ledger import COLUMNS
 
 

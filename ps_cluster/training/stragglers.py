@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import tensorflow as tf
-
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.config.stragglers import TASK_VARIATION, Stragglers, machine_means
 from ps_cluster.training.waiting import sleep
 

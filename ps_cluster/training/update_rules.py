@@ -1,4 +1,4 @@
-"""The update rules: apply one gradient to a slice's weights, mostly with one locked TensorFlow kernel."""
+"""Apply one gradient to a slice's weights, mostly with one locked TensorFlow kernel: the base classes of rules/."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.catalogue.rules import RULES, RuleSettings
 
 
@@ -58,7 +58,7 @@ class UpdateRule(ABC):
         """
         done: list[tf.Operation] = []
         if self._decay is not None:
-            shrink = _times(share, learning_rate * self._decay * self._weights.read_value())
+            shrink = times(share, learning_rate * self._decay * self._weights.read_value())
             done.append(self._weights.assign_sub(shrink, read_value=False))
         with tf.control_dependencies(done):
             changed = self._change(gradient, learning_rate, updates_before, share)
@@ -76,101 +76,20 @@ class UpdateRule(ABC):
         """Change the weights and the slots. Arguments as for `apply`."""
 
 
-class _Linear(UpdateRule):
+class LinearUpdate(UpdateRule):
     """A rule that is linear in the gradient: scaling the gradient scales the learning rate."""
 
     def _change(self, gradient, learning_rate, updates_before, share):
-        return self._step(_times(self._factors, _times(share, gradient)), learning_rate)
+        return self._step(times(self._factors, times(share, gradient)), learning_rate)
 
     @abstractmethod
     def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
         """Apply the scaled gradient."""
 
 
-class Sgd(_Linear):
-    """w -= learning rate x g."""
-
-    def _step(self, gradient, learning_rate):
-        return tf.raw_ops.ResourceApplyGradientDescent(
-            var=self._weights.handle, alpha=learning_rate, delta=gradient, use_locking=True
-        )
-
-
-class Momentum(_Linear):
-    """v = momentum x v - learning rate x g; w += v."""
-
-    slot_names = ("momentum",)
-    looks_ahead = False
-
-    def _step(self, gradient, learning_rate):
-        return tf.raw_ops.ResourceApplyKerasMomentum(
-            var=self._weights.handle,
-            accum=self.slots["momentum"].handle,
-            lr=learning_rate,
-            grad=gradient,
-            momentum=self._settings.momentum,
-            use_nesterov=self.looks_ahead,
-            use_locking=True,
-        )
-
-
-class Nesterov(Momentum):
-    """v as with `Momentum`; w += momentum x v - learning rate x g."""
-
-    looks_ahead = True
-
-
-class Adam(UpdateRule):
-    """Adam (Kingma and Ba 2015, arXiv:1412.6980, algorithm 1)."""
-
-    slot_names = ("mean", "variance")
-
-    def _change(self, gradient, learning_rate, updates_before, share):
-        if share is None and self._factors is None:
-            return self._fused(gradient, learning_rate, updates_before)
-        return self._scaled(gradient, learning_rate, updates_before, share)
-
-    def _fused(self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor) -> tf.Operation:
-        settings = self._settings
-        count = tf.cast(updates_before + 1, tf.float32)
-        return tf.raw_ops.ResourceApplyAdam(
-            var=self._weights.handle,
-            m=self.slots["mean"].handle,
-            v=self.slots["variance"].handle,
-            beta1_power=settings.momentum**count,
-            beta2_power=settings.beta_2**count,
-            lr=learning_rate,
-            beta1=settings.momentum,
-            beta2=settings.beta_2,
-            epsilon=settings.epsilon,
-            grad=gradient,
-            use_locking=True,
-        )
-
-    def _scaled(
-        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
-    ) -> tf.Operation:
-        """Do what `_fused` does in single operations, since its kernel supports neither a share nor factors."""
-        settings = self._settings
-        count = tf.cast(updates_before + 1, tf.float64)  # float32 would lose three digits of 1 - 0.999^t
-        correction = tf.sqrt(1 - settings.beta_2**count) / (1 - settings.momentum**count)
-        rate = learning_rate * tf.cast(correction, tf.float32)
-        new = {
-            "mean": _mean(settings.momentum, self.slots["mean"], _times(share, gradient)),
-            "variance": _mean(settings.beta_2, self.slots["variance"], gradient * gradient),
-        }
-        step = _times(self._factors, rate * new["mean"] / (tf.sqrt(new["variance"]) + settings.epsilon))
-        slots = [self.slots[name].assign(value, read_value=False) for name, value in new.items()]
-        return tf.group(*slots, self._weights.assign_sub(step, read_value=False))
-
-
-def _times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
+def times(factor: tf.Tensor | None, vector: tf.Tensor) -> tf.Tensor:
+    """Return their product; `vector` itself where the factor is None."""
     return vector if factor is None else factor * vector
-
-
-def _mean(decay: float, slot: tf.Variable, value: tf.Tensor) -> tf.Tensor:
-    before = slot.read_value()
-    return before + (1 - decay) * (value - before)
 
 
 def decay_rates(settings: RuleSettings, factors: np.ndarray) -> np.ndarray:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-import tensorflow as tf
+from ps_cluster.catalogue.lazily import tf
 
 _UNBOUNDED = 2**31 - 1  # elements: an enqueue must never block, because it is in a critical section
 _NOWHERE = -1  # in place of a queue's number: in no queue
@@ -60,7 +60,7 @@ class Condition:
             self.waiting = tf.Variable(0)
 
     def wait_while(
-        self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence = (), dtype: tf.DType = tf.int32
+        self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence = (), dtype: str = "int32"
     ) -> tf.Tensor:
         """Run `attempt` in the critical section, and again after each notification while it returns `value`.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-import tensorflow as tf
+from ps_cluster.catalogue.lazily import tf
 
 # A vector of at least this many bytes is sent by itself: packing and unpacking copy it, which costs more than a second
 # transfer.

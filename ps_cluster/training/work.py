@@ -1,19 +1,21 @@
-"""The work that the chief hands out: dispatches of steps, or of rounds in which all workers take part."""
+"""The work that the chief hands out: dispatches of steps. (Those of rounds are in modes/sync_ps.py.)"""
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.dispatch_size import dispatch_size
 from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.worker import Compute, rounds_function, steps_function
+from ps_cluster.training.worker import Compute, steps_function
+
+if TYPE_CHECKING:  # the launcher imports this module, and not what a training keeps
+    from ps_cluster.training.run_progress import RunProgress
 
 
 class ScheduleDispatch(Protocol):
@@ -90,24 +92,4 @@ class Steps(Work):
             self._progress.scheduled(step_ids)
             self.handed_out = int(step_ids[-1])
             self.ends = not len(again) and following == total
-            yield True
-
-
-class Rounds(Work):
-    """Rounds of synchronous training: one dispatch for every worker. A worker that gets a second one finds it done."""
-
-    def function(self, store: ParameterStore, compute: Compute) -> Callable:
-        return rounds_function(store, compute, self._config)
-
-    def dispatches(self) -> Iterator[bool]:
-        begin, total = self._progress.applied, self._progress.total
-        while begin < total:
-            end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
-            while end * self._config.steps_per_update > self._progress.end_of_window:
-                yield False
-            for _ in range(self._config.training_workers):
-                self._schedule(self._function, end)
-            self._progress.scheduled(np.arange(begin, end))
-            begin = end
-            self.ends = begin == total
             yield True

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
-import tensorflow as tf
-
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.run.ledger import WORKER_COLUMNS
@@ -14,15 +14,15 @@ from ps_cluster.run.run_dir import IDENTITY
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
 from ps_cluster.training.pause import Pause
 from ps_cluster.training.slice import DROPPED, Turn
-from ps_cluster.training.step import StepResult
 from ps_cluster.training.stragglers import SlowDown
 from ps_cluster.training.waiting import after, now_after
 
-Compute = Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]
-"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result. A `TrainStep`, or `LocalSteps` with
-weights [2, n]."""
+if TYPE_CHECKING:  # a module that imports TensorFlow
+    from ps_cluster.training.step import StepResult
 
-TIME = tf.TensorSpec([], tf.float64)  # unix seconds
+Compute: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]"
+"""(step id int64 [], weights [n], statistics float32 [m]) → the step's result. A `TrainStep`, or what a mode wraps around
+it."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         with tf.control_dependencies(applied):
             return tf.reduce_any(tf.equal(pushed, DROPPED))
 
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), TIME])
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
         identity = Identity.read()
 
@@ -126,35 +126,3 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
 
     return run_steps
-
-
-def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
-    """Return the graph of one dispatch of rounds, which takes part in every round below version `end`, int64 [].
-
-    Its other argument is when it was scheduled.
-    """
-    computation = Computation(compute, config)
-    (first,) = store.slices
-
-    def pull(identity: Identity, end: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
-        """Wait for the next round and pull, all on the ps: the answer to a push is the next parameters."""
-        times = first.admit_to_round(identity.worker, end, needed)  # type: ignore[attr-defined]  # a slice of rounds
-        pulled = store.pull(identity.worker, [times])
-        # A loop variable stays on the device of its first value. On the ps it would be sent to the worker and back.
-        return [tf.identity(times), pulled.weights, pulled.statistics, pulled.versions]
-
-    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int64), TIME])
-    def run_rounds(end: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
-        identity = Identity.read()
-
-        def body(times: tf.Tensor, *parameters: tf.Tensor) -> list[tf.Tensor]:
-            pulled = Pulled(*parameters)
-            step_id = pulled.versions[0] * config.steps_per_update + identity.worker
-            result, row = computation(step_id, pulled, identity, scheduled, *tf.unstack(times))
-            pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
-            return pull(identity, end, [pushed])
-
-        start = pull(identity, end)
-        return tf.while_loop(lambda *pulled: pulled[-1][0] < end, body, start, parallel_iterations=1)[-1]
-
-    return run_rounds

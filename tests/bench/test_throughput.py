@@ -113,6 +113,15 @@ def test_what_only_some_arms_would_follow_is_refused(key):
         throughput.cases(["airbench"], ["float32"], packed, {key: 0.5})
 
 
+@pytest.mark.parametrize("model", ["alexnet", "mine.py:build"])
+def test_a_network_of_which_no_number_of_images_is_known_is_refused_with_that_reason(model):
+    packed = only_named("synthetic", Path("."), 1, 1)
+    with pytest.raises(
+        UserError, match=f"--models: got '{model}': bench measures tutorial_cnn, .*: it does not know how"
+    ):
+        throughput.cases([model], ["float32"], packed, {})
+
+
 @pytest.fixture
 def scripted_arm(tmp_path, monkeypatch):
     """scripted_arm(code) → run_arm's answer of an arm whose module is `code`."""

@@ -1,5 +1,6 @@
+import json
+
 import pytest
-import yaml
 
 from benchmarks import rates
 from benchmarks.rates import Point
@@ -58,8 +59,8 @@ def test_points_are_read_from_finished_runs_by_the_images_held_out(tmp_path):
 
 
 def test_the_best_of_each_mode_is_what_goes_into_the_recipe_and_one_that_diverged_is_not():
-    table = yaml.safe_load(rates.recipe_lines(POINTS))
-    found = {entry.place: (entry.learning_rate, entry.momentum) for entry in read_modes(table, "modes.yaml")}
+    table = json.loads(rates.recipe_lines(POINTS))
+    found = {entry.place: (entry.learning_rate, entry.momentum) for entry in read_modes(table, "modes.json")}
     assert found == {ASYNC: (0.002, 0.5), SYNC: (0.002, 0.9)}
     lines = rates.table(POINTS).splitlines()
     assert sum("**" in line for line in lines) == 2 and sum("diverged" in line for line in lines) == 1

@@ -141,7 +141,7 @@ BAD = [
     ("broken.py:Toy", "can't be run: SyntaxError"),
     ("raising.py:Toy", "can't be run: ZeroDivisionError"),
     ("empty.py:Toy", "the file defines no 'Toy'"),
-    ("other.py:Toy", "is no mode: it has to be a ps_cluster.catalogue.modes.mode.Mode"),
+    ("other.py:Toy", "is no mode: it has to be a ps_cluster.catalogue.modes.Mode"),
 ]
 
 
@@ -205,7 +205,7 @@ class Point:
 
 def test_an_installed_package_adds_to_the_names_by_an_entry_point(monkeypatch):
     points = {
-        "ps_cluster.networks": [Point("plugged", lambda outputs, settings: None), Point("bad", ImportError("no"))]
+        "ps_cluster.networks": [Point("plugged", lambda examples, settings: None), Point("bad", ImportError("no"))]
     }
 
     def entry_points(*, group, name=None):

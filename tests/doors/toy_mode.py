@@ -1,8 +1,8 @@
 """A mode that the package knows nothing of, with a setting of its own: its slice takes only each k-th gradient whole."""
 
-import tensorflow as tf
 from pydantic import Field
 
+from ps_cluster.catalogue.lazily import tf
 from ps_cluster.catalogue.modes import Mode, ModeSettings
 from ps_cluster.training.slice import Slice
 from ps_cluster.training.waiting import after

@@ -17,7 +17,6 @@ import pytest
 
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.config import build_config, load_config
-from ps_cluster.data.sets import cifar10
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.evaluator import evaluate
@@ -61,12 +60,12 @@ def run_dir(tmp_path, dataset):
 
 
 @pytest.fixture(scope="module")
-def network():
+def network(dataset):
     """The network, its flat length, and a random setting of its weights."""
     from ps_cluster.models.build import build
     from ps_cluster.models.flat import flatten
 
-    model = build(NETWORKS["tutorial_cnn"].Settings(name="tutorial_cnn", precision="float32"), cifar10.SPEC, seed=1)
+    model = build(NETWORKS["tutorial_cnn"].Settings(name="tutorial_cnn", precision="float32"), dataset.spec, seed=1)
     return model, flatten(model.trainable_variables)
 
 

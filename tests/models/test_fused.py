@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ps_cluster.catalogue.examples import ExampleSpec, Field
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatLayout, statistics_of
@@ -21,7 +22,9 @@ IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
 
 def made(name, precision, activation):
-    return build(NETWORKS[name].Settings(name=name, precision=precision, activation=activation), 10, seed=0)
+    settings = NETWORKS[name].Settings(name=name, precision=precision, activation=activation)
+    image = Field("uint8", (32, 32, 3), (125.0,) * 3, (63.0,) * 3)
+    return build(settings, ExampleSpec({"image": image}, Field("uint8", ()), classes=tuple("abcdefghij")), seed=0)
 
 
 def gradients(model, images):

@@ -7,17 +7,24 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.catalogue.networks import NETWORKS, Network
+from ps_cluster.data.sets.cifar10 import PIXEL_MEAN, PIXEL_STD
+from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatLayout, FlatNetwork, assign, flatten, statistics_of
 
 IMAGES = np.random.default_rng(0).integers(0, 256, [6, 32, 32, 3], np.uint8)
 
 
-def make(name="tutorial_cnn", **settings):
-    arguments = {key: settings.pop(key) for key in ("seed", "examples") if key in settings}
+def spec_of(shape=(32, 32, 3), mean=PIXEL_MEAN, std=PIXEL_STD, dtype="uint8", classes=10):
+    image = Field(dtype, shape, mean, std)
+    return ExampleSpec({"image": image}, target=Field("uint8", ()), classes=tuple(map(str, range(classes))))
+
+
+def make(name="tutorial_cnn", *, seed=0, spec=spec_of(), images=None, **settings):
     chosen = NETWORKS[name].Settings(name=name, **({"precision": "float32", "activation": "relu"} | settings))
-    return build(chosen, 10, **({"seed": 0} | arguments))
+    return build(chosen, spec, seed=seed, examples=None if images is None else {"image": images})
 
 
 @pytest.mark.parametrize(
@@ -46,13 +53,62 @@ def test_pixels_are_normalised_inside_the_network():
     assert np.asarray(normalised) == pytest.approx((IMAGES - mean) / std, abs=1e-4)
 
 
+def test_pixels_of_unknown_statistics_go_from_minus_1_to_1_and_a_constant_channel_to_0():
+    unknown = make(spec=spec_of((24, 20, 1), (), ())).get_layer("normalise")
+    assert np.asarray(unknown(np.array([0.0, 255.0]).reshape(2, 1, 1, 1) * np.ones([2, 24, 20, 1])))[:, 0, 0, 0] == (
+        pytest.approx([-1, 1])
+    )
+    constant = make(spec=spec_of((24, 20, 1), (7.0,), (0.0,))).get_layer("normalise")
+    assert not np.asarray(constant(np.full([1, 24, 20, 1], 7.0))).any()
+
+
+@pytest.mark.parametrize("name", NETWORKS.names)
+@pytest.mark.parametrize("shape", [(28, 28, 1), (40, 64, 3)])
+def test_every_network_takes_images_of_another_shape_and_gives_a_score_for_each_of_their_classes(name, shape):
+    images = np.random.default_rng(0).integers(0, 256, [20, *shape], np.uint8)
+    channels = shape[-1]
+    model = make(name, spec=spec_of(shape, (100.0,) * channels, (50.0,) * channels, classes=4), images=images)
+    scores = np.asarray(model(images))
+    assert scores.shape == (20, 4) and np.isfinite(scores).all() and scores.std() > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "spec", "told"),
+    [
+        ("airbench", spec_of((8, 8, 3)), "can't be built for examples of image uint8 [8, 8, 3]: Computed output size"),
+        ("tutorial_cnn", spec_of((4, 4, 1), (), ()), "can't be built for examples of image uint8 [4, 4, 1]: Computed"),
+        ("resnet_small", spec_of((32, 32, 2)), "takes images (uint8 [height, width, 1 or 3]); got image uint8 [32, 32, 2]"),
+        ("cifar_tf_cnn", spec_of((7,), dtype="float32"), "takes images (uint8 [height, width, 1 or 3]); got image float32"),
+    ],
+)  # fmt: skip
+def test_examples_that_a_network_cant_take_are_told_in_one_line(name, spec, told):
+    with pytest.raises(UserError) as error:
+        make(name, spec=spec)
+    assert f"model.name: '{name}' {told}" in str(error.value)
+    assert "\n" not in str(error.value) and "Exception encountered" not in str(error.value)
+
+
+def test_a_network_that_returns_another_number_of_values_is_refused(monkeypatch):
+    class Narrow(Network):
+        name = "narrow"
+
+        def build(self, examples, settings):
+            return keras.Sequential([keras.Input([32, 32, 3]), keras.layers.Flatten(), keras.layers.Dense(3)])
+
+    monkeypatch.setitem(NETWORKS.own, "narrow", Narrow())
+    with pytest.raises(UserError, match=r"'narrow' can't be built .*: it returns \[\(None, 3\)\], not 10 numbers"):
+        build(Narrow.Settings(name="narrow", precision="float32"), spec_of(), seed=0)
+
+
 @pytest.mark.parametrize("name", NETWORKS.names)
 def test_the_flat_network_computes_what_the_keras_model_does_in_training(name):
     model = make(name)
     network = FlatNetwork(model)
     weights, statistics = flatten(model.trainable_variables), flatten(statistics_of(model))
     images = tf.constant(IMAGES, tf.float32)
-    scores, fresh = network.scores(tf.constant(weights), tf.constant(statistics), images, tf.constant([0, 0]))
+    scores, fresh = network.outputs(
+        tf.constant(weights), tf.constant(statistics), {"image": images}, tf.constant([0, 0])
+    )
     assert np.asarray(scores) == pytest.approx(np.asarray(model(images, training=True)), abs=1e-4)
     assert network.keep * statistics + np.asarray(fresh) == pytest.approx(flatten(statistics_of(model)), abs=1e-4)
 
@@ -73,7 +129,9 @@ def test_dropout_draws_from_the_random_state_that_it_is_given():
     network = FlatNetwork(model)
 
     def scores(step):
-        return np.asarray(network.scores(tf.zeros([0]), tf.zeros([0]), tf.ones([1, 100]), tf.constant([7, step]))[0])
+        return np.asarray(
+            network.outputs(tf.zeros([0]), tf.zeros([0]), {"x": tf.ones([1, 100])}, tf.constant([7, step]))[0]
+        )
 
     assert (scores(3) == scores(3)).all() and (scores(3) != scores(4)).any()
 
@@ -96,14 +154,16 @@ def test_the_worst_patterns_of_a_configuration_are_searched_at_once(pattern):
     assert time.process_time() - began < 5
 
 
-def test_the_whitening_convolution_makes_uncorrelated_outputs_of_unit_variance():
-    noise = np.random.default_rng(0).normal(size=[300, 32, 32, 3])
+@pytest.mark.parametrize(("channels", "mean", "std"), [(3, PIXEL_MEAN, PIXEL_STD), (1, (99.0,), (45.0,)), (1, (), ())])
+def test_the_whitening_convolution_makes_uncorrelated_outputs_of_unit_variance(channels, mean, std):
+    noise = np.random.default_rng(0).normal(size=[300, 32, 32, channels])
     blurred = (noise + np.roll(noise, 1, 1) + np.roll(noise, 1, 2)) * 30 + 128
     images = np.clip(blurred, 0, 255).astype(np.uint8)
-    model = make("airbench", examples=images)
+    model = make("airbench", spec=spec_of((32, 32, channels), mean, std), images=images)
     outputs = model.get_layer("whiten")(model.get_layer("normalise")(images.astype(np.float32)))
-    half = np.asarray(outputs)[..., :12].reshape(-1, 12)
-    assert np.cov(half, rowvar=False) == pytest.approx(np.eye(12), abs=0.05)
+    values = 4 * channels
+    half = np.asarray(outputs)[..., :values].reshape(-1, values)
+    assert np.cov(half, rowvar=False) == pytest.approx(np.eye(values), abs=0.05)
 
 
 def test_the_first_filters_of_a_3x3_convolution_pass_their_input_through():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.training.bounded import LEASE_S, BoundedSlice
+from ps_cluster.training.modes.bounded import LEASE_S, BoundedSlice
 from ps_cluster.training.slice import APPLIED, DROPPED, NO_END
 from tests.helpers.processes import wait_until
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of

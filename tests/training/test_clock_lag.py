@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from ps_cluster.training.bounded import LEASE_S, BoundedSlice
+from ps_cluster.training.modes.bounded import LEASE_S, BoundedSlice
 from ps_cluster.training.slice import NO_END, REFUSED
 from tests.helpers.clocks import unseen
 from tests.helpers.processes import wait_until

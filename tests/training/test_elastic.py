@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.training.elastic import ElasticSlice, LocalSteps, moving_rate
+from ps_cluster.training.modes.elastic import ElasticSlice, LocalSteps, moving_rate
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 

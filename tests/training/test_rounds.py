@@ -7,7 +7,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.run.ledger import COUNTS, WORKER_COLUMNS
-from ps_cluster.training.coordinated import RoundSlice
+from ps_cluster.training.modes.sync_ps import RoundSlice
 from ps_cluster.training.slice import APPLIED, DROPPED
 from ps_cluster.training.waiting import sleep
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of

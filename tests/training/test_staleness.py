@@ -8,9 +8,10 @@ import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.rules import RULES
-from ps_cluster.catalogue.staleness import METHODS, corrected_momentum
+from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config import build_config
 from ps_cluster.run.ledger import WORKER_COLUMNS
+from ps_cluster.training.methods.corrected_momentum import corrected_momentum
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.slice import Start
 from ps_cluster.training.update_rules import make_rule

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from ps_cluster.config import build_config
 from ps_cluster.models.flat import FlatNetwork, flatten, kept_shares, statistics_of
-from ps_cluster.training.coordinated import RoundSlice
-from ps_cluster.training.elastic import LocalSteps
+from ps_cluster.training.modes.elastic import LocalSteps
+from ps_cluster.training.modes.sync_ps import RoundSlice
 from ps_cluster.training.step import StepResult
 from tests.helpers.stores import LENGTH, make_store, pull, row, state_of
 

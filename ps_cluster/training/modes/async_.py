@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from pydantic import Field
 
-from ps_cluster.catalogue.modes.mode import Mode, ModeSettings
-
-if TYPE_CHECKING:
-    from ps_cluster.config import RunConfig
+from ps_cluster.catalogue.modes import Mode, ModeSettings
+from ps_cluster.config import RunConfig
 
 
 class AsyncSettings(ModeSettings):

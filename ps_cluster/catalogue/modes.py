@@ -1,4 +1,7 @@
-"""The base class of modes: every part in which one may differ from plain asynchronous training."""
+"""The base class of modes: every part in which one may differ from plain asynchronous training.
+
+The package's own are in ps_cluster/training/modes/, one file each.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator
 
+from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.settings import Section
 from ps_cluster.catalogue.task_types import CHIEF, ON_DEATH, PS, WORKER, OnDeaths
 
@@ -23,16 +27,10 @@ class Waits(Enum):
     FOR_ALL_REDUCE = "all other workers, in each all-reduce"
 
 
-def _known(name: str) -> str:
-    from ps_cluster.catalogue.modes import MODES  # it imports this module first
-
-    return MODES.check_name(name)
-
-
 class ModeSettings(Section):
     """The section `mode` of a configuration. A mode adds settings of its own in a subclass, with defaults."""
 
-    name: Annotated[str, AfterValidator(_known)]
+    name: Annotated[str, AfterValidator(lambda name: MODES.check_name(name))]
 
 
 class Mode:
@@ -54,9 +52,9 @@ class Mode:
       is_simulated: whether `simulate` can predict it.
       trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…)`, run by the
         leader; in modes without parameter servers by every task.
-      slice: "module:class" of the `training.slice.Slice` that a parameter server holds.
-      work: "module:class" of the `training.work.Work` that the chief hands out.
-      step: "module:class" that wraps a `TrainStep` as a worker's step; None: the `TrainStep` itself.
+      slice: the `training.slice.Slice` that a parameter server holds, or "module:class" of it.
+      work: the `training.work.Work` that the chief hands out, or "module:class" of it.
+      step: the class that wraps a `TrainStep` as a worker's step, or "module:class" of it; None: the `TrainStep` itself.
     """
 
     name = ""
@@ -133,3 +131,6 @@ class Mode:
     def label(self, config: RunConfig) -> str:
         """Return the mode's name with the settings that make it another method, e.g. "bounded s=2"."""
         return self.name
+
+
+MODES: Kinds[Mode] = Kinds("mode", Mode, "ps_cluster.training.modes", "ps_cluster.modes")

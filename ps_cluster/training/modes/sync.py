@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps_cluster.catalogue.modes.mode import Mode, Waits
+from ps_cluster.catalogue.modes import Mode, Waits
 from ps_cluster.catalogue.task_types import ON_DEATH, WORKER, OnDeath
 
 

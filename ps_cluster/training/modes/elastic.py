@@ -1,4 +1,4 @@
-"""Elastic averaging: each worker has its own weights, and at times they and the centre move towards each other.
+"""Mode elastic: each worker has its own weights, and at times they and the centre move towards each other.
 
 Zhang, Choromanska, LeCun 2015, "Deep learning with elastic averaging SGD" (arXiv:1412.6651), algorithm 1 (asynchronous
 EASGD). The paper's text was not available; this follows the authors' code (github.com/sixin-zh/mpiT,
@@ -19,16 +19,32 @@ Every worker's weights are kept on the parameter server, so a worker that dies l
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-import tensorflow as tf
+from pydantic import Field
 
-from ps_cluster.catalogue.modes.elastic import ELASTIC
+from ps_cluster.catalogue.lazily import tf
+from ps_cluster.catalogue.modes import Mode, ModeSettings
 from ps_cluster.config import RunConfig
 from ps_cluster.training.slice import APPLIED, Push, Slice, Start
-from ps_cluster.training.step import StepResult, TrainStep
 from ps_cluster.training.update_rules import decay_rates
 from ps_cluster.training.waiting import after
+
+if TYPE_CHECKING:  # a module that imports TensorFlow
+    from ps_cluster.training.step import StepResult, TrainStep
+
+
+class ElasticSettings(ModeSettings):
+    local_steps: int = Field(
+        default=4, ge=1, le=1000, description="Steps that a worker takes by itself between two exchanges."
+    )
+    beta: float = Field(
+        default=0.9,
+        gt=0,
+        le=1,
+        description="An exchange moves worker and centre towards each other by beta / workers of their distance.",
+    )
 
 
 def moving_rate(config: RunConfig) -> float:
@@ -111,6 +127,8 @@ class LocalSteps:
           As `TrainStep`, with the distance moved in place of the gradient. `fresh` is what all steps add to
           keep^local_steps times the statistics given. Loss and learning rate are means, metric is the sum.
         """
+        from ps_cluster.training.step import StepResult
+
         own, before = tf.unstack(weights)
 
         def body(position, moved, statistics, fresh, totals):
@@ -131,3 +149,24 @@ class LocalSteps:
         )
         mean = totals / self._local_steps
         return StepResult(tf.cast(moved, own.dtype), fresh, mean[0], totals[1], mean[2])
+
+
+class Elastic(Mode):
+    name = "elastic"
+    says = "workers train weights of their own and exchange them with the centre"
+    Settings = ElasticSettings
+    pins_workers = True
+    ignores = frozenset({"staleness", "lookahead"})
+    own_rule = "sgd"
+    unlabelled = frozenset({"beta"})
+    slice = ElasticSlice
+    step = LocalSteps
+
+    def batches_per_step(self, config: RunConfig) -> int:
+        return self.settings(config).local_steps
+
+    def label(self, config: RunConfig) -> str:
+        return f"{self.name} k={self.settings(config).local_steps}"
+
+
+ELASTIC = Elastic()

@@ -1,19 +1,42 @@
-"""Asynchronous training with a bound on the staleness of updates, or on how far a worker may be ahead of another."""
+"""Mode bounded: asynchronous, with a bound on staleness, on how far a worker may be ahead, or on both."""
 
 from __future__ import annotations
 
-import tensorflow as tf
+from pydantic import Field
 
-from ps_cluster.catalogue.modes.bounded import BOUNDED
+from ps_cluster.catalogue.lazily import tf
+from ps_cluster.catalogue.modes import Mode, ModeSettings, Waits
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
-from ps_cluster.training.coordinated import WaitingSlice
 from ps_cluster.training.slice import APPLIED, DROPPED, NO_END, WAIT, Push, Start, Turn
 from ps_cluster.training.waiting import after, now_after
+from ps_cluster.training.waiting_slice import WaitingSlice
 
+DEFAULT_MAX_STALENESS = 3  # where no bound is given
 # A worker that was not heard of for longer counts as dead, and the others stop waiting for it. If it pushes after all,
 # its gradient is checked like every other.
 LEASE_S = 20.0
 _NOT_UNDER_WAY = -1  # in place of the version pulled, for a worker without a step
+
+
+class BoundedSettings(ModeSettings):
+    max_staleness: int | None = Field(
+        default=None,
+        ge=0,
+        le=1000,
+        description=f"No update is staler than this; {DEFAULT_MAX_STALENESS} where no bound is given.",
+    )
+    max_clock_lag: int | None = Field(
+        default=None,
+        ge=0,
+        le=1000,
+        description="No worker begins a step when it has ended so many more than another; 0: all in step.",
+    )
+
+    @property
+    def bounds(self) -> tuple[int | None, int | None]:
+        """The versions that an update may lag behind, and the steps that a worker may be ahead; None: any number."""
+        staleness, lag = self.max_staleness, self.max_clock_lag
+        return (DEFAULT_MAX_STALENESS if staleness is None and lag is None else staleness), lag
 
 
 class BoundedSlice(WaitingSlice):
@@ -163,3 +186,22 @@ class BoundedSlice(WaitingSlice):
 def _put(table: tf.Variable, index: tf.Tensor, value: tf.Tensor) -> tf.Variable:
     """Write one element of a vector."""
     return table.scatter_update(tf.IndexedSlices(value[None], index[None]))
+
+
+class Bounded(Mode):
+    name = "bounded"
+    says = "asynchronous, with a bound on staleness or on how far a worker is ahead"
+    Settings = BoundedSettings
+    most_parameter_servers = 1  # a single place must decide which worker may go on
+    waits = Waits.FOR_A_BOUND
+    slice = BoundedSlice
+
+    def most_staleness(self, config: RunConfig) -> int | None:
+        return self.settings(config).bounds[0]
+
+    def label(self, config: RunConfig) -> str:
+        bounds = zip(("s", "lag"), self.settings(config).bounds, strict=True)
+        return " ".join([self.name, *(f"{name}={bound}" for name, bound in bounds if bound is not None)])
+
+
+BOUNDED = Bounded()

@@ -1,0 +1,100 @@
+"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). Its recipe is the default."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from ps_cluster.catalogue import examples as forms
+from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.catalogue.lazily import keras
+from ps_cluster.catalogue.networks import ActivationSettings, Network
+from ps_cluster.models.layers import mean_and_std, pixels
+
+
+class AirbenchSettings(ActivationSettings):
+    activation: Literal["relu", "gelu", "silu"] = Field(default="gelu")
+
+
+class Airbench(Network):
+    name = "airbench"
+    Settings = AirbenchSettings
+    worker_mb = 400
+
+    def build(self, examples: ExampleSpec, settings: AirbenchSettings) -> keras.Model:
+        """Return the network: about 2.0 M parameters for CIFAR-10.
+
+        A 2x2 whitening convolution; three groups of convolution, pooling, normalisation, activation, convolution,
+        normalisation, activation; a 3x3 max pooling; a dense layer without bias whose output is divided by 9. The
+        moving statistics forget more slowly than the paper's (0.6 for a batch of 1,024): a worker's batch is a fraction
+        of that.
+        """
+        activation = settings.activation
+        layers = keras.layers
+        image = examples.image(self.name)
+        body = [
+            layers.Conv2D(_whitening_filters(image), 2, padding="valid", name="whiten"),
+            layers.Activation(activation),
+        ]
+        for group, width in enumerate((64, 256, 256)):
+            for half in range(2):
+                body.append(layers.Conv2D(width, 3, padding="same", use_bias=False, name=f"group{group}_conv{half}"))
+                if half == 0:
+                    body.append(layers.MaxPooling2D(2))
+                body.append(
+                    layers.BatchNormalization(momentum=0.9, epsilon=1e-5, scale=False, name=f"group{group}_norm{half}")
+                )
+                body.append(layers.Activation(activation))
+        head = [
+            layers.MaxPooling2D(3),
+            layers.Flatten(),
+            layers.Dense(examples.outputs, use_bias=False, name="logits"),
+            layers.Rescaling(1 / 9, dtype="float32", name="scores"),
+        ]
+        return keras.Sequential(pixels(image) + body + head, name="airbench")
+
+    def initialise(self, model: keras.Model, spec: ExampleSpec, examples: Mapping[str, np.ndarray] | None) -> None:
+        """Set partial identities, and the whitening convolution from the images."""
+        _make_partial_identity(model)
+        if examples is not None:
+            (images,) = examples.values()
+            _whiten(model, spec.image(self.name), images)
+
+
+def _whitening_filters(image: forms.Field) -> int:
+    """Return two for each value of a 2x2 patch: an eigenvector and its negative."""
+    return 2 * 2 * 2 * image.shape[-1]
+
+
+def _make_partial_identity(model: keras.Model) -> None:
+    """Make the first `in` filters of each 3x3 convolution pass their input through (Dirac; Jordan 2024, 3.3)."""
+    for layer in model.layers:
+        if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
+            kernel = np.array(layer.kernel)
+            inputs = kernel.shape[2]
+            kernel[..., :inputs] = 0
+            kernel[1, 1, range(inputs), range(inputs)] = 1
+            layer.kernel.assign(kernel)
+
+
+def _whiten(model: keras.Model, image: forms.Field, images: np.ndarray) -> None:
+    """Set the 2x2 convolution to the eigenvectors of the patches' covariance and their negatives (Jordan 2024, 3.2).
+
+    Args:
+      images: uint8 [N, *image.shape].
+    """
+    kernel = model.get_layer("whiten").kernel
+    mean, std = (np.array(values, np.float32) for values in mean_and_std(image))
+    patches = np.lib.stride_tricks.sliding_window_view((images - mean) / std, (2, 2), axis=(1, 2))
+    flat = patches.transpose(0, 1, 2, 4, 5, 3).reshape(
+        -1, 4 * image.shape[-1]
+    )  # from [N, h - 1, w - 1, channels, 2, 2]
+    values, vectors = np.linalg.eigh(np.cov(flat, rowvar=False))
+    filters = vectors / np.sqrt(values + 5e-4)
+    kernel.assign(np.concatenate([filters, -filters], axis=1).reshape(kernel.shape).astype(np.float32))
+
+
+AIRBENCH = Airbench()

@@ -1,0 +1,101 @@
+"""One new file is all that a network, mode, method, rule, schedule or fault takes: the examples in CONTRIBUTING.md."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import summary_of
+
+PROJECT = Path(__file__).parents[2]
+EXAMPLE = re.compile(r"^`(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLES = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text()))
+CHOICES = {"model.name": "one_layer", "mode.name": "clipped", "staleness.method": "root", "optimizer.rule": "signs",
+           "schedule.kind": "halving"}  # fmt: skip
+TOLD = """
+import json, sys
+from ps_cluster.chaos.kinds import FAULTS
+from ps_cluster.command_line import CONFIG_OPTIONS
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
+
+def chosen(key, name):
+    try:
+        return getattr(build_config(None, {key: name}), key.partition(".")[0]).model_dump()
+    except UserError as error:
+        return str(error)
+
+print(json.dumps({
+    "chosen": {key: chosen(key, name) for key, name in json.loads(sys.argv[1]).items()},
+    "faults": FAULTS.names,
+    "options": [*CONFIG_OPTIONS],
+    "tensorflow": "tensorflow" in sys.modules,
+}))
+"""
+
+
+@pytest.fixture
+def project(tmp_path):
+    """project(files): a copy of the package with these files of CONTRIBUTING.md added, and nothing else changed."""
+
+    def copy(files):
+        ignored = shutil.ignore_patterns("__pycache__")
+        for folder in ("ps_cluster", "configs"):
+            shutil.copytree(PROJECT / folder, tmp_path / folder, ignore=ignored)
+        shutil.copy(PROJECT / "cli.py", tmp_path)
+        for file in files:
+            assert not (tmp_path / file).exists()
+            (tmp_path / file).write_text(EXAMPLES[file])
+        return tmp_path
+
+    return copy
+
+
+def run_in(folder, *arguments):
+    environment = os.environ | {"PYTHONPATH": str(folder)}
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, timeout=200)
+    assert done.returncode == 0, done.stderr.decode()
+    return done.stdout.decode()
+
+
+def told_in(folder):
+    return json.loads(run_in(folder, "-c", TOLD, json.dumps(CHOICES)))
+
+
+def test_a_new_file_of_each_kind_is_found_with_its_settings_and_keeps_tensorflow_out_of_the_launcher(project):
+    found = told_in(project(EXAMPLES))
+    assert [values for values in found["chosen"].values() if isinstance(values, str)] == []
+    assert found["chosen"]["model.name"]["name"] == "one_layer"
+    assert found["chosen"]["mode.name"] == {"name": "clipped", "longest": 1.0}
+    assert "pause worker" in found["faults"] and "--longest" in found["options"]
+    assert not found["tensorflow"]
+
+
+def test_without_the_files_their_names_are_unknown(project):
+    found = told_in(project(()))
+    assert all("There are" in error for error in found["chosen"].values()) and len(EXAMPLES) == len(CHOICES) + 1
+    assert "pause worker" not in found["faults"] and "--longest" not in found["options"]
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--staleness-method", "root", "--set", "optimizer.rule=signs", "--set", "optimizer.learning_rate=0.001"),
+        ("--mode", "clipped", "--longest", "0.5", "--set", "schedule.kind=halving"),
+    ],
+    ids=lambda options: options[1],
+)
+def test_they_train(project, options):
+    folder = project(EXAMPLES)
+    fixed = ("--dataset", "synthetic", "--steps", "20", "--no-evaluator", "--run-dir", "run", "--model", "one_layer")
+    run_in(folder, "cli.py", "run", *fixed, *options)
+    assert_none_left(folder / "run")
+    summary = summary_of(folder / "run")
+    assert summary["updates"]["applied"] == 20 and summary["proof"]["holds"] and summary["model"] == "one_layer"
