@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.rules import RULES
 from ps_cluster.catalogue.schedules import SCHEDULES
+from ps_cluster.catalogue.settings import Section
 from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config.trees import Layer
+
+
+class Kind(Protocol):
+    """An object that a section may name: `Settings` is the class of the section where it is chosen."""
+
+    name: str
+
+    @property
+    def Settings(self) -> type[Section]: ...
 
 
 class Choice(NamedTuple):
     """The key of a section that chooses its further settings, and the objects that the key may name."""
 
     key: str
-    kinds: Kinds
+    kinds: Kinds[Kind]
 
 
 CHOSEN: dict[str, Choice] = {
@@ -29,7 +39,7 @@ CHOSEN: dict[str, Choice] = {
 }
 
 
-def chosen_kinds(tree: Layer) -> dict[str, Any]:
+def chosen_kinds(tree: Layer) -> dict[str, Kind]:
     """Return section → the object chosen in it, for the sections that name an existing one.
 
     Raises UserError where that can't be loaded.
@@ -53,7 +63,7 @@ def without_strangers(under: Layer, over: Layer) -> Layer:
     return result
 
 
-def own_settings(section: str, kind: Any) -> list[str]:
+def own_settings(section: str, kind: Kind) -> list[str]:
     """Return the settings of a section that only this choice has, and not all choices."""
     shared = CHOSEN[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]

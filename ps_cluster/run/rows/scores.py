@@ -6,6 +6,9 @@ from typing import Literal
 
 from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share
 
+Ending = Literal["completed", "stopped"]
+"""How a training ended that did not fail."""
+
 
 class ScoreRow(Row):
     """A checkpoint scored on the test images, as summary.json has it.
@@ -47,4 +50,4 @@ class EndedMark(Row):
     """checkpoints/ended.json: the checkpoint of `last_step` is the last one."""
 
     last_step: Count
-    outcome: Literal["completed", "stopped"]
+    outcome: Ending
