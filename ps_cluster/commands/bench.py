@@ -9,21 +9,21 @@ from typing import Any
 import click
 
 from ps_cluster.bench import arms
-from ps_cluster.command_line import FOLDER, LIST, OUTPUT_FILE, Whole, config_options, layered_config, overrides
+from ps_cluster.command_line import FOLDER, LIST, OUTPUT_FILE, Whole, config_options, layered_config, option, overrides
 from ps_cluster.reporting.terminal import make_console, print_line
 
 
 @click.command()
-@click.option(
+@option(
     "--arms", "names", type=LIST, default=",".join(arm.name for arm in arms.DEFAULT), help="Also ddp, torch_single."
 )
-@click.option("--models", type=LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
-@click.option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions.")
-@click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; medians are shown.")
-@click.option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x, and what they keep.")
-@click.option("--ddp-python", type=FOLDER, help="For the arms ddp and torch_single: a Python that has PyTorch.")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
-@click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file.")
+@option("--models", type=LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
+@option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions.")
+@option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; medians are shown.")
+@option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x, and what they keep.")
+@option("--ddp-python", type=FOLDER, help="For the arms ddp and torch_single: a Python that has PyTorch.")
+@option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
+@option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file.")
 @config_options("--dataset", "--data-dir")
 def bench(
     names: list[str],

@@ -15,6 +15,7 @@ from ps_cluster.command_line import (
     Whole,
     config_layers,
     config_options,
+    option,
     overrides,
     trusted_code,
 )
@@ -25,16 +26,14 @@ from ps_cluster.reporting.terminal import make_console, print_error, print_line
 @click.command()
 @trusted_code
 @click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
-@click.option("--modes", type=LIST, help="Comma between them; default: all but elastic.")
-@click.option("--seeds", type=Whole(1, 100), help="How many: 0, 1, 2, …; default 3.")
-@click.option("--straggler", "stragglers", type=LIST, help="Comma between settings, e.g. none,2:5x; default none.")
-@click.option("--batches", type=LIST, help="same_per_update, same_per_worker; default both.")
-@click.option("--target-accuracy", type=Number(0, 1, min_open=True), help="For the time and images to it.")
-@click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
-@click.option(
-    "--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it."
-)
-@click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
+@option("--modes", type=LIST, help="Comma between them; default: all but elastic.")
+@option("--seeds", type=Whole(1, 100), help="How many: 0, 1, 2, …; default 3.")
+@option("--straggler", "stragglers", type=LIST, help="Comma between settings, e.g. none,2:5x; default none.")
+@option("--batches", type=LIST, help="same_per_update, same_per_worker; default both.")
+@option("--target-accuracy", type=Number(0, 1, min_open=True), help="For the time and images to it.")
+@option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
+@option("--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it.")
+@option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
 @config_options(
     "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
 )  # fmt: skip

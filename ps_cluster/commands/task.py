@@ -8,13 +8,13 @@ from typing import Any
 
 import click
 
-from ps_cluster.command_line import OUTPUT_FOLDER, config_layers, config_options, layered_config
+from ps_cluster.command_line import OUTPUT_FOLDER, config_layers, config_options, layered_config, option
 from ps_cluster.reporting.terminal import print_line
 
 
 @click.command()
-@click.option("--run-dir", type=OUTPUT_FOLDER, required=True, help="Shared by the chief and the evaluator.")
-@click.option("--resume", is_flag=True, help="The chief goes on from the newest checkpoint in the run directory.")
+@option("--run-dir", type=OUTPUT_FOLDER, required=True, help="Shared by the chief and the evaluator.")
+@option("--resume", is_flag=True, help="The chief goes on from the newest checkpoint in the run directory.")
 @config_options(
     "--mode", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision", "--seed"
 )  # fmt: skip
