@@ -44,24 +44,30 @@ def _options_of_modes() -> dict[str, tuple[str, str]]:
 
 CONFIG_OPTIONS = {
     "--workers": ("cluster.workers", f"Worker processes; on one machine at most {MOST_WORKERS}."),
-    "--ps": ("cluster.parameter_servers", f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}."),
+    "--ps": (
+        "cluster.parameter_servers",
+        f"Parameter server processes; on one machine at most {MOST_PARAMETER_SERVERS}.",
+    ),
     "--mode": (
         "mode.name",
         f"How gradients become updates: {'; '.join(f'{mode.name}: {mode.says}' for mode in MODES)}.",
     ),
     **_options_of_modes(),
-    "--staleness-method": ("staleness.method", "Mode async: what is done about stale gradients."),
-    "--straggler": ("cluster.straggler", "Slow on purpose: 2:5x, 1:+0.2s, several with ';', random:gamma."),
-    "--dataset": ("data.dataset", "auto takes CIFAR-10 if it can be had, else the generated set."),
-    "--data-dir": ("data.data_dir", "Where CIFAR-10 is: the archive, its folder, or a folder with either."),
+    "--staleness-method": ("staleness.method", "Mode async: how stale gradients are corrected."),
+    "--straggler": ("cluster.straggler", "Make workers slow: 2:5x, 1:+0.2s, several joined by ';', or random:gamma."),
+    "--dataset": ("data.dataset", "The data set; auto: CIFAR-10 if it can be had, else the generated one."),
+    "--data-dir": ("data.data_dir", "CIFAR-10: the archive, its unpacked folder, or a folder that holds either."),
     "--model": ("model.name", "The network."),
     "--epochs": ("training.epochs", "Passes over the training images."),
     "--steps": ("training.steps", "Updates of the whole run, in place of --epochs."),
     "--batch-size": ("training.batch_size_per_worker", "Images of one step of one worker."),
-    "--precision": ("model.precision", "auto takes bfloat16 where the processor computes in it."),
+    "--precision": (
+        "model.precision",
+        "Dtype of the computation; auto: bfloat16 where the processor has instructions for it.",
+    ),
     "--evaluator/--no-evaluator": ("cluster.evaluator", "Score every checkpoint in a process of its own."),
-    "--isolation": ("cluster.isolation", "A network that nobody else reaches; auto takes it where the system allows."),
-    "--seed": ("training.seed", "The same seed gives the same batches."),
+    "--isolation": ("cluster.isolation", "Use a network that nobody else reaches; auto: where the system allows it."),
+    "--seed": ("training.seed", "Seed of batches, augmentation and initial weights."),
 }
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 MOST_OF_A_LIST = 100  # values in a CommaList
@@ -221,7 +227,7 @@ def trusted_code(command: Body) -> Body:
         for file in files:
             doors.trust(file.expanduser())
 
-    text = "A Python file that a run directory names: run it. Repeatable."
+    text = "Allow this Python file, which a run directory names, to be run; repeatable."
     return option("--code", type=FOLDER, multiple=True, expose_value=False, callback=trust, help=text)(command)
 
 

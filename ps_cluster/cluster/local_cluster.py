@@ -97,7 +97,7 @@ class LocalCluster:
         for task in tasks:
             self._supervisor.start(self._spec(task))
             self._ended.pop(task, None)
-        self._write_down()
+        self._write_cluster_file()
 
     def tasks(self, types: tuple[str, ...]) -> list[Task]:
         """Return the tasks of these types."""
@@ -157,7 +157,7 @@ class LocalCluster:
             processes[pid] = FORK_SERVER
         self.usage.look(processes)
 
-    def _write_down(self) -> None:
+    def _write_cluster_file(self) -> None:
         tasks = [
             {
                 "type": process.task.type,

@@ -19,22 +19,27 @@ from ps_cluster.reporting.terminal import print_line
 
 
 @click.command()
-@option("--faults", type=Whole(1, 10_000), default=ChaosSettings.faults, help="How many in one run.")
-@option("--minutes", type=Number(0, 100_000, min_open=True), help="Soak: as many faults as fit into this time.")
-@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
+@option("--faults", type=Whole(1, 10_000), default=ChaosSettings.faults, help="Number of faults in the run.")
+@option(
+    "--minutes",
+    type=Number(0, 100_000, min_open=True),
+    help="Inject as many faults as fit into this time, in place of --faults.",
+)
+@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the faults and of the training.")
 @option(
     "--kinds",
     type=CommaList(NameOf(FAULTS)),
     default=ChaosSettings.kinds,
     metavar="KIND,...",
     show_default=False,
-    help=f"Of fault; default: all that the system allows. There are {', '.join(FAULTS.names)}; and yours as FILE.py:NAME.",
+    help="Kinds of faults, separated by commas; default: all that the system allows. There are "
+    f"{', '.join(FAULTS.names)}, and yours as FILE.py:NAME.",
 )
 @option(
     "--mode",
     type=click.Choice([mode.name for mode in MODES if WORKER in mode.tasks]),
     default="async",
-    help="Of the training.",
+    help="Mode of the training.",
 )
 @option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network.")
 @option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
@@ -46,7 +51,7 @@ from ps_cluster.reporting.terminal import print_line
     help="Parameter server processes.",
 )
 @option(
-    "--run-dir", "root", type=OUTPUT_FOLDER, help="Where the runs and chaos.json go; default: a new folder in runs/."
+    "--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of both runs and chaos.json; default: a new one in runs/."
 )
 @click.pass_context
 def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:

@@ -17,7 +17,11 @@ from ps_cluster.reporting.terminal import print_line
 @trusted_code
 @option("--checkpoint-dir", type=FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
 @option("--once", is_flag=True, help="Score the newest checkpoint and return.")
-@option("--wait-seconds", type=Number(0, LONGEST_SECONDS), help="Longest wait without a sign of life; default: 600.")
+@option(
+    "--wait-seconds",
+    type=Number(0, LONGEST_SECONDS),
+    help="End after this time without news from the training; default: 600.",
+)
 @option("--data-dir", type=FOLDER, help="Where CIFAR-10 is; default: the data set that the run used.")
 def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
