@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, get_args, get_origin
+from typing import Any, Literal, NoReturn, TypeVar, cast, get_args, get_origin
 
 import click
+from click.core import ParameterSource
 from pydantic.fields import FieldInfo
 
 from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.catalogue.kinds import Kinds, Named
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.settings import PathFromText
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig, build_config, parse_assignment
+from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import CHOSEN, own_settings
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.malformed import Malformed
@@ -39,38 +44,46 @@ def _options_of_modes() -> dict[str, tuple[str, str]]:
 
 CONFIG_OPTIONS = {
     "--workers": ("cluster.workers", f"Worker processes; on one machine at most {MOST_WORKERS}."),
-    "--ps": ("cluster.parameter_servers", f"Parameter servers; on one machine at most {MOST_PARAMETER_SERVERS}."),
+    "--ps": (
+        "cluster.parameter_servers",
+        f"Parameter server processes; on one machine at most {MOST_PARAMETER_SERVERS}.",
+    ),
     "--mode": (
         "mode.name",
         f"How gradients become updates: {'; '.join(f'{mode.name}: {mode.says}' for mode in MODES)}.",
     ),
     **_options_of_modes(),
-    "--staleness-method": ("staleness.method", "Mode async: what is done about stale gradients."),
-    "--straggler": ("cluster.straggler", "Slow on purpose: 2:5x, 1:+0.2s, several with ';', random:gamma."),
-    "--dataset": ("data.dataset", "auto takes CIFAR-10 if it can be had, else the generated set."),
-    "--data-dir": ("data.data_dir", "Where CIFAR-10 is: the archive, its folder, or a folder with either."),
+    "--staleness-method": ("staleness.method", "Mode async: how stale gradients are corrected."),
+    "--straggler": ("cluster.straggler", "Make workers slow: 2:5x, 1:+0.2s, several joined by ';', or random:gamma."),
+    "--dataset": ("data.dataset", "The data set; auto: CIFAR-10 if it can be had, else the generated one."),
+    "--data-dir": ("data.data_dir", "CIFAR-10: the archive, its unpacked folder, or a folder that holds either."),
     "--model": ("model.name", "The network."),
     "--epochs": ("training.epochs", "Passes over the training images."),
     "--steps": ("training.steps", "Updates of the whole run, in place of --epochs."),
     "--batch-size": ("training.batch_size_per_worker", "Images of one step of one worker."),
-    "--precision": ("model.precision", "auto takes bfloat16 where the processor computes in it."),
+    "--precision": (
+        "model.precision",
+        "Dtype of the computation; auto: bfloat16 where the processor has instructions for it.",
+    ),
     "--evaluator/--no-evaluator": ("cluster.evaluator", "Score every checkpoint in a process of its own."),
-    "--isolation": ("cluster.isolation", "A network that nobody else reaches; auto takes it where the system allows."),
-    "--seed": ("training.seed", "The same seed gives the same batches."),
+    "--isolation": ("cluster.isolation", "Use a network that nobody else reaches; auto: where the system allows it."),
+    "--seed": ("training.seed", "Seed of batches, augmentation and initial weights."),
 }
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 MOST_OF_A_LIST = 100  # values in a CommaList
 
+Body = TypeVar("Body", bound=Callable[..., Any])  # of a command
 
-class CommaList(click.ParamType):
+
+class CommaList(click.ParamType[tuple[Any, ...]]):
     """A parameter type: a tuple of values of one type, separated by commas."""
 
     name = "list"
 
-    def __init__(self, one: click.ParamType = click.STRING):
+    def __init__(self, one: click.ParamType[Any] = click.STRING):
         self.one = one
 
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple:
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value  # click converts a default twice
         parts = value.split(",")
@@ -96,7 +109,7 @@ class Number(click.FloatRange):
 def _plain(
     read: Callable[[str], Any],
     value: Any,
-    kind: click.ParamType,
+    kind: click.ParamType[Any],
     parameter: click.Parameter | None,
     context: click.Context | None,
 ) -> Any:
@@ -106,12 +119,12 @@ def _plain(
         kind.fail(f"{value!r:.80} {error}.", parameter, context)
 
 
-class NameOf(click.ParamType):
+class NameOf(click.ParamType[str]):
     """A parameter type: a name in the catalogue, or path/to/file.py:name. The configuration checks the object."""
 
     name = "name"
 
-    def __init__(self, kinds: Kinds):
+    def __init__(self, kinds: Kinds[Named]):
         self._kinds = kinds
 
     def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
@@ -132,7 +145,7 @@ class OutputPath(click.Path):
         self._check = check
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        path = super().convert(value, parameter, context)
+        path = Path(os.fsdecode(super().convert(value, parameter, context)))
         try:
             self._check(path)
         except Malformed as error:
@@ -145,12 +158,12 @@ FOLDER = click.Path(path_type=Path)  # a folder to read
 LIST = CommaList()
 
 
-class _OneLine:
-    """Exits with the code that the command returns; prints errors on one line (exit code 2 for bad input)."""
+class OneLineCommand(click.Command):
+    """A command that exits with the code that it returns, and prints errors on one line (exit code 2 for bad input)."""
 
-    def main(self, *args: Any, standalone_mode: bool = True, **extra: Any) -> None:
+    def main(self, *args: Any, **extra: Any) -> NoReturn:
         try:
-            code = super().main(*args, standalone_mode=False, **extra)
+            code = super().main(*args, **(extra | {"standalone_mode": False}))
         except click.exceptions.NoArgsIsHelpError as error:
             error.show()
             code = BAD_INPUT
@@ -171,46 +184,73 @@ class _OneLine:
         sys.exit(code)
 
 
-class OneLineErrors(_OneLine, click.Group):
+class OneLineErrors(OneLineCommand, click.Group):
     """A group whose commands return exit codes, and whose errors are one line."""
 
 
-class OneLineCommand(_OneLine, click.Command):
-    """A command without a group, which returns an exit code, and whose errors are one line."""
+class OneValue(click.Option):
+    """An option that refuses two different values, where click takes the last one. `multiple` ones take all."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
+        super().add_to_parser(cast(Any, _Collecting(parser)), ctx)
+
+    def consume_value(self, ctx: click.Context, opts: Mapping[str, Any]) -> tuple[Any, ParameterSource]:
+        given = () if self.multiple else opts.get(self.name, ())
+        if given:
+            first, *more = given
+            for other in more:
+                if other != first:
+                    got = "both" if self.is_flag else f"{first!r:.80} and {other!r:.80}"
+                    raise UserError(f"{'/'.join((*self.opts, *self.secondary_opts))}: got {got}: give one of them")
+            opts = {**opts, self.name: first}
+        return super().consume_value(ctx, opts)
 
 
-def trusted_code(command: Callable) -> Callable:
+class _Collecting:
+    """Passes options on to click's parser, so that it collects all values of each instead of storing the last."""
+
+    def __init__(self, parser: Any):
+        self._parser = parser
+
+    def add_option(self, *, action: str, **more: Any) -> None:
+        self._parser.add_option(action=action.replace("store", "append"), **more)
+
+
+option = partial(click.option, cls=OneValue)
+"""Add an option to a command; all options of all commands are made by it."""
+
+
+def trusted_code(command: Body) -> Body:
     """Add --code to a command: files named by a run directory that may be run."""
 
     def trust(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
         for file in files:
             doors.trust(file.expanduser())
 
-    text = "A Python file that a run directory names: run it. Repeatable."
-    option = click.option("--code", type=FOLDER, multiple=True, expose_value=False, callback=trust, help=text)
-    return option(command)
+    text = "Allow this Python file, which a run directory names, to be run; repeatable."
+    return option("--code", type=FOLDER, multiple=True, expose_value=False, callback=trust, help=text)(command)
 
 
-def config_options(*names: str) -> Callable:
+def config_options(*names: str) -> Callable[[Body], Body]:
     """Add these options, or all of CONFIG_OPTIONS, to a command. It gets them as the `options` of `overrides`.
 
     Their choices and ranges come from the configuration.
     """
 
-    def add(command: Callable) -> Callable:
+    def add(command: Body) -> Body:
         for name in reversed(names or tuple(CONFIG_OPTIONS)):
             key, text = CONFIG_OPTIONS[name]
-            command = click.option(name, _parameter(key), type=_click_type(key), default=None, help=text)(command)
+            command = option(name, _parameter(key), type=_click_type(key), default=None, help=text)(command)
         return command
 
     return add
 
 
-def config_layers(command: Callable) -> Callable:
+def config_layers(command: Body) -> Body:
     """Add --config and --set to a command, for `layered_config`."""
-    text = "Any setting; repeatable."
-    command = click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=text)(command)
-    return click.option("--config", "file", type=click.Path(path_type=Path), help="A YAML file of settings.")(command)
+    text = "Any setting of docs/settings.md; repeatable."
+    command = option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help=text)(command)
+    return option("--config", "file", type=click.Path(path_type=Path), help="A YAML file of settings.")(command)
 
 
 def layered_config(
@@ -240,6 +280,10 @@ def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
     for key, value in map(parse_assignment, assignments):
         if values.setdefault(key, value) != value:
             raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give one of them")
+    for key, inner in itertools.permutations(values, 2):
+        if inner.startswith(f"{key}."):
+            both = f"got {values[key]!r:.80}, and {inner} {values[inner]!r:.80}"
+            raise UserError(f"--set {key}: {both}: give one of them")
     return values
 
 
@@ -252,14 +296,14 @@ def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
 
 def is_given(context: click.Context, name: str) -> bool:
     """Return whether the user gave a value for this option, even if it is the default."""
-    return context.get_parameter_source(name) == click.core.ParameterSource.COMMANDLINE
+    return context.get_parameter_source(name) == ParameterSource.COMMANDLINE
 
 
 def _parameter(key: str) -> str:
     return key.replace(".", "__")
 
 
-def _click_type(key: str) -> click.ParamType | type:
+def _click_type(key: str) -> click.ParamType[Any] | type:
     section, name = key.split(".")
     if section in CHOSEN and name == CHOSEN[section].key:
         return NameOf(CHOSEN[section].kinds)
@@ -280,7 +324,7 @@ def _click_type(key: str) -> click.ParamType | type:
 
 
 def _field(section: str, name: str) -> FieldInfo:
-    fields = RunConfig.model_fields[section].annotation.model_fields  # type: ignore[union-attr]
+    fields = sections()[section].model_fields
     if name in fields:
         return fields[name]
     return next(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.command_line import Number, OutputPath, Whole
+from ps_cluster.command_line import Number, OneValue, OutputPath, Whole
 from ps_cluster.commands.main import COMMANDS, main
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
@@ -107,6 +107,14 @@ CASES = [
     ("run --set workers", ["--set", "workers"]),
     ("run --set training.seed=1 --set training.seed=2", ["--set training.seed", "1 and 2"]),
     ("compare --set training.epochs=1 --set training.epochs=2", ["--set training.epochs", "1 and 2"]),
+    (
+        "run --set data.augmentation.flip=random --set data.augmentation=none",
+        ["--set data.augmentation:", "random", "none"],
+    ),
+    ("run --workers 2 --workers 3", ["--workers", "'2' and '3'"]),
+    ("run --evaluator --no-evaluator", ["--evaluator/--no-evaluator", "both"]),
+    ("task --run-dir new --run-dir other", ["--run-dir", "'new' and 'other'"]),
+    ("chaos --kinds absent.py:Fault", ["--kinds", "no file", "absent.py"]),
     ("run --set cluster.wrokers=3", ["cluster.wrokers"]),
     ("run --set cluster.workers=many", ["cluster.workers", "many"]),
     ("run --set optimizer.momentum=1.5", ["optimizer.momentum", "1.5"]),
@@ -241,6 +249,22 @@ def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
         ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("simulate", "--json"),
         ("simulate", "--save-costs"), ("task", "--run-dir"),
     }, "that of run is made at once"  # fmt: skip
+
+
+def test_every_option_takes_one_value_or_all_that_are_given():
+    options = [
+        (name, parameter.opts[0], type(parameter))
+        for name in COMMANDS
+        for parameter in main.get_command(None, name).params
+        if isinstance(parameter, click.Option)
+    ]
+    assert [where for *where, kind in options if kind is not OneValue] == []
+
+
+def test_an_option_that_is_given_twice_with_one_value_is_no_mistake(folder, monkeypatch):
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(main, ["run", "--workers", "2", "--workers", "2", "--epochs", "0"])
+    assert_one_line(result.exit_code, result.stderr, ["--epochs"])
 
 
 def test_checkpoint_of_another_model_is_told_in_one_line(folder, monkeypatch):

@@ -7,12 +7,21 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import cached_property
-from typing import Any, Generic, TypeVar
+from types import ModuleType
+from typing import Any, Generic, Protocol, TypeVar
 
 from ps_cluster.catalogue import doors
+from ps_cluster.catalogue.settings import Section
 from ps_cluster.errors import UserError
 
-T = TypeVar("T")
+
+class Named(Protocol):
+    """What all objects of the catalogue have: the name by which users choose them."""
+
+    name: str
+
+
+T = TypeVar("T", bound=Named, covariant=True)
 
 
 class Kinds(Generic[T]):
@@ -29,7 +38,7 @@ class Kinds(Generic[T]):
 
         Args:
           noun: the kind's name in messages, e.g. "optimizer rule".
-          base: the class of the objects; each has a `name`.
+          base: the class of the objects. (mypy takes no abstract class for a `type[T]`.)
           home: the module or package that defines the package's own.
           group: the entry point group by which installed packages add others, e.g. "ps_cluster.modes".
           wrap: converts what a file or package defines, e.g. a function, to an object of the kind.
@@ -42,9 +51,10 @@ class Kinds(Generic[T]):
         self._brought: dict[str, T] = {}
 
     @property
-    def settings(self) -> Any:
-        """The class of the settings that all objects of this kind have: a `Section`."""
-        return self._base.Settings  # type: ignore[attr-defined]
+    def settings(self) -> type[Section]:
+        """The class of the settings that all objects of this kind have."""
+        shared: type[Section] = self._base.Settings
+        return shared
 
     @cached_property
     def own(self) -> dict[str, T]:
@@ -53,7 +63,7 @@ class Kinds(Generic[T]):
         for module in self._modules():
             for thing in vars(module).values():
                 if isinstance(thing, self._base):
-                    found[thing.name] = thing  # type: ignore[attr-defined]
+                    found[thing.name] = thing
         return found
 
     @property
@@ -107,13 +117,13 @@ class Kinds(Generic[T]):
     def _made(self, found: Any, name: str) -> T:
         """Return `found` as an object of the kind, with `name` as its name."""
         is_class = isinstance(found, type) and issubclass(found, self._base)
-        found = found() if is_class else self._wrap(found)
-        if not isinstance(found, self._base):
+        made: T = found() if is_class else self._wrap(found)
+        if not isinstance(made, self._base):
             raise UserError(f"'{name}' is no {self.noun}: it has to be a {self._base.__module__}.{self._base.__name__}")
-        found.name = name  # type: ignore[attr-defined]
-        return found
+        made.name = name
+        return made
 
-    def _modules(self) -> Iterator[Any]:
+    def _modules(self) -> Iterator[ModuleType]:
         module = importlib.import_module(self._home)
         yield module
         for found in pkgutil.iter_modules(getattr(module, "__path__", ())):

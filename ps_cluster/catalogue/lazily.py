@@ -30,6 +30,6 @@ else:
 __all__ = ["graph", "keras", "tf"]
 
 
-def graph(method: Callable) -> Any:
+def graph(method: Callable[..., Any]) -> Any:
     """Make a method a graph of TensorFlow, as `tf.function` does, but for each object when it is first used."""
     return cached_property(lambda owner: tf.function(method.__get__(owner), autograph=False))

@@ -174,6 +174,8 @@ class Experiment:
         self._test_examples = load_pointed(run_dir.dataset).test_examples
         step_ids = read_csv(run_dir.updates)["step"].astype(int).tolist()
         disturbed, undisturbed, took = self._disturbed, self._undisturbed, self._disturbed_seconds
+        if disturbed is None or undisturbed is None:
+            raise ChaosFailed("not both runs have ended")
         return complaints(disturbed, undisturbed, self._total, step_ids, self._test_examples, took)
 
     def report(self, problems: Sequence[str]) -> dict[str, Any]:
@@ -194,7 +196,8 @@ class Experiment:
 
     @property
     def _total(self) -> int:
-        return self._schedule["training.steps"]
+        total: int = self._schedule["training.steps"]
+        return total
 
     def _to_the_end(self, name: str, options: Sequence[str] | None) -> dict[str, Any]:
         with self._training(name, options) as (run, runner):

@@ -11,6 +11,7 @@ from typing import Any
 from ps_cluster.catalogue.task_types import Task
 from ps_cluster.chaos.faults import Fault
 from ps_cluster.chaos.kind import ChaosFailed, Injection, NotAllowed, Run, Scene
+from ps_cluster.chaos.signs import Row
 from ps_cluster.cluster.policy import Limits
 
 
@@ -66,7 +67,7 @@ class Runner:
         self._kill = kill
         self._clock = clock
         self._sleep = sleep
-        self._last_row: dict[str, Any] | None = None
+        self._last_row: Row = {}
 
     def wait_for_training(self) -> None:
         """Wait for the first update."""
@@ -113,10 +114,11 @@ class Runner:
             raise ChaosFailed(f"{fault.kind.name} could not be injected: {reason}") from reason
         self._wait_for_signs(injection)
         self.injected.pop()
-        recovered_at = max(sign.seen_at for sign in injection.signs)
-        self._injected(fault, began, max(0.0, recovered_at - injection.time))
+        recovered_at = max(sign.seen_at for sign in injection.signs if sign.seen_at is not None)
+        recovery_s = max(0.0, recovered_at - injection.time)
+        self._injected(fault, began, recovery_s)
         self._notify(
-            f"{len(self.injected):4d}  {fault.kind.name} ({names}): recovered in {self.injected[-1].recovery_s:.1f} s, "
+            f"{len(self.injected):4d}  {fault.kind.name} ({names}): recovered in {recovery_s:.1f} s, "
             f"at update {self._last_row['applied']:,}"
         )
 
@@ -163,7 +165,7 @@ class Runner:
         running = self._run.running()
         return all(task in running for task in tasks)
 
-    def _new_rows(self) -> list[dict[str, Any]]:
+    def _new_rows(self) -> Sequence[Row]:
         rows = self._run.new_rows()
         self._last_row = rows[-1] if rows else self._last_row
         return rows

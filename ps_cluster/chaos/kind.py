@@ -7,7 +7,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from ps_cluster.catalogue.task_types import OnDeaths, Task
 from ps_cluster.chaos.signs import Pids, Row, Sign
@@ -27,14 +27,23 @@ class NotAllowed(Exception):
 class Run(Protocol):
     """The part of a TrainingRun that kinds of faults use."""
 
-    exit_code: int | None
-    last_line: str
-    pid: int  # of the launcher
     files: RunDir
-    leader_log: Path
     tools: Path  # folder of what kinds brought along in `environment`
 
-    def new_rows(self) -> list[dict[str, Any]]: ...
+    @property
+    def exit_code(self) -> int | None: ...
+
+    @property
+    def last_line(self) -> str: ...
+
+    @property
+    def pid(self) -> int:
+        """Process id of the launcher."""
+
+    @property
+    def leader_log(self) -> Path: ...
+
+    def new_rows(self) -> Sequence[Row]: ...
 
     def running(self) -> Mapping[Task, int]: ...
 

@@ -81,7 +81,7 @@ def _make(limit: Limit, around: list[Path]) -> Path:
         try:
             group.mkdir()
         except OSError as error:
-            reason = error.strerror
+            reason = error.strerror or str(error)
             continue
         files = next(
             (files for files in (limit.version_2, limit.version_1) if (group / next(iter(files))).exists()), {}

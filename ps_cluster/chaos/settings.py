@@ -55,7 +55,11 @@ class ChaosSettings:
         )
 
     def check(self) -> None:
-        """Raise UserError for an impossible cluster."""
+        """Raise UserError for an impossible cluster, or a kind of fault that can't be loaded."""
+        try:
+            self.wanted()
+        except UserError as error:
+            raise UserError(f"--kinds: {error}") from error
         if self.parameter_servers > 1 and not self._on_parameter_servers:
             raise UserError(f"--ps: got {self.parameter_servers}: mode {self.mode} has no parameter servers")
         cluster = {"cluster.workers": self.workers}

@@ -89,7 +89,7 @@ class TrainingGoesOn:
             self._before = count
 
     def _count(self, row: Row) -> int:
-        return row["applied"]
+        return int(row["applied"])
 
 
 class WorkerGoesOn(TrainingGoesOn):

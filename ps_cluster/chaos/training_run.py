@@ -63,13 +63,14 @@ class TrainingRun:
         self._output = output
         self._environment = finding_this_package(os.environ | (environment or {}))
         self._progress = RowTail(self.files.progress, ProgressRow)
-        self._start(*(("--resume", self.root) if options is None else ("--run-dir", self.root, *options)))
+        root_text = str(self.root)
+        self._start(*(("--resume", root_text) if options is None else ("--run-dir", root_text, *options)))
 
-    def _start(self, *options: str | Path) -> None:
+    def _start(self, *options: str) -> None:
         with open_append(self._output) as file:
             self._popen = subprocess.Popen(
                 # -P: don't import a package of this name from the current folder
-                [sys.executable, "-P", "-m", "ps_cluster", "run", *map(str, options)],
+                [sys.executable, "-P", "-m", "ps_cluster", "run", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,
@@ -82,7 +83,7 @@ class TrainingRun:
         """Resume the run after its launcher has ended."""
         self.restarts.update(self.summary()["restarts"])
         self.resumes += 1
-        self._start("--resume", self.root)
+        self._start("--resume", str(self.root))
 
     @property
     def pid(self) -> int:

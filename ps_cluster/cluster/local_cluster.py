@@ -18,7 +18,7 @@ from ps_cluster.processes.fork_client import ForkServer
 from ps_cluster.processes.isolation import RunNetwork
 from ps_cluster.processes.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec
 from ps_cluster.processes.usage import Usage
-from ps_cluster.run.rows.cluster import ClusterFile, Launcher, TaskRow
+from ps_cluster.run.rows.cluster import ClusterFile
 from ps_cluster.run.run_dir import RunDir
 
 FORK_SERVER, LAUNCHER = Task("fork_server", 0), Task("launcher", 0)
@@ -97,7 +97,7 @@ class LocalCluster:
         for task in tasks:
             self._supervisor.start(self._spec(task))
             self._ended.pop(task, None)
-        self._write_down()
+        self._write_cluster_file()
 
     def tasks(self, types: tuple[str, ...]) -> list[Task]:
         """Return the tasks of these types."""
@@ -157,17 +157,18 @@ class LocalCluster:
             processes[pid] = FORK_SERVER
         self.usage.look(processes)
 
-    def _write_down(self) -> None:
+    def _write_cluster_file(self) -> None:
         tasks = [
-            TaskRow(
-                type=process.task.type,
-                index=process.task.index,
-                pid=process.pid,
-                address=self.topology.address(process.task),
-            )
+            {
+                "type": process.task.type,
+                "index": process.task.index,
+                "pid": process.pid,
+                "address": self.topology.address(process.task),
+            }
             for process in self._supervisor.processes
         ]
-        content = ClusterFile(launcher=Launcher(pid=os.getpid()), isolated=self._network.isolated, tasks=tasks)
+        launcher = {"pid": os.getpid()}
+        content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
         write_json(self._run_dir.cluster, content.model_dump())
 
     def _cores(self, task: Task) -> tuple[str, ...]:

@@ -44,10 +44,8 @@ class Narrator:
         self._reaches = reaches
         self._missing = [other for other in topology.tasks if other != task] if self._leads else [topology.leader]
         self._said: list[Task] | None = None
-        self._tails = (
-            (RowTail(run_dir.progress, ProgressRow), lambda row: view.progress(row.model_dump())),
-            (RowTail(run_dir.evaluation, EvaluationRow), view.evaluation),
-        )
+        self._progress = RowTail(run_dir.progress, ProgressRow)
+        self._scores = RowTail(run_dir.evaluation, EvaluationRow)
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="narrator", daemon=True)
 
@@ -55,8 +53,8 @@ class Narrator:
         """Print this task's name and address, and start the thread."""
         address = self._topology.address(self._task)
         self._view.notice(f"{self._task}{f' at {address}' if address else ''}")
-        for tail, _ in self._tails:
-            tail.skip()  # rows from before a resume
+        self._progress.skip()  # rows from before a resume
+        self._scores.skip()
         self._thread.start()
 
     def end(self) -> None:
@@ -89,7 +87,7 @@ class Narrator:
         for task in some:
             if self._over.is_set():  # else the end of this task would wait for the remaining probes
                 return
-            if not self._reaches(self._topology.address(task)):
+            if not self._answers(task):
                 silent.append(task)
         self._missing = others + silent
         if not self._missing:
@@ -100,7 +98,7 @@ class Narrator:
 
     def _look_for_leader(self) -> None:
         leader = self._topology.leader
-        missing = [] if self._reaches(self._topology.address(leader)) else [leader]
+        missing = [] if self._answers(leader) else [leader]
         if missing == self._said:
             return
         if not missing:
@@ -112,11 +110,16 @@ class Narrator:
             self._view.notice(f"{leader} has ended; waiting for it to be started again, or to be stopped (Ctrl-C)")
         self._said = missing
 
+    def _answers(self, task: Task) -> bool:
+        address = self._topology.address(task)
+        return address is not None and self._reaches(address)
+
     def _names(self, tasks: list[Task]) -> str:
         more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
         return ", ".join(f"{task} ({self._topology.address(task)})" for task in tasks[:_NAMED]) + more
 
     def _read_rows(self) -> None:
-        for tail, take in self._tails:
-            for row in tail.new_rows():
-                take(row)
+        for row in self._progress.new_rows():
+            self._view.progress(row.model_dump())
+        for score in self._scores.new_rows():
+            self._view.evaluation(score)

@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Literal
+from typing import Annotated
 
 import portpicker
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
@@ -20,6 +20,7 @@ from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.validation import first_error
+from ps_cluster.run.rows.cluster import TaskType
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253}):([1-9][0-9]{0,4})")
 LAST_PORT = 65535
@@ -45,7 +46,7 @@ class _Given(BaseModel):
 
 
 class _GivenTask(_Given):
-    type: Literal[CHIEF, PS, WORKER, EVALUATOR]
+    type: TaskType
     index: int = Field(ge=0)
 
 

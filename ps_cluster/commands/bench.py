@@ -9,21 +9,25 @@ from typing import Any
 import click
 
 from ps_cluster.bench import arms
-from ps_cluster.command_line import FOLDER, LIST, OUTPUT_FILE, Whole, config_options, layered_config, overrides
+from ps_cluster.command_line import FOLDER, LIST, OUTPUT_FILE, Whole, config_options, layered_config, option, overrides
 from ps_cluster.reporting.terminal import make_console, print_line
 
 
 @click.command()
-@click.option(
-    "--arms", "names", type=LIST, default=",".join(arm.name for arm in arms.DEFAULT), help="Also ddp, torch_single."
+@option(
+    "--arms",
+    "names",
+    type=LIST,
+    default=",".join(arm.name for arm in arms.DEFAULT),
+    help="What to measure, separated by commas; also ddp and torch_single.",
 )
-@click.option("--models", type=LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
-@click.option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions.")
-@click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; medians are shown.")
-@click.option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x, and what they keep.")
-@click.option("--ddp-python", type=FOLDER, help="For the arms ddp and torch_single: a Python that has PyTorch.")
-@click.option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
-@click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file.")
+@option("--models", type=LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks, separated by commas.")
+@option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions, separated by commas.")
+@option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; the median is shown.")
+@option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x.")
+@option("--ddp-python", type=FOLDER, help="The Python with PyTorch that runs the arms ddp and torch_single.")
+@option("--set", "assignments", multiple=True, metavar="KEY=VALUE", help="A setting of all arms; repeatable.")
+@option("--output", type=OUTPUT_FILE, help="Also write all figures to this JSON file.")
 @config_options("--dataset", "--data-dir")
 def bench(
     names: list[str],
@@ -36,7 +40,7 @@ def bench(
     output: Path | None,
     **options: Any,
 ) -> None:
-    """Measure images/s of this cluster beside one process, all-reduce, per-variable parameter servers, and PyTorch."""
+    """Measure images/s of a cluster, one process, all-reduce, per-variable parameter servers and PyTorch."""
     from ps_cluster.bench import throughput
     from ps_cluster.cluster.local_run import resolve_data
     from ps_cluster.processes import environment

@@ -12,41 +12,46 @@ from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.settings import ChaosSettings
-from ps_cluster.command_line import OUTPUT_FOLDER, CommaList, NameOf, Number, Whole, is_given
+from ps_cluster.command_line import OUTPUT_FOLDER, CommaList, NameOf, Number, Whole, is_given, option
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
 from ps_cluster.reporting.terminal import print_line
 
 
 @click.command()
-@click.option("--faults", type=Whole(1, 10_000), default=ChaosSettings.faults, help="How many in one run.")
-@click.option("--minutes", type=Number(0, 100_000, min_open=True), help="Soak: as many faults as fit into this time.")
-@click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Of the faults, and of the training.")
-@click.option(
+@option("--faults", type=Whole(1, 10_000), default=ChaosSettings.faults, help="Number of faults in the run.")
+@option(
+    "--minutes",
+    type=Number(0, 100_000, min_open=True),
+    help="Inject as many faults as fit into this time, in place of --faults.",
+)
+@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the faults and of the training.")
+@option(
     "--kinds",
     type=CommaList(NameOf(FAULTS)),
     default=ChaosSettings.kinds,
     metavar="KIND,...",
     show_default=False,
-    help=f"Of fault; default: all that the system allows. There are {', '.join(FAULTS.names)}; and yours as FILE.py:NAME.",
+    help="Kinds of faults, separated by commas; default: all that the system allows. There are "
+    f"{', '.join(FAULTS.names)}, and yours as FILE.py:NAME.",
 )
-@click.option(
+@option(
     "--mode",
     type=click.Choice([mode.name for mode in MODES if WORKER in mode.tasks]),
     default="async",
-    help="Of the training.",
+    help="Mode of the training.",
 )
-@click.option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network.")
-@click.option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
-@click.option(
+@option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network.")
+@option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
+@option(
     "--ps",
     "parameter_servers",
     type=Whole(1, MOST_PARAMETER_SERVERS),
     default=1,
     help="Parameter server processes.",
 )
-@click.option(
-    "--run-dir", "root", type=OUTPUT_FOLDER, help="Where the runs and chaos.json go; default: a new folder in runs/."
+@option(
+    "--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of both runs and chaos.json; default: a new one in runs/."
 )
 @click.pass_context
 def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:

@@ -15,6 +15,7 @@ from ps_cluster.command_line import (
     Whole,
     config_layers,
     config_options,
+    option,
     overrides,
     trusted_code,
 )
@@ -25,16 +26,30 @@ from ps_cluster.reporting.terminal import make_console, print_error, print_line
 @click.command()
 @trusted_code
 @click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
-@click.option("--modes", type=LIST, help="Comma between them; default: all but elastic.")
-@click.option("--seeds", type=Whole(1, 100), help="How many: 0, 1, 2, …; default 3.")
-@click.option("--straggler", "stragglers", type=LIST, help="Comma between settings, e.g. none,2:5x; default none.")
-@click.option("--batches", type=LIST, help="same_per_update, same_per_worker; default both.")
-@click.option("--target-accuracy", type=Number(0, 1, min_open=True), help="For the time and images to it.")
-@click.option("--baseline", help="The arm that the others are held against; default: sync, else the first.")
-@click.option(
-    "--output", type=OUTPUT_FOLDER, default=Path("comparison"), help="Where runs and report go; goes on in it."
+@option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all but elastic.")
+@option("--seeds", type=Whole(1, 100), help="Train each arm with so many seeds (0, 1, 2, …); default: 3.")
+@option(
+    "--straggler",
+    "stragglers",
+    type=LIST,
+    help="Slow workers, settings separated by commas, e.g. none,2:5x; default: none.",
 )
-@click.option("--force", is_flag=True, help="Compare runs that differ in what must be equal, and say so on top.")
+@option(
+    "--batches", type=LIST, help="What is equal in all arms: same_per_update, same_per_worker; default: both in turn."
+)
+@option(
+    "--target-accuracy", type=Number(0, 1, min_open=True), help="Also report time and images until this test accuracy."
+)
+@option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
+@option(
+    "--output",
+    type=OUTPUT_FOLDER,
+    default=Path("comparison"),
+    help="Folder of runs and report; an unfinished comparison in it is continued.",
+)
+@option(
+    "--force", is_flag=True, help="Compare runs whose settings differ where they must be equal; the report says so."
+)
 @config_options(
     "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
 )  # fmt: skip
@@ -53,7 +68,7 @@ def compare(
     assignments: tuple[str, ...],
     **options: Any,
 ) -> int:
-    """Train several modes on the same work, or take the finished runs RUN_DIR, and write the comparison_report."""
+    """Train several modes on the same work, or take the finished runs RUN_DIR, and write a report that compares them."""
     from ps_cluster.comparison import plan, train_all
     from ps_cluster.files import locks
 

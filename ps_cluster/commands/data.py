@@ -13,7 +13,7 @@ from ps_cluster.reporting.terminal import print_line
 @click.command()
 @config_options("--dataset", "--data-dir")
 def data(**options: Any) -> None:
-    """Fetch and pack a data set, and say where it is."""
+    """Find or download a data set, pack it, and print where it is."""
     from ps_cluster.cluster.local_run import resolve_data
 
     dataset = resolve_data(layered_config(None, (), options).data, notify=print_line)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.command_line import FOLDER, Number, trusted_code
+from ps_cluster.command_line import FOLDER, Number, option, trusted_code
 from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.errors import UserError
 from ps_cluster.reporting.terminal import print_line
@@ -15,12 +15,14 @@ from ps_cluster.reporting.terminal import print_line
 
 @click.command()
 @trusted_code
-@click.option("--checkpoint-dir", type=FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
-@click.option("--once", is_flag=True, help="Score the newest checkpoint and return.")
-@click.option(
-    "--wait-seconds", type=Number(0, LONGEST_SECONDS), help="Longest wait without a sign of life; default: 600."
+@option("--checkpoint-dir", type=FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
+@option("--once", is_flag=True, help="Score the newest checkpoint and return.")
+@option(
+    "--wait-seconds",
+    type=Number(0, LONGEST_SECONDS),
+    help="End after this time without news from the training; default: 600.",
 )
-@click.option("--data-dir", type=FOLDER, help="Where CIFAR-10 is; default: the data set that the run used.")
+@option("--data-dir", type=FOLDER, help="Where CIFAR-10 is; default: the data set that the run used.")
 def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
     if once and wait_seconds is not None:

@@ -14,6 +14,7 @@ from ps_cluster.command_line import (
     config_layers,
     config_options,
     layered_config,
+    option,
     overrides,
     refuse_others,
     trusted_code,
@@ -24,9 +25,9 @@ from ps_cluster.command_line import (
 @trusted_code
 @config_options()
 @config_layers
-@click.option("--run-dir", type=FOLDER, help="Where all files of the run go; default: a new folder under runs/.")
-@click.option("--resume", type=FOLDER, metavar="RUN_DIR", help="Go on with an earlier run; --epochs, --steps: longer.")
-@click.option("--profile", is_flag=True, help="Write a trace of every step, and print where the time went.")
+@option("--run-dir", type=FOLDER, help="Folder of all files of the run; default: a new one in runs/.")
+@option("--resume", type=FOLDER, metavar="RUN_DIR", help="Continue an earlier run; --epochs or --steps make it longer.")
+@option("--profile", is_flag=True, help="Write a trace of every step, and print where the time went.")
 @click.pass_context
 def run(
     context: click.Context,

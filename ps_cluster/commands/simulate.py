@@ -7,42 +7,67 @@ from typing import Any
 import click
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.command_line import FOLDER, OUTPUT_FILE, CommaList, Number, Whole, refuse_others, trusted_code
+from ps_cluster.command_line import FOLDER, OUTPUT_FILE, CommaList, Number, Whole, option, refuse_others, trusted_code
 from ps_cluster.reporting.terminal import make_console
 from ps_cluster.simulation.costs import known_costs
 
 
 @click.command()
 @trusted_code
-@click.option(
+@option(
     "--workers",
     type=CommaList(Whole(1, 10_000)),
     default="10,100,1000,10000",
-    help="Numbers, comma between them.",
+    help="Numbers of workers, separated by commas.",
 )
-@click.option("--ps", "parameter_servers", type=CommaList(Whole(1, 256)), default="1,4,16,64,256", help="The same.")
-@click.option(
+@option(
+    "--ps",
+    "parameter_servers",
+    type=CommaList(Whole(1, 256)),
+    default="1,4,16,64,256",
+    help="Numbers of parameter servers, separated by commas.",
+)
+@option(
     "--mode",
     type=click.Choice([mode.name for mode in MODES if mode.is_simulated]),
     default="async",
-    help="sync: ring all-reduce.",
+    help="Mode of the training; sync is a ring all-reduce.",
 )
-@click.option("--backup-workers", type=Whole(0, 9_999), default=0, help="Mode sync-ps: so many may come late.")
-@click.option("--straggler", default="none", help="As of run: 2:5x, 1:+0.2s, several with ';', random:gamma.")
-@click.option("--network", type=click.Choice(known_costs()), help="Its costs; default: those of the run's network.")
-@click.option("--from", "calibrate_from", type=FOLDER, metavar="RUN_DIR", help="Costs of a run with --workers 1.")
-@click.option("--check", "check_run", type=FOLDER, metavar="RUN_DIR", help="Predict this finished run, and compare.")
-@click.option("--link-gbps", type=Number(1e-6, 1e6), default=10.0, help="Of each machine, each way.")
-@click.option("--latency-us", type=Number(0, 1e9), default=50.0, help="One way, in microseconds.")
-@click.option("--one-machine", is_flag=True, help="All processes share its cores, and there is no network.")
-@click.option("--cores", type=Whole(1, 1024), help="Of the one machine; default: those of this one.")
-@click.option("--steps-per-dispatch", type=Whole(1, 1000), help="Other than the costs were measured with.")
-@click.option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
-@click.option("--json", "json_file", type=OUTPUT_FILE, metavar="FILE", help="Also write every figure to this file.")
-@click.option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs as YAML.")
+@option(
+    "--backup-workers",
+    type=Whole(0, 9_999),
+    default=0,
+    help="Mode sync-ps: how many late gradients an update leaves out.",
+)
+@option("--straggler", default="none", help="Slow workers: 2:5x, 1:+0.2s, several joined by ';', or random:gamma.")
+@option(
+    "--network",
+    type=click.Choice(known_costs()),
+    help="Use the costs of this network; default: the network of the run.",
+)
+@option(
+    "--from", "calibrate_from", type=FOLDER, metavar="RUN_DIR", help="Take the costs from this run with --workers 1."
+)
+@option(
+    "--check",
+    "check_run",
+    type=FOLDER,
+    metavar="RUN_DIR",
+    help="Predict this finished run, and compare with what it measured.",
+)
+@option(
+    "--link-gbps", type=Number(1e-6, 1e6), default=10.0, help="Bandwidth of each machine in each direction, in Gbit/s."
+)
+@option("--latency-us", type=Number(0, 1e9), default=50.0, help="Latency in one direction, in microseconds.")
+@option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
+@option("--cores", type=Whole(1, 1024), help="Cores of the one machine; default: as many as this one has.")
+@option("--steps-per-dispatch", type=Whole(1, 1000), help="Step ids sent to a worker at once; default: as measured.")
+@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
+@option("--json", "json_file", type=OUTPUT_FILE, metavar="FILE", help="Also write all figures to this JSON file.")
+@option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs to this YAML file.")
 @click.pass_context
 def simulate(context: click.Context, /, **settings: Any) -> None:
-    """Predict throughput and staleness of clusters that are not there, to plan one."""
+    """Predict throughput and staleness of a cluster before you build it."""
     from ps_cluster.simulation import simulation_run
 
     if settings["check_run"]:

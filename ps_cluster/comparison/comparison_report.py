@@ -117,7 +117,8 @@ def default_target(records: Sequence[Record]) -> float | None:
 
     Runs that diverged are ignored.
     """
-    lowest = min((record.best_accuracy for record in records if not record.diverged), default=0.0)
+    sound = (record.best_accuracy for record in records if not record.diverged)
+    lowest = min((best for best in sound if best is not None), default=0.0)
     for per_unit in (20, 100):
         multiple = math.floor(lowest * per_unit + 1e-9)
         if multiple:

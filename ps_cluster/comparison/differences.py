@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from ps_cluster.cluster.pinning import keeps_to_cores
@@ -71,7 +71,7 @@ def _may_differ(key: str, own: Collection[str]) -> bool:
     return key in _OF_AN_ARM or key in _KNOWN_OTHERWISE or key.startswith(_SECTIONS_OF_AN_ARM) or key in own
 
 
-def _differing(rows: Sequence[dict[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
+def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
     """Yield what is not the same in all rows. `absent` stands for a missing value; None leaves missing values out."""
     for name in dict.fromkeys(key for row in rows for key in row):
         found = (_text(row[name]) if name in row else absent for row in rows)

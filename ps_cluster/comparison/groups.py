@@ -64,10 +64,12 @@ class Group:
         """Return the values of the runs that have one."""
         return [value for record in self.records if (value := of(record)) is not None]
 
-    def sample(self, of: Callable[[Record], float | None]) -> Sample | None:
-        """Return one value per run; None when a run has none."""
+    def sample(self, of: Callable[[Record], float | None]) -> Sample:
+        """Return one value per run. Raises ValueError where a run has none, such as the accuracy of one that diverged."""
         values = self.values(of)
-        return Sample(self.seeds, tuple(values)) if len(values) == len(self.records) else None
+        if len(values) < len(self.records):
+            raise ValueError(f"{self.arm}: only {len(values)} of {len(self.records)} runs have the value")
+        return Sample(self.seeds, tuple(values))
 
 
 @dataclass(frozen=True)

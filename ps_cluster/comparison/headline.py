@@ -150,7 +150,8 @@ def _equal_workers(groups: Sequence[Group]) -> Iterator[str]:
 
 def _diverged(groups: Sequence[Group]) -> Iterator[str]:
     """Yield the arms of which every run diverged, then the arms of which some did, with their counts."""
-    total, some = [], []
+    total: list[tuple[str, int, int]] = []
+    some: list[tuple[str, int, int]] = []
     for arm in arms(groups):
         mine = [group for group in groups if group.arm == arm and group.diverged]
         if mine:
@@ -193,18 +194,26 @@ def _no_difference(views: Sequence[View]) -> Iterator[str]:
     Each comes with its widest interval: a wide one says that little is known, not that the two are equal.
     """
     by_pair: dict[tuple[str, str], list[MeanDifference]] = {}
-    for view in (view for view in views if view.baseline and not view.baseline.diverged):
+    for view in views:
+        reference = view.baseline
+        if reference is None or reference.diverged:
+            continue
         for group in (group for group in view.others if not group.diverged):
-            found = difference(group.sample(accuracy_percent), view.baseline.sample(accuracy_percent))
-            by_pair.setdefault((group.arm, view.baseline.arm), []).append(found)
+            found = difference(group.sample(accuracy_percent), reference.sample(accuracy_percent))
+            by_pair.setdefault((group.arm, reference.arm), []).append(found)
     for baseline in dict.fromkeys(baseline for _, baseline in by_pair):
         same = []
         for (arm, against), ones in by_pair.items():
             if against == baseline and all(one.has_interval and not one.shown for one in ones):
-                widest = max(ones, key=lambda one: one.high - one.low)
+                widest = max(ones, key=_width)
                 same.append(f"{arm} ({interval(widest)} points)")
         if same:
             yield f"Final test accuracy against {baseline}, {NO_DIFFERENCE}: {_some(same)}."
+
+
+def _width(found: MeanDifference) -> float:
+    """Return the width of the interval; infinity without one."""
+    return math.inf if found.bounds is None else found.bounds[1] - found.bounds[0]
 
 
 def _some(names: Sequence[str]) -> str:

@@ -85,7 +85,7 @@ def _histogram(axes: Axes, group: Group, look: dict[str, Look]) -> None:
     values = np.arange(highest + 1)
     for place, worker in enumerate(workers):
         pooled = _pooled(group, worker)
-        share = 100 * np.array([pooled.get(value, 0) for value in values]) / sum(pooled.values())
+        share = 100 * np.array([pooled.get(value, 0) for value in range(highest + 1)]) / sum(pooled.values())
         name = f"worker {worker}"
         if highest <= _MOST_BARS:
             width = 0.84 / len(workers)

@@ -59,14 +59,18 @@ def points(found: MeanDifference) -> str:
 
 def interval(found: MeanDifference) -> str:
     """Return the interval of a difference of accuracies in percent, limited to ±100 points."""
-    return f"{max(found.low, -100.0):+.2f} to {min(found.high, 100.0):+.2f}"
+    if found.bounds is None:
+        return ONE_SEED
+    low, high = found.bounds
+    return f"{max(low, -100.0):+.2f} to {min(high, 100.0):+.2f}"
 
 
 def ratio(of: Group, against: Group, read: Callable[[Record], float | None]) -> str:
     """Return e.g. "1.52 times (1.40 to 1.65)". Every run of both groups must have the number."""
     found = log_ratio(of.sample(read), against.sample(read))
     times = f"{math.exp(found.mean):.2f} times"
-    if not found.has_interval:
+    if found.bounds is None:
         return times
-    between = f"{math.exp(found.low):.2f} to {math.exp(found.high):.2f}"
+    low, high = map(math.exp, found.bounds)
+    between = f"{low:.2f} to {high:.2f}"
     return f"{times} ({between})" if found.shown else f"{times}, {NO_DIFFERENCE} ({between})"

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
@@ -26,7 +26,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import read_yaml
 
-BATCHES = ("same_per_update", "same_per_worker")
+Batch = Literal["same_per_update", "same_per_worker"]
+BATCHES: tuple[Batch, ...] = get_args(Batch)
 MOST_RUNS = 2000  # in the largest comparison: more would take longer than a month
 LONGEST_NAME = 150  # characters in the name of a run's folder
 
@@ -36,7 +37,7 @@ class PlannedArm(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
     mode: Annotated[str, AfterValidator(MODES.check_name)]
-    batches: Annotated[tuple[Literal[BATCHES], ...], Field(strict=False, min_length=1, max_length=2)] | None = None
+    batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] | None = None
     set: dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any] = {}
 
 
@@ -56,7 +57,7 @@ class Comparison(BaseModel):
     arms: Annotated[tuple[PlannedArm, ...], Field(strict=False, min_length=1, max_length=100)]
     seeds: int = Field(default=3, ge=1, le=100)
     stragglers: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=20)] = ("none",)
-    batches: Annotated[tuple[Literal[BATCHES], ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
+    batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
     learning_rate: Literal["linear", "same"] = "linear"
     score_every_epochs: float = Field(default=1 / 8, gt=0, le=1000)
     target_accuracy: float | None = Field(default=None, gt=0, lt=1)

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from ps_cluster.comparison.groups import Group, View, arms
 from ps_cluster.comparison.histograms import SEEN, histograms
 from ps_cluster.comparison.phrases import straggler_words
-from ps_cluster.comparison.run_records import Record, ScoreInTime
+from ps_cluster.comparison.run_records import ScoreInTime
 from ps_cluster.comparison.style import Look, diverged_marks, grid, legend_outside, looks, plot_style
 from ps_cluster.comparison.throughput_plot import straggler_factors, throughput
 from ps_cluster.comparison.timeline import timelines
@@ -146,20 +146,16 @@ def _curve(axes: Axes, group: Group, look: Look, x_of: Callable[[ScoreInTime], f
     start, end = max(track[0][0] for track in tracks), min(track[-1][0] for track in tracks)
     if end > start:
         x = np.linspace(start, end, _GRID_POINTS)
-        y = np.array([np.interp(x, *zip(*track)) for track in tracks])
+        y = np.array([np.interp(x, [at for at, _ in track], [height for _, height in track]) for track in tracks])
         axes.plot(x, y.mean(axis=0), color=look.color, linestyle=look.line, linewidth=1.6)
         if len(tracks) > 1:
             axes.fill_between(x, y.min(axis=0), y.max(axis=0), color=look.color, alpha=0.15, linewidth=0)
     for track in tracks:
-        style = {
-            "color": look.color,
-            "marker": look.marker,
-            "markersize": 4.5,
-            "linestyle": look.line,
-            "linewidth": 1.6,
-        }
         # A line without length: only the legend needs the marker.
-        axes.plot(*track[-1], markeredgecolor="white", markeredgewidth=0.5, label=label, **style)
+        axes.plot(
+            *track[-1], color=look.color, marker=look.marker, markersize=4.5, linestyle=look.line, linewidth=1.6,
+            markeredgecolor="white", markeredgewidth=0.5, label=label,
+        )  # fmt: skip
         label = None
 
 
@@ -168,17 +164,16 @@ def _scatter(groups: Sequence[Group], look: dict[str, Look]) -> Figure:
     figure, [[axes]] = grid(1, 1, 3.4 + _ROW_IN * len(crosses))
     highest = max(record.staleness.mean or 0.0 for group in groups for record in group.records)
     for arm in arms(groups):
-        runs: list[Record] = [
-            record
-            for group in groups
-            for record in group.records
-            if group.arm == arm and record.staleness.mean is not None and not record.diverged
+        records = (record for group in groups if group.arm == arm for record in group.records)
+        points = [
+            (mean, 100 * accuracy)
+            for record in records
+            if (mean := record.staleness.mean) is not None and (accuracy := record.accuracy) is not None
         ]
-        if not runs:
+        if not points:
             continue
-        x = [record.staleness.mean for record in runs]
         axes.scatter(
-            x, [100 * record.accuracy for record in runs],
+            [mean for mean, _ in points], [accuracy for _, accuracy in points],
             color=look[arm].color, marker=look[arm].marker, s=32, alpha=0.85, linewidths=0.5, edgecolors="white", label=arm,
         )  # fmt: skip
     if highest >= _WIDE_RANGE:

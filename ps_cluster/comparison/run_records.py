@@ -180,17 +180,20 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Summary, ledger: np.nda
     examples = sum(worker.examples for worker in summary.workers) or history[-1].examples
     if seconds <= 0 or examples <= 0:
         raise UserError(f"'{run_dir.summary}': {examples} examples in {seconds} seconds: nothing to compare")
-    for name in ("dataset", "dataset_kind", "model", "precision"):
-        if getattr(summary, name) is None:
+
+    def known(name: str, value: str | None) -> str:
+        if value is None:
             raise UserError(f"'{run_dir.summary}': {name}: got none: it can't be compared")
+        return value
+
     return Record(
         root=run_dir.root,
         config=config,
         arm=arm_label(config),
-        dataset=summary.dataset,
-        dataset_kind=summary.dataset_kind,
-        model=summary.model,
-        precision=summary.precision,
+        dataset=known("dataset", summary.dataset),
+        dataset_kind=known("dataset_kind", summary.dataset_kind),
+        model=known("model", summary.model),
+        precision=known("precision", summary.precision),
         scores=history,
         best_accuracy=max((score.test_accuracy for score in history if not score.diverged), default=None),
         train_seconds=seconds,
@@ -211,6 +214,8 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Summary, ledger: np.nda
 def _score(run_dir: RunDir, score: scores.ScoreRow) -> ScoreInTime:
     if score.train_seconds is None or score.examples is None:
         raise UserError(f"'{run_dir.summary}': the score of step {score.step} has no train_seconds or no examples")
+    if score.test_accuracy is None:
+        raise UserError(f"'{run_dir.summary}': the score of step {score.step} has no test_accuracy: compare needs one")
     return ScoreInTime(score.test_accuracy, score.train_seconds, score.examples, score.test_loss)
 
 
@@ -221,7 +226,7 @@ def arm_label(config: RunConfig) -> str:
 
 
 def _staleness_per_worker(ledger: np.ndarray) -> dict[int, Histogram]:
-    histograms = {}
+    histograms: dict[int, Histogram] = {}
     for worker in np.unique(ledger["worker"]):
         values, counts = np.unique(ledger["staleness"][ledger["worker"] == worker], return_counts=True)
         histograms[int(worker)] = {int(value): int(count) for value, count in zip(values, counts)}

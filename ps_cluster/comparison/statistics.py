@@ -48,13 +48,18 @@ class MeanDifference:
     paired: bool
 
     @property
+    def bounds(self) -> tuple[float, float] | None:
+        """The interval; None without one."""
+        return None if self.low is None or self.high is None else (self.low, self.high)
+
+    @property
     def has_interval(self) -> bool:
-        return self.low is not None
+        return self.bounds is not None
 
     @property
     def shown(self) -> bool:
         """True if there is an interval and it excludes 0."""
-        return self.low is not None and not self.low <= 0 <= self.high
+        return self.bounds is not None and not self.bounds[0] <= 0 <= self.bounds[1]
 
 
 def t_quantile(degrees: float) -> float:
@@ -70,9 +75,8 @@ def estimate(values: Sequence[float]) -> Estimate | None:
     mean = math.fsum(values) / n
     if n == 1:
         return Estimate(1, mean, None, None, None)
-    sd = math.sqrt(_variance(values))
-    half = t_quantile(n - 1) * sd / math.sqrt(n)
-    return Estimate(n, mean, sd, mean - half, mean + half)
+    half = _half_width(values)
+    return Estimate(n, mean, math.sqrt(_variance(values)), mean - half, mean + half)
 
 
 def difference(of: Sample, against: Sample) -> MeanDifference:
@@ -88,21 +92,30 @@ def difference(of: Sample, against: Sample) -> MeanDifference:
         return MeanDifference(mean, None, None, n, paired)
     if paired:
         others = dict(zip(against.seeds, against.values))
-        pairs = estimate([value - others[seed] for seed, value in zip(of.seeds, of.values)])
-        return MeanDifference(pairs.mean, pairs.low, pairs.high, n, True)
+        pairs = [value - others[seed] for seed, value in zip(of.seeds, of.values)]
+        mean, half = math.fsum(pairs) / n, _half_width(pairs)
+        return MeanDifference(mean, mean - half, mean + half, n, True)
     half = _welch_half_width(of.values, against.values)
     return MeanDifference(mean, mean - half, mean + half, n, False)
 
 
 def log_ratio(of: Sample, against: Sample) -> MeanDifference:
     """Return the difference of logarithms; its exponential is a ratio of geometric means. Values must be above 0."""
-    logarithms = (Sample(sample.seeds, tuple(map(math.log, sample.values))) for sample in (of, against))
-    return difference(*logarithms)
+    return difference(_logarithms(of), _logarithms(against))
+
+
+def _logarithms(sample: Sample) -> Sample:
+    return Sample(sample.seeds, tuple(map(math.log, sample.values)))
 
 
 def _variance(values: Sequence[float]) -> float:
     mean = math.fsum(values) / len(values)
     return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
+
+
+def _half_width(values: Sequence[float]) -> float:
+    """Return half the 95 % t interval of the mean of at least two values."""
+    return t_quantile(len(values) - 1) * math.sqrt(_variance(values)) / math.sqrt(len(values))
 
 
 def _welch_half_width(first: Sequence[float], second: Sequence[float]) -> float:

@@ -6,19 +6,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import cycle
+from typing import Any, Literal
 
 import matplotlib
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 # Okabe and Ito, "Color Universal Design", 2008, without their yellow, which is faint on white. The numbers of colours,
 # lines and markers share no divisor, so 35 arms differ in colour or line, and more arms in their marker.
 PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+Line = str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: a name, or an offset and lengths of dashes and gaps
+LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged
 WIDTH_IN = 9.0
 _HANDLE_IN, _LETTER_IN = 0.75, 0.078  # legend: width of a line with the space around it, and of one letter
-_RC = {
+_RC: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
     "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e6ea", "grid.linewidth": 0.6, "axes.axisbelow": True,
     "axes.edgecolor": "#5b6570", "legend.frameon": False, "figure.facecolor": "white", "savefig.facecolor": "white",
@@ -31,12 +34,13 @@ class Look:
     """The look of one arm in every plot."""
 
     color: str
-    line: str | tuple
+    line: Line
     marker: str
 
 
 def looks(arms: Sequence[str]) -> dict[str, Look]:
-    return {arm: Look(*parts) for arm, parts in zip(arms, zip(cycle(PALETTE), cycle(LINES), cycle(MARKERS)))}
+    parts = zip(cycle(PALETTE), cycle(LINES), cycle(MARKERS))
+    return {arm: Look(color, line, marker) for arm, (color, line, marker) in zip(arms, parts)}
 
 
 @contextmanager
@@ -53,17 +57,16 @@ def grid(rows: int, columns: int, height_in: float) -> tuple[Figure, list[list[A
 
 def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
     """Add one legend for all panels, each label once: above them if it fits into one line, else below."""
-    found = {}
+    found: dict[str, Artist] = {}
     for panel in axes:
         for handle, label in zip(*panel.get_legend_handles_labels()):
             found.setdefault(label, handle)
     if not found:
         return
     widths = [_HANDLE_IN + _LETTER_IN * len(label) for label in found]
-    if sum(widths) <= WIDTH_IN:
-        place, columns = "outside upper left", len(found)
-    else:
-        place, columns = "outside lower left", max(1, int(WIDTH_IN / max(widths)))
+    fits = sum(widths) <= WIDTH_IN
+    columns = len(found) if fits else max(1, int(WIDTH_IN / max(widths)))
+    place: Literal["outside upper left", "outside lower left"] = "outside upper left" if fits else "outside lower left"
     figure.legend(found.values(), found.keys(), loc=place, ncols=columns, handlelength=3.2)
 
 
@@ -77,12 +80,14 @@ def diverged_marks(axes: Axes, marks: Mapping[str, Sequence[float]], look: Mappi
         axes.plot(x, [y] * len(x), marker="x", markersize=5, markeredgewidth=1.4, linestyle="", color=look[arm].color)
         first, last = (_across(axes, choose(x)) for choose in (min, max))
         end, offset, side = (min(x), -7, "right") if first > 0.45 else (max(x) if last < 0.45 else min(x), 7, "left")
-        words = {"xytext": (offset, 0), "textcoords": "offset points", "ha": side, "va": "center", "fontsize": 7}
-        axes.annotate(f"{arm}: diverged", (end, y), color="#3b444d", **words)
+        axes.annotate(
+            f"{arm}: diverged", (end, y), xytext=(offset, 0), textcoords="offset points",
+            ha=side, va="center", fontsize=7, color="#3b444d",
+        )  # fmt: skip
     axes.set_ylim(bottom=-(len(marks) + 0.8) * row)
     axes.set_yticks([tick for tick in axes.get_yticks() if 0 <= tick <= 100])
 
 
 def _across(axes: Axes, x: float) -> float:
     """Return the position of x as a share of the panel's width."""
-    return axes.transAxes.inverted().transform(axes.transData.transform((x, 0)))[0]
+    return float(axes.transAxes.inverted().transform(axes.transData.transform((x, 0)))[0])

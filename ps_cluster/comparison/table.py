@@ -218,7 +218,7 @@ def _estimate_columns(name: str, value: Estimate | None) -> Row:
 
 def _share(value: Estimate | None, *, alone: bool = False) -> Estimate | None:
     """Return the estimate of a share with its interval limited to 0..1. `alone`: only the mean."""
-    if value is None or value.sd is None:
+    if value is None or value.low is None or value.high is None:
         return value
     if alone:
         return replace(value, sd=None, low=None, high=None)

@@ -60,10 +60,12 @@ def _of_many(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> F
             mine = sorted(_only(factors, arm, batch), key=lambda pair: pair[1])
             speeds = [_speeds(group) for group, _ in mine]
             means = np.array([np.mean(values) for values in speeds])
-            spread = [means - [min(values) for values in speeds], [max(values) for values in speeds] - means]
-            spread = np.maximum(spread, 0)  # the mean of equal numbers may be off by rounding
-            style = {"color": look[arm].color, "linestyle": look[arm].line, "marker": look[arm].marker}
-            panel.errorbar([factor for _, factor in mine], means, yerr=spread, capsize=3, label=arm, **style)
+            reach = [means - [min(values) for values in speeds], [max(values) for values in speeds] - means]
+            spread = np.maximum(reach, 0)  # the mean of equal numbers may be off by rounding
+            panel.errorbar(
+                [factor for _, factor in mine], means, yerr=spread, capsize=3, label=arm,
+                color=look[arm].color, linestyle=look[arm].line, marker=look[arm].marker,
+            )  # fmt: skip
         panel.set(xlabel="straggler factor [times its own step time]", ylabel="throughput [images/s]")
         panel.set_title(f"{batch} images per worker", loc="left")
         panel.set_ylim(bottom=0)

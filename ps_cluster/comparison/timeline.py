@@ -21,7 +21,7 @@ _STEPS = 7
 def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
     """Yield a figure per straggler: a panel for each kind of mode (its first arm and batch), all as long."""
     for straggler in stragglers(groups):
-        chosen: dict[tuple, Group] = {}
+        chosen: dict[tuple[object, ...], Group] = {}
         for group in groups:
             if group.straggler == straggler and len(group.first.ledger):
                 chosen.setdefault(_kind(group), group)
@@ -29,7 +29,7 @@ def timelines(groups: Sequence[Group]) -> Iterator[tuple[str, Figure]]:
             yield straggler, _timeline(list(chosen.values()))
 
 
-def _kind(group: Group) -> tuple:
+def _kind(group: Group) -> tuple[object, ...]:
     """Return what decides who waits for whom: neither the optimizer nor the staleness method."""
     mode = group.first.config.mode
     return (mode.name,) if MODES[mode.name].waits is Waits.FOR_NOBODY else tuple(mode.model_dump().items())

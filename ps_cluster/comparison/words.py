@@ -48,24 +48,24 @@ def are_few(sections: Sequence[Findings]) -> bool:
 
 def _against_baselines(views: Sequence[View], target: float | None) -> Iterator[Findings]:
     """Yield the differences from the baselines. A group that shares both batches with the baseline is named once."""
-    said = set()
-    for view in (view for view in views if view.baseline):
-        pairs = [(group, view.baseline) for group in view.others]
-        new = [pair for pair in pairs if tuple(side.key for side in pair) not in said]
-        said.update(tuple(side.key for side in pair) for pair in pairs)
-        heading = f"Against {view.baseline.arm}: {straggler_words(view.straggler)}, {view.batch}"
-        if view.baseline.diverged:
-            yield Findings(heading, (f"{fate(view.baseline)}: nothing can be held against it.",))
+    said: set[tuple[object, object]] = set()
+    for view in views:
+        if (baseline := view.baseline) is None:
+            continue
+        new = [group for group in view.others if (group.key, baseline.key) not in said]
+        said.update((group.key, baseline.key) for group in view.others)
+        heading = f"Against {baseline.arm}: {straggler_words(view.straggler)}, {view.batch}"
+        if baseline.diverged:
+            yield Findings(heading, (f"{fate(baseline)}: nothing can be held against it.",))
         else:
-            yield Findings(heading, tuple(_against(group, baseline, target) for group, baseline in new))
+            yield Findings(heading, tuple(_against(group, baseline, target) for group in new))
 
 
 def _against(group: Group, baseline: Group, target: float | None) -> str:
     if group.diverged:
         return f"{fate(group)}.{_survivors(group)}"
-    accuracies = (group.sample(accuracy_percent), baseline.sample(accuracy_percent))
     first, second = mean_accuracy(group), mean_accuracy(baseline)
-    found = difference(*accuracies)
+    found = difference(group.sample(accuracy_percent), baseline.sample(accuracy_percent))
     parts = [f"final test accuracy {first:.2f} % against {second:.2f} %: {points(found)}"]
     parts.append(f"throughput {ratio(group, baseline, speed)}")
     if target is not None:
@@ -105,13 +105,14 @@ def _time_to_target(group: Group, baseline: Group, target: float) -> Iterator[st
         found = record.reached(target)
         return found.seconds if found else None
 
+    reached = [record.reached(target) for side in (group, baseline) for record in side.records]
     counts = [len(side.values(seconds)) for side in (group, baseline)]
     if counts != [len(group.records), len(baseline.records)]:
         yield (
             f"{counts[0]} of {len(group.records)} runs reached {percent(target)} test accuracy, "
             f"{counts[1]} of {len(baseline.records)} of {baseline.arm}"
         )
-    elif not any(record.reached(target).at_first_score for side in (group, baseline) for record in side.records):
+    elif not any(found and found.at_first_score for found in reached):
         yield f"time to {percent(target)} test accuracy {ratio(group, baseline, seconds)}"
 
 
@@ -140,7 +141,7 @@ def _staleness_sentences(groups: Sequence[Group]) -> Iterator[str]:
         )
 
 
-def _expectation(group: Group, highest: int) -> str:
+def _expectation(group: Group, highest: float) -> str:
     if (bound := _bound(group)) is not None:
         return f"; the bound of {bound} was {'never exceeded' if highest <= bound else 'EXCEEDED'}"
     config = group.first.config

@@ -39,15 +39,42 @@ LONGEST_SECONDS = 1e9  # far above any useful value
 
 
 class ClusterSettings(Section):
-    workers: int = Field(ge=1, le=MOST_WORKERS_OF_A_CLUSTER)
-    parameter_servers: int = Field(ge=1, le=256)
-    evaluator: bool
-    intra_op_threads: int = Field(ge=1, le=256)
-    wire: Literal["auto", "bfloat16", "float32"]
-    steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]
-    straggler: str = Field(max_length=200)
-    pin_workers: Literal["auto", True, False]
-    isolation: Literal["auto", "require", "off"]
+    workers: int = Field(
+        ge=1, le=MOST_WORKERS_OF_A_CLUSTER, description=f"Worker processes; on one machine at most {MOST_WORKERS}."
+    )
+    parameter_servers: int = Field(
+        ge=1,
+        le=256,
+        description=f"Parameter server processes; on one machine at most {MOST_PARAMETER_SERVERS}. Each has one slice.",
+    )
+    evaluator: bool = Field(description="Start a process beside the cluster that scores every new checkpoint.")
+    intra_op_threads: int = Field(
+        ge=1,
+        le=256,
+        description="Threads of one operation in a worker. Keep 1 where there are as many workers as cores.",
+    )
+    wire: Literal["auto", "bfloat16", "float32"] = Field(
+        description="Dtype of weights and gradients between the processes; auto: the network's."
+    )
+    steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)] = Field(
+        description=(
+            "Step ids sent to a worker at once; each is still pulled and pushed on its own. auto: half a "
+            "second of work, more where over 100 workers share the chief."
+        )
+    )
+    straggler: str = Field(
+        max_length=200,
+        description="Workers made slow on purpose: none, 2:5x, 1:+0.2s, several joined by ';', or random:gamma.",
+    )
+    pin_workers: Literal["auto", True, False] = Field(
+        description=(
+            "Pin each worker to cores of its own, or to one where cores are few. auto: in modes async and "
+            "elastic, but not in `compare`."
+        )
+    )
+    isolation: Literal["auto", "require", "off"] = Field(
+        description="Give the run a network that nobody else reaches; auto: where the system allows it."
+    )
 
     @field_validator("straggler")
     @classmethod
@@ -57,29 +84,63 @@ class ClusterSettings(Section):
 
 
 class TrainingSettings(Section):
-    seed: int = Field(ge=0, lt=2**31)
-    batch_size_per_worker: int = Field(ge=1, le=10_000)
-    epochs: float = Field(gt=0, le=100_000)
-    steps: int | None = Field(ge=1, le=1_000_000_000)
-    label_smoothing: Fraction
+    seed: int = Field(ge=0, lt=2**31, description="Decides batches, augmentation and initial weights.")
+    batch_size_per_worker: int = Field(ge=1, le=10_000, description="Images of one step of one worker.")
+    epochs: float = Field(
+        gt=0, le=100_000, description="Passes over the training images; ignored where `training.steps` is set."
+    )
+    steps: int | None = Field(
+        ge=1,
+        le=1_000_000_000,
+        description="Updates of the whole run, all workers together; null: as `training.epochs` says.",
+    )
+    label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
 
 
 class LookaheadSettings(Section):
-    every_updates: int = Field(ge=0, le=100_000)
-    decay: Fraction
+    every_updates: int = Field(
+        ge=0,
+        le=100_000,
+        description="Set the weights to their mean after so many updates; 0: never. Not in mode elastic.",
+    )
+    decay: Fraction = Field(description="Of the mean, for each update, at the end of training.")
 
 
 class EvaluationSettings(Section):
-    augment_last: bool
-    after_training: bool
-    validation_examples: int = Field(ge=0, le=10_000_000)
+    augment_last: bool = Field(description="Also score the last checkpoint over six views of each image.")
+    after_training: bool = Field(
+        description="Keep all checkpoints and score them after training, so that scoring takes no time from it."
+    )
+    validation_examples: int = Field(
+        ge=0,
+        le=10_000_000,
+        description=(
+            "Hold out so many training images: they are not trained on, and the best model is chosen on "
+            "them. 0: it is chosen on the test images, and its score there is too high."
+        ),
+    )
 
 
 class Checkpoints(Section):
-    every_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=LONGEST_SECONDS)]
-    every_epochs: float | None = Field(gt=0, le=100_000)
-    snapshot_every_seconds: float = Field(gt=0, le=LONGEST_SECONDS)
-    keep: int = Field(ge=1, le=1_000_000)
+    every_seconds: Literal["auto"] | Annotated[float, Field(gt=0, le=LONGEST_SECONDS)] = Field(
+        description=(
+            "Write and score a checkpoint this often. auto: after 5 s of training, then whenever that time "
+            "has doubled, at least once a minute."
+        )
+    )
+    every_epochs: float | None = Field(
+        gt=0, le=100_000, description="Write one after so many epochs instead, e.g. 0.125."
+    )
+    snapshot_every_seconds: float = Field(
+        gt=0,
+        le=LONGEST_SECONDS,
+        description=(
+            "Write a snapshot this often: the most work that is lost when a parameter server or the chief dies."
+        ),
+    )
+    keep: int = Field(
+        ge=1, le=1_000_000, description="Keep so many of the newest checkpoints; the best one is kept beside them."
+    )
 
 
 class RunConfig(Section):
@@ -218,6 +279,12 @@ def fitted(tree: Layer | None) -> RunConfig:
     """Return the configuration for complete settings. Raises pydantic's ValidationError; UserError for users' code."""
     kinds = chosen_kinds(tree or {})
     return _class_with(tuple((section, kind.Settings) for section, kind in kinds.items())).model_validate(tree)
+
+
+def sections() -> dict[str, type[Section]]:
+    """Return name → class of each section, with the settings that all its choices have."""
+    classes = {name: field.annotation for name, field in RunConfig.model_fields.items()}
+    return {name: kind for name, kind in classes.items() if isinstance(kind, type) and issubclass(kind, Section)}
 
 
 @lru_cache

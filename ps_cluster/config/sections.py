@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.kinds import Kinds
@@ -10,15 +10,25 @@ from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.rules import RULES
 from ps_cluster.catalogue.schedules import SCHEDULES
+from ps_cluster.catalogue.settings import Section
 from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config.trees import Layer
+
+
+class Kind(Protocol):
+    """An object that a section may name: `Settings` is the class of the section where it is chosen."""
+
+    name: str
+
+    @property
+    def Settings(self) -> type[Section]: ...
 
 
 class Choice(NamedTuple):
     """The key of a section that chooses its further settings, and the objects that the key may name."""
 
     key: str
-    kinds: Kinds
+    kinds: Kinds[Kind]
 
 
 CHOSEN: dict[str, Choice] = {
@@ -31,7 +41,7 @@ CHOSEN: dict[str, Choice] = {
 }
 
 
-def chosen_kinds(tree: Layer) -> dict[str, Any]:
+def chosen_kinds(tree: Layer) -> dict[str, Kind]:
     """Return section → the object chosen in it, for the sections that name an existing one.
 
     Raises UserError where that can't be loaded.
@@ -56,7 +66,7 @@ def adapted_to_choices(under: Layer, over: Layer) -> Layer:
     return result
 
 
-def _shared_settings(kinds: Kinds, *names: Any) -> set[str]:
+def _shared_settings(kinds: Kinds[Any], *names: Any) -> set[str]:
     """Return the settings that two choices have from one class; of an unknown choice those that all have."""
     known = [kinds[name].Settings for name in names if name in kinds]
     classes = known if len(known) == len(names) else [*known, kinds.settings]
@@ -64,7 +74,7 @@ def _shared_settings(kinds: Kinds, *names: Any) -> set[str]:
     return set(nearest.model_fields)
 
 
-def own_settings(section: str, kind: Any) -> list[str]:
+def own_settings(section: str, kind: Kind) -> list[str]:
     """Return the settings of a section that only this choice has, and not all choices."""
     shared = CHOSEN[section].kinds.settings.model_fields
     return [name for name in kind.Settings.model_fields if name not in shared]

@@ -83,4 +83,4 @@ def machine_means(workers: int, seed: int) -> np.ndarray:
     """Return each worker's relative step time, float64 [workers], the fastest 1; gamma with MACHINE_VARIATION."""
     shape = MACHINE_VARIATION**-2
     means = np.random.default_rng(seed).gamma(shape, 1 / shape, size=workers)
-    return means / means.min()
+    return np.asarray(means / means.min())

@@ -44,7 +44,12 @@ class ForkServer:
     """Starts the fork server with the first task, and again when it has ended or does not answer."""
 
     def __init__(
-        self, popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str], clock: Callable[[], float]
+        self,
+        popen: Callable[..., subprocess.Popen[bytes]],
+        run_root: Path,
+        log: Path,
+        env: Mapping[str, str],
+        clock: Callable[[], float],
     ):
         """Keep the settings. `popen` starts the server; tasks run in the same network as the server."""
         self._popen = popen
@@ -53,7 +58,7 @@ class ForkServer:
         self._run_root = run_root
         self._log = log
         self._env = env
-        self._server: Any = None
+        self._server: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
     @property
@@ -67,23 +72,23 @@ class ForkServer:
           OSError: the server did not come up, or has ended.
         """
         request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
-        if self.pid is not None:
+        if self.pid is not None and self._channel is not None:
             with contextlib.suppress(OSError):
-                return self._ask(request, stdout)
-        self._start()
+                return self._ask(self._channel, request, stdout)
+        channel = self._start()
         try:
-            return self._ask(request, stdout)
+            return self._ask(channel, request, stdout)
         except OSError as error:
             self.close()
             message = f"the process that tasks are forked from does not answer: {error} (log: {self._log})"
             raise OSError(message) from error
 
-    def _ask(self, request: str, stdout: BinaryIO) -> ForkedProcess:
+    def _ask(self, channel: socket.socket, request: str, stdout: BinaryIO) -> ForkedProcess:
         """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
         leave, give_leave = os.pipe()
         try:
-            socket.send_fds(self._channel, [request.encode()], [stdout.fileno(), leave])
-            answer = self._answer()
+            socket.send_fds(channel, [request.encode()], [stdout.fileno(), leave])
+            answer = self._answer(channel)
             if not answer:
                 raise ConnectionError("it ended")
             os.write(give_leave, b"\n")
@@ -93,20 +98,22 @@ class ForkServer:
         self._timeout_s = ANSWER_TIMEOUT_S
         return ForkedProcess(int(answer))
 
-    def _answer(self) -> bytes:
+    def _answer(self, channel: socket.socket) -> bytes:
         """Return the server's answer. Wait in short turns: the clock counts only time in which this process ran."""
         deadline = self._clock() + self._timeout_s
         while True:
             try:
-                return self._channel.recv(MESSAGE_BYTES)
+                return channel.recv(MESSAGE_BYTES)
             except TimeoutError:
                 if self._clock() > deadline:
                     raise
 
-    def _start(self) -> None:
+    def _start(self) -> socket.socket:
+        """Start the server anew; return the channel to it."""
         self.close()
-        self._channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        self._channel.settimeout(LOOK_EVERY_S)
+        channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = channel
+        channel.settimeout(LOOK_EVERY_S)
         self._timeout_s = FIRST_ANSWER_TIMEOUT_S
         with theirs, open_append(self._log) as log:
             self._server = self._popen(
@@ -119,6 +126,7 @@ class ForkServer:
                 start_new_session=True,
                 pass_fds=(theirs.fileno(),),
             )
+        return channel
 
     def close(self) -> None:
         """End the server; the tasks stay."""
@@ -132,7 +140,11 @@ class ForkServer:
 
 @contextmanager
 def fork_server(
-    popen: Callable[..., Any], run_root: Path, log: Path, env: Mapping[str, str], clock: Callable[[], float]
+    popen: Callable[..., subprocess.Popen[bytes]],
+    run_root: Path,
+    log: Path,
+    env: Mapping[str, str],
+    clock: Callable[[], float],
 ) -> Iterator[ForkServer]:
     """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children."""
     prctl = ctypes.CDLL(None).prctl

@@ -52,7 +52,7 @@ class RunNetwork:
             return argv
         return (*NAMESPACE_ARGV, "enter", ",".join(map(str, self.descriptors)), *argv)
 
-    def popen(self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Any) -> subprocess.Popen:
+    def popen(self, argv: list[str], *, pass_fds: tuple[int, ...] = (), **options: Any) -> subprocess.Popen[bytes]:
         """Start a process in this network; otherwise as `subprocess.Popen`."""
         return subprocess.Popen(self.inside(tuple(argv)), pass_fds=(*pass_fds, *self.descriptors), **options)
 

@@ -15,6 +15,7 @@ import os
 import socket
 import struct
 import sys
+from collections.abc import Callable
 
 _CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
@@ -85,7 +86,8 @@ def _call(name: str, *arguments: int) -> None:
 
 
 if __name__ == "__main__":
+    commands: dict[str, Callable[..., None]] = {"create": create, "enter": enter, "loopback": loopback}
     try:
-        {"create": create, "enter": enter, "loopback": loopback}[sys.argv[1]](*sys.argv[2:])
+        commands[sys.argv[1]](*sys.argv[2:])
     except (OSError, AttributeError) as problem:
         sys.exit(f"private network: {str(problem).rpartition('] ')[2]}")  # without the "[Errno 1] "

@@ -36,8 +36,9 @@ def without_first_lines(environment: Mapping[str, str] = os.environ) -> Iterator
         return
     own = os.dup(2)
     kept_back = subprocess.Popen([sys.executable, "-I", "-S", "-c", _FILTER], stdin=subprocess.PIPE, stdout=own)
-    os.dup2(kept_back.stdin.fileno(), 2)
-    kept_back.stdin.close()
+    if kept_back.stdin is not None:  # always, with PIPE
+        os.dup2(kept_back.stdin.fileno(), 2)
+        kept_back.stdin.close()
     try:
         yield
     finally:

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from types import FrameType
+from typing import Any
+
+Handler = Callable[[int, FrameType | None], Any] | int | None  # as `signal.signal` takes and returns it
 
 
 def stop_signals() -> tuple[int, ...]:
@@ -18,7 +22,7 @@ class StopRequests:
     def __init__(self) -> None:
         self.count = 0
         self.last_signal = 0
-        self._before: dict[int, object] = {}
+        self._before: dict[int, Handler] = {}
 
     def __enter__(self) -> StopRequests:
         for number in stop_signals():

@@ -11,7 +11,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import psutil
 
@@ -29,6 +28,8 @@ _LOG_TAIL_BYTES = 4096
 _LINE_CHARACTERS = 300
 # Lines that libraries log at level INFO do not say why a process ended.
 _CHATTER = re.compile(r"I\d{4} \d|WARNING: All log messages before absl")
+
+Popen = subprocess.Popen[bytes] | ForkedProcess
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,7 @@ class TaskProcess:
     """A process that was started for a task; it leads a session and process group of its own."""
 
     spec: TaskSpec
-    popen: subprocess.Popen | ForkedProcess
+    popen: Popen
     log_start: int  # bytes in the log before this process
 
     @property
@@ -100,7 +101,7 @@ class Supervisor:
     def __init__(
         self,
         *,
-        popen: Callable[..., Any] = subprocess.Popen,
+        popen: Callable[..., Popen] = subprocess.Popen,
         clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
         signal_group: Callable[[int, int], None] = os.killpg,
@@ -141,12 +142,14 @@ class Supervisor:
 
     def poll(self) -> list[TaskExit]:
         """Return the tasks that ended since the last call, earliest failure first. Changes no process."""
-        ended = [p for p in self.processes if p.pid not in self._accounted and not p.running]
-        self._accounted.update(process.pid for process in ended)
-        for process in ended:
-            self._is_there(process)  # notes empty groups now, before their ids can be another's
+        exits = []
+        for process in self.processes:
+            if process.pid not in self._accounted and (code := process.popen.poll()) is not None:
+                self._accounted.add(process.pid)
+                self._is_there(process)  # notes empty groups now, before their ids can be another's
+                exits.append(_exit_of(process, code))
         # A killed task could write no time (0): it comes first, as the likely cause of the others' errors.
-        return sorted(map(_exit_of, ended), key=lambda task_exit: task_exit.time)
+        return sorted(exits, key=lambda task_exit: task_exit.time)
 
     def frozen(self) -> list[Task]:
         """Return the tasks whose process is stopped (SIGSTOP)."""
@@ -205,12 +208,12 @@ def _is_stopped(pid: int) -> bool:
         return False
 
 
-def _exit_of(process: TaskProcess) -> TaskExit:
+def _exit_of(process: TaskProcess, exit_code: int) -> TaskExit:
     spec, error = process.spec, _read_error(process)
     return TaskExit(
         task=process.task,
         pid=process.pid,
-        exit_code=process.popen.poll(),
+        exit_code=exit_code,
         log=spec.log,
         last_line=one_line(error.message) or _last_line(spec.log, process.log_start),
         time=error.time,

@@ -39,20 +39,23 @@ class RunState:
 
     @property
     def phase(self) -> str:
-        return self.row.get("phase", "starting")
+        phase: str = self.row.get("phase", "starting")
+        return phase
 
     @property
     def total(self) -> int:
-        return self.row.get("total") or self.config.total_updates(self.dataset.train_examples)
+        told: int | None = self.row.get("total")
+        return told or self.config.total_updates(self.dataset.train_examples)
 
     @property
     def applied(self) -> int:
-        return self.row.get("applied", 0)
+        applied: int = self.row.get("applied", 0)
+        return applied
 
     @property
     def seconds_left(self) -> float | None:
         """Seconds left at the speed of the last seconds; None while no speed is known."""
-        speed = self.row.get("examples_per_second")
+        speed: float | None = self.row.get("examples_per_second")
         if not speed:
             return None
         return (self.total - self.applied) * self.config.examples_per_update / speed
@@ -95,7 +98,7 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
     parts += [Text(), _bar(state, seconds)]
     parts.append(Text(_filled(_numbers(state), width)))
     parts += [Text(), _task_table(state, width)]
-    if state.last_score:
+    if state.last_score and state.best_score:
         parts += [Text(), _scores(state.last_score, state.best_score)]
     return Group(*parts)
 

@@ -6,7 +6,7 @@ import math
 import sys
 import time
 from collections.abc import Callable
-from typing import Any, TextIO
+from typing import Any, Protocol, TextIO
 
 from rich.console import Console
 from rich.live import Live
@@ -34,6 +34,14 @@ def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.mo
     return LiveView(console, clock) if live else PlainView(output, clock)
 
 
+class Lines(Protocol):
+    """Where plain lines go: an `Output` or any text stream."""
+
+    def write(self, text: str, /) -> int: ...
+
+    def flush(self) -> None: ...
+
+
 class ProgressView:
     """Takes in the events of a run. Its methods don't fail when the reader is gone."""
 
@@ -46,6 +54,10 @@ class ProgressView:
         """Take the run's configuration; nothing runs yet."""
         self._started_s = self._clock()
         self._state = RunState(config, run_dir, dataset)
+        self._begin(self._state)
+
+    def _begin(self, state: RunState) -> None:
+        """Show what is known before anything runs."""
 
     def notice(self, line: str) -> None:
         """Show one line that stays."""
@@ -79,19 +91,18 @@ class ProgressView:
 class PlainView(ProgressView):
     """Lines for a log: one per phase, score and notice, and at most one of progress every few seconds."""
 
-    def __init__(self, output: TextIO, clock: Callable[[], float]):
+    def __init__(self, output: Lines, clock: Callable[[], float]):
         super().__init__(clock)
         self._output = output
         self._last_line_s = -LINE_EVERY_S
         self._shown: Row = {}
 
-    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset) -> None:
-        super().start(config, run_dir, dataset)
-        if dataset.kind == "synthetic":
+    def _begin(self, state: RunState) -> None:
+        if state.dataset.kind == "synthetic":
             for line in _banner():
                 self.notice(line)
-        self.notice(dashboard.headline(self._state))
-        self.notice(f"run directory {run_dir.root}")
+        self.notice(dashboard.headline(state))
+        self.notice(f"run directory {state.run_dir.root}")
 
     def notice(self, line: str) -> None:
         self._output.write(f"[{dashboard.clock(self._seconds()):>5}] {printable(line)}\n")
@@ -101,7 +112,7 @@ class PlainView(ProgressView):
         super().progress(row)
         due = self._clock() - self._last_line_s >= LINE_EVERY_S
         if self._state and (due or row["phase"] != self._shown.get("phase")):
-            self._show()
+            self._show(self._state)
 
     def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
@@ -110,12 +121,12 @@ class PlainView(ProgressView):
     def close(self) -> None:
         """Show the last row, if it was held back so far."""
         if self._state and self._state.row is not self._shown:
-            self._show()
+            self._show(self._state)
 
-    def _show(self) -> None:
-        self._shown = self._state.row
+    def _show(self, state: RunState) -> None:
+        self._shown = state.row
         self._last_line_s = self._clock()
-        self.notice(dashboard.progress_line(self._state))
+        self.notice(dashboard.progress_line(state))
 
 
 class LiveView(ProgressView):
@@ -126,12 +137,11 @@ class LiveView(ProgressView):
         self._console = console
         self._live: Live | None = None
 
-    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset) -> None:
-        super().start(config, run_dir, dataset)
-        if dataset.kind == "synthetic":
+    def _begin(self, state: RunState) -> None:
+        if state.dataset.kind == "synthetic":
             self._console.print(*(Text(line, "bold black on yellow") for line in _banner()), sep="\n")
         self._live = Live(
-            get_renderable=lambda: dashboard.draw(self._state, self._console.width, self._seconds()),
+            get_renderable=lambda: dashboard.draw(state, self._console.width, self._seconds()),
             console=self._console,
             refresh_per_second=REDRAWS_PER_SECOND,
             transient=True,  # the closing table repeats it all

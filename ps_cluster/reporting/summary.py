@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.config import load_config
@@ -18,7 +18,16 @@ from ps_cluster.run.rows.base import Row
 from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
 from ps_cluster.run.rows.scores import EvaluationRow, ScoreRow
-from ps_cluster.run.rows.summary import EvaluationSummary, ProcessWork, ServerSummary, Summary, WorkerSummary
+from ps_cluster.run.rows.summary import (
+    EvaluationSummary,
+    NetworkSummary,
+    Outcome,
+    ProcessWork,
+    ServerSummary,
+    SilenceRow,
+    Summary,
+    WorkerSummary,
+)
 from ps_cluster.run.rows.training import Server, TrainingResult, Updates
 from ps_cluster.run.run_dir import RunDir
 
@@ -78,7 +87,7 @@ def write_summary(
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
     summary = Summary(
         schema_=SCHEMA,
-        outcome="failed" if training.proof and not training.proof.holds else outcome,
+        outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else outcome),
         mode=config.mode.name,
         trainer=config.mode_kind.trainer_type,
         staleness_method=config.staleness.method,
@@ -93,13 +102,13 @@ def write_summary(
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
         parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),
         restarts={f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
-        silences=silences,
+        silences=[SilenceRow(**silence) for silence in silences],
         wall_seconds=wall_seconds,
         sessions=len(story.lives | {life}),
         session_train_seconds=0.0 if story.before is None else max(0.0, training.train_seconds - story.before),
         startup_seconds=None if story.begun is None else story.begun - began,
         machine=machine,
-        network=network,
+        network=NetworkSummary(**network),
         evaluation=_evaluation(run_dir, notify),
         **{name: getattr(training, name) for name in FROM_TRAINING},
         **usage,

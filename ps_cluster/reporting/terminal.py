@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
-from typing import Any, TextIO
+from typing import IO, Any, TextIO, cast
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
@@ -35,7 +35,8 @@ class SafeConsole(Console):
     """A console for text from anywhere. Brackets are no markup; only its own styles and moves become escapes."""
 
     def __init__(self, file: Output, *, highlight: bool = True):
-        super().__init__(file=file, markup=False, emoji=False, highlight=highlight)
+        # rich only writes and flushes, and asks for encoding, descriptor and whether it is a terminal.
+        super().__init__(file=cast(IO[str], file), markup=False, emoji=False, highlight=highlight)
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(_printable_lines(text), **options)  # before its width is measured

@@ -47,8 +47,8 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
     table = Table(title="share of the training time [%]", title_justify="left", box=None, padding=(0, 2, 0, 0))
     for name in ("task", *texts):
         table.add_column(name, justify="left" if name == "task" else "right")
-    for line in zip(shares, *texts.values()):
-        table.add_row(*line)
+    for row in zip(shares, *texts.values()):
+        table.add_row(*row)
     console.print(table)
     for line in (
         f"trace    {run_dir.trace}  (chrome://tracing, ui.perfetto.dev)",

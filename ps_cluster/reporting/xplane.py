@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from importlib.util import find_spec, module_from_spec, spec_from_file_location
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -19,7 +20,8 @@ def xspace(found: Sequence[Lane], start: float) -> bytes:
     space = messages().XSpace()
     for index, lane in enumerate(found):
         _fill(space.planes.add(id=index, name=PLANE_PREFIX + lane.name), lane, start)
-    return space.SerializeToString()
+    serialized: bytes = space.SerializeToString()
+    return serialized
 
 
 def _fill(plane: Any, lane: Lane, start: float) -> None:
@@ -52,8 +54,10 @@ class _Names:
 
 def messages() -> ModuleType:
     """Return TensorFlow's module of messages without importing the rest of TensorFlow."""
-    package = Path(find_spec("tensorflow").origin).parent
-    spec = spec_from_file_location("xplane_pb2", package / "tsl" / "profiler" / "protobuf" / "xplane_pb2.py")
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
+    tensorflow = find_spec("tensorflow")
+    if tensorflow is None or tensorflow.origin is None:
+        raise ModuleNotFoundError("TensorFlow is not installed")
+    file = Path(tensorflow.origin).parent / "tsl" / "profiler" / "protobuf" / "xplane_pb2.py"
+    module = ModuleType("xplane_pb2")
+    SourceFileLoader(module.__name__, str(file)).exec_module(module)
     return module

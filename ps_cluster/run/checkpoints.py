@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import os
 import re
 import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import numpy as np
 from pydantic import ValidationError
@@ -20,7 +20,7 @@ from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import create_beside, remove_leftovers, write_json
 from ps_cluster.run.rows.checkpoint import Header, Meta
-from ps_cluster.run.rows.scores import EndedMark
+from ps_cluster.run.rows.scores import EndedMark, Ending
 
 ENDED = "ended.json"
 
@@ -199,12 +199,8 @@ def load_newest_good(directories: Iterable[Path], notify: Callable[[str], None])
     return None
 
 
-def mark_ended(directory: Path, *, last_step: int, outcome: str) -> None:
-    """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
-
-    Args:
-      outcome: "completed" or "stopped".
-    """
+def mark_ended(directory: Path, *, last_step: int, outcome: Ending) -> None:
+    """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`."""
     write_json(directory / ENDED, EndedMark(last_step=last_step, outcome=outcome).model_dump())
 
 
@@ -223,7 +219,7 @@ def clear_ended(directory: Path) -> None:
     (directory / ENDED).unlink(missing_ok=True)
 
 
-def _write_zip(file: io.BufferedIOBase, checkpoint: Checkpoint) -> None:
+def _write_zip(file: IO[bytes], checkpoint: Checkpoint) -> None:
     header = Header(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         archive.writestr(zipfile.ZipInfo(_HEADER, _MTIME), header.model_dump_json())

@@ -37,9 +37,14 @@ _OF_A_DIVERGED_RUN = {"loss", "learning_rate", "metric"}  # may be NaN or infini
 COUNTS = ("version", "applied", "accepted", "refused", "dropped")
 
 
+def names_of(row: np.dtype) -> tuple[str, ...]:
+    """Return the names of a structured dtype's fields, in order; empty for a plain dtype."""
+    return row.names or ()
+
+
 def check_values(rows: np.ndarray) -> None:
     """Raise Malformed where a row of a structured array [k] has an impossible value."""
-    for name in set(rows.dtype.names) - _OF_A_DIVERGED_RUN:
+    for name in set(names_of(rows.dtype)) - _OF_A_DIVERGED_RUN:
         values = rows[name]
         sound = np.abs(values) <= MOST  # false for NaN too
         if name in WHOLE:

@@ -14,7 +14,7 @@ from ps_cluster.run import checkpoints, journal, step_set
 from ps_cluster.run.checkpoints import Checkpoint
 from ps_cluster.run.journal import JournalDamaged
 from ps_cluster.run.ledger import COLUMNS, COUNTS, check_values, rows_of
-from ps_cluster.run.rows.checkpoint import MOST_OPEN
+from ps_cluster.run.rows.checkpoint import MOST_OPEN, ProgressState
 from ps_cluster.run.run_dir import RunDir
 
 LEDGER = {"counts", "seen", "waiting"}  # the arrays that a resumed training needs beside its parameters
@@ -31,9 +31,9 @@ def newest_checkpoint(
     found = checkpoints.load_newest_good(run_dir.states, notify)
     if found is None:
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from")
-    before = _config_of(found, run_dir)
+    before, progress = _state_of(found, run_dir)
     _check_same_work(config, before)
-    begun = _begun(found, before, run_dir)
+    begun = _begun(found, progress, before, run_dir)
     if begun > (total := config.total_updates(train_examples)):
         raise UserError(
             f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "
@@ -52,7 +52,8 @@ def check_journals(found: Checkpoint, run_dir: RunDir) -> None:
             raise UserError(f"the checkpoint of step {found.step} can't be resumed: {error}: {do}") from error
 
 
-def _config_of(found: Checkpoint, run_dir: RunDir) -> RunConfig:
+def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressState]:
+    """Return configuration and progress of a checkpoint. Raises UserError where another version has written it."""
     earlier = UserError(
         f"run directory '{run_dir.root}' is of an earlier version, with another configuration or ledger: "
         "it can't be resumed; begin anew in another run directory"
@@ -65,12 +66,12 @@ def _config_of(found: Checkpoint, run_dir: RunDir) -> RunConfig:
         raise earlier
     if [found.arrays[name].shape[1] for name in ("counts", "waiting")] != [len(COUNTS), 1 + len(COLUMNS)]:
         raise earlier
-    return config
+    return config, found.meta.progress
 
 
-def _begun(found: Checkpoint, config: RunConfig, run_dir: RunDir) -> int:
+def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_dir: RunDir) -> int:
     """Return how many updates were begun. Raises UserError where the checkpoint's numbers contradict each other."""
-    progress, counts = found.meta.progress, found.arrays["counts"]
+    counts = found.arrays["counts"]
     scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
     waiting = found.arrays["waiting"]

@@ -53,7 +53,7 @@ class StepSet:
     def missing_below(self, end: int) -> np.ndarray:
         """Return the ids below `end` that are not in, in order, int64 [k]."""
         ids = np.arange(self.first_missing, max(end, self.first_missing))
-        return ids[~self.holds(ids)]
+        return np.flatnonzero(~self.holds(ids)) + self.first_missing
 
     def both(self, other: StepSet) -> StepSet:
         """Return the intersection with `other`. `close_below` must not have left out ids in either set."""

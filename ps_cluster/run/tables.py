@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterator, Sequence
 from itertools import islice, zip_longest
 from pathlib import Path
-from typing import TextIO
+from typing import IO
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.run import journal
 from ps_cluster.run.audit import OnRows, RoundShape
-from ps_cluster.run.ledger import NO_ROWS, ROW, WHOLE, Joiner, check_values
+from ps_cluster.run.ledger import NO_ROWS, ROW, WHOLE, Joiner, check_values, names_of
 from ps_cluster.run.step_set import StepSet
 
 APPLY_COLUMNS = ("step", "version", "staleness", "worker", "pid", "entered_time", "applied_time")
@@ -70,7 +70,7 @@ def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
     try:
         with io.TextIOWrapper(open_regular(path), "ascii") as file:
             header = file.readline(_LONGEST_LINE).rstrip("\n")
-            if tuple(header.split(",")) != row.names:
+            if tuple(header.split(",")) != names_of(row):
                 raise Malformed(f"has other columns: {header:.200}")
             lines = iter(lambda: file.readline(_LONGEST_LINE), "")
             parts = []
@@ -114,15 +114,15 @@ def _in_step_order(journals: Sequence[Path], rounds: RoundShape, window: int) ->
 
 
 @contextlib.contextmanager
-def _csv(path: Path, row: np.dtype) -> Iterator[TextIO]:
+def _csv(path: Path, row: np.dtype) -> Iterator[IO[str]]:
     """Yield a file beside `path` that has the header. It becomes `path` if the block ends without an error."""
     remove_leftovers(path.parent, path.name)  # as large as the ledger
     with create_beside(path, encoding="utf-8") as file:
-        file.write(",".join(row.names) + "\n")
+        file.write(",".join(names_of(row)) + "\n")
         yield file
 
 
-def _write_lines(file: TextIO, rows: np.ndarray) -> None:
-    formats = ("%d" if name in WHOLE else "%.6f" if name.endswith("_time") else "%.9g" for name in rows.dtype.names)
+def _write_lines(file: IO[str], rows: np.ndarray) -> None:
+    formats = ("%d" if name in WHOLE else "%.6f" if name.endswith("_time") else "%.9g" for name in names_of(rows.dtype))
     line = ",".join(formats) + "\n"
     file.writelines(line % row for row in rows.tolist())

@@ -44,19 +44,26 @@ class Times(Row):
         return self
 
     @property
+    def span(self) -> float | None:
+        """Seconds from the first to the last update; None without an update."""
+        if self.first_update is None or self.last_update is None:
+            return None
+        return self.last_update - self.first_update
+
+    @property
     def rolled_back(self) -> float:
         """Seconds spent on updates that were rolled back."""
-        if self.first_update is None:
+        if self.span is None:
             return 0.0
         standing = sum(end - begin for begin, end in self.stood)
-        return max(0.0, self.last_update - self.first_update - self.interrupted - standing)
+        return max(0.0, self.span - self.interrupted - standing)
 
     @property
     def goodput(self) -> float | None:
         """The share of the time from the first to the last update that was not rolled back or interrupted."""
-        if self.first_update is None or self.last_update <= self.first_update:
+        if self.span is None or self.span <= 0:
             return None
-        return 1 - (self.rolled_back + self.interrupted) / (self.last_update - self.first_update)
+        return 1 - (self.rolled_back + self.interrupted) / self.span
 
     def restarted(self, stands_until: float | None) -> Times:
         """Return the times for a leader that resumes a state with its last update at `stands_until` (None: none)."""
@@ -66,17 +73,17 @@ class Times(Row):
 
     def with_updates(self, first: float, last: float) -> Times:
         """Return the times with updates added that were applied from `first` to `last`."""
+        before = first if self.last_update is None else self.last_update
         if self.resumed_update is not None:
-            last = max(self.last_update, last)
+            last = max(before, last)
             return self.model_copy(update={"last_update": last, "stood": (*self.stood[:-1], (self.stood[-1][0], last))})
-        waited = first - (first if self.last_update is None else self.last_update)
         return self.model_copy(
             update={
                 "first_update": first if self.first_update is None else self.first_update,
                 "last_update": last,
                 "resumed_update": first,
                 "stood": (*self.stood, (first, last)),
-                "interrupted": self.interrupted + max(0.0, waited),
+                "interrupted": self.interrupted + max(0.0, first - before),
             }
         )
 

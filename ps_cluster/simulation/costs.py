@@ -79,7 +79,7 @@ class Costs(BaseModel):
     @property
     def delay_seconds(self) -> float:
         """Sum of the delays of a step."""
-        return sum(getattr(self, name) for name in _DELAYS)
+        return float(sum(getattr(self, name) for name in _DELAYS))
 
     def of_mode(self, mode: str) -> Costs:
         """Return the costs of a step in this mode."""

@@ -7,6 +7,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from itertools import count
+from typing import Any
 
 Action = Callable[..., None]
 
@@ -16,14 +17,14 @@ class Events:
 
     def __init__(self) -> None:
         self.now = 0.0  # seconds
-        self._heap: list[tuple[float, int, Action, tuple]] = []
+        self._heap: list[tuple[float, int, Action, tuple[Any, ...]]] = []
         self._order = count()
 
-    def at(self, time: float, action: Action, *arguments) -> None:
+    def at(self, time: float, action: Action, *arguments: Any) -> None:
         """Plan `action(*arguments)` for a time that is not over."""
         heapq.heappush(self._heap, (time, next(self._order), action, arguments))
 
-    def after(self, seconds: float, action: Action, *arguments) -> None:
+    def after(self, seconds: float, action: Action, *arguments: Any) -> None:
         self.at(self.now + seconds, action, *arguments)
 
     def run_while(self, more: Callable[[], bool]) -> None:

@@ -97,5 +97,7 @@ class OneMachine(SimulatedTraining):
 
 
 def _cores_of(worker: int, cluster: SimulatedCluster) -> tuple[int, ...]:
+    if cluster.cores is None:
+        raise ValueError("the cluster is not on one machine")
     cores = range(cluster.cores)
     return tuple(own_cores(worker, cluster.workers, cores) if cluster.pinned else cores)

@@ -57,8 +57,9 @@ def run_simulation(settings: SimulationSettings, console: Console) -> None:
     costs = _costs(settings)
     if settings.save_costs:
         write_costs(settings.save_costs, costs)
-    act = _check if settings.check_run else _predict
-    result = {"costs": costs.model_dump(mode="json")} | act(settings, costs, console)
+    checked = settings.check_run
+    found = _check(checked, settings.cores, costs, console) if checked else _predict(settings, costs, console)
+    result = {"costs": costs.model_dump(mode="json")} | found
     if settings.json_file:
         write_whole(settings.json_file, json.dumps(result, indent=1))
 
@@ -79,16 +80,16 @@ def _same_or_any(run: calibration.FinishedRun | None) -> str:
     return run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
 
 
-def _check(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
-    cores = settings.cores or allowance().threads
-    run = calibration.read_run(settings.check_run)
+def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, Any]:
+    cores = cores or allowance().threads
+    run = calibration.read_run(root)
     compared = check(costs, run, cores)
     simulation_report.print_check(compared, console)
-    where = f"run {settings.check_run} on {cores} cores, {run.processor}\ncosts: {costs.measured_on}, {costs.processor}"
+    where = f"run {root} on {cores} cores, {run.processor}\ncosts: {costs.measured_on}, {costs.processor}"
     console.print(where, highlight=False, soft_wrap=True, markup=False)
-    measure = _measure(run.config, f"--check {shlex.quote(str(settings.check_run))}")
+    measure = _measure(run.config, f"--check {shlex.quote(str(root))}")
     simulation_report.print_foreign(costs, run.processor, measure, console)
-    return {"check": str(settings.check_run), "cores": cores, "quantities": [one.to_json() for one in compared]}
+    return {"check": str(root), "cores": cores, "quantities": [one.to_json() for one in compared]}
 
 
 def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:

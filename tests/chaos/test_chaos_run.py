@@ -56,10 +56,11 @@ def test_a_mode_without_parameter_servers_is_given_none():
         (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works with 1"),
         (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
         (["--kinds", "kill worker,kill cat"], "'kill cat': did you mean 'kill ps'?"),
+        (["--kinds", "absent.py:Fault"], "--kinds: "),
         (["--mode", "single"], "'single' is not one of"),
     ],
 )
-def test_a_cluster_or_kind_that_there_is_not_is_refused_before_anything_starts(options, words, tmp_path):
+def test_an_unknown_cluster_or_kind_is_refused_before_anything_starts(options, words, tmp_path):
     result = CliRunner().invoke(main, ["chaos", "--run-dir", str(tmp_path / "chaos"), *options])
     assert result.exit_code == 2 and words in result.output and len(result.output.strip().splitlines()) == 1
     assert not (tmp_path / "chaos").exists()

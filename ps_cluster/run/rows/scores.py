@@ -7,6 +7,9 @@ from typing import Literal, cast
 
 from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share
 
+Ending = Literal["completed", "stopped"]
+"""How a training ended that did not fail."""
+
 
 class Measured(Row):
     """A checkpoint's metric, as accuracies (shares of what is right) or as errors (in the target's units).
@@ -82,4 +85,4 @@ class EndedMark(Row):
     """checkpoints/ended.json: the checkpoint of `last_step` is the last one."""
 
     last_step: Count
-    outcome: Literal["completed", "stopped"]
+    outcome: Ending

@@ -8,8 +8,10 @@ from pydantic import ConfigDict, Field
 
 from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.run.rows.progress import WorkerRow
-from ps_cluster.run.rows.scores import ScoreRow
+from ps_cluster.run.rows.scores import Ending, ScoreRow
 from ps_cluster.run.rows.training import Gradients, Proof, StalenessRow, Updates
+
+Outcome = Ending | Literal["failed"]
 
 
 class ProcessWork(Row):
@@ -87,7 +89,7 @@ class Summary(Row):
     model_config = ConfigDict(extra="allow", populate_by_name=True, serialize_by_alias=True)
 
     schema_: Count = Field(0, alias="schema")
-    outcome: Literal["completed", "stopped", "failed"]
+    outcome: Outcome
     mode: Word = ""
     staleness_method: Word | None = None
     simulate_workers: Count | None = None
