@@ -6,7 +6,6 @@ from collections import Counter
 
 import pytest
 
-from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.task_types import Task
 from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster.policy import Limits
@@ -153,7 +152,6 @@ def watch(tmp_path):
             view,
             call.requests,
             limits,
-            MODES[mode].on_death,
             clock=clock,
             sleep=machine.sleep,
         )
