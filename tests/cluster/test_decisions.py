@@ -251,6 +251,9 @@ STOPPING = {
     "a drain lasts as long as there are updates": Story(
         [BEGINS, (9, ctrl_c), (100, row(2)), (200, row(3)), (320,)], [*ASKED, "Drain(chief-0)"]
     ),
+    "a drain lasts as long as rows of the ledger's tables are written": Story(
+        [BEGINS, (9, ctrl_c), *[(100 * n + 100, row(1, "writing", n + 1)) for n in range(4)]], [*ASKED, "Drain(chief-0)"]
+    ),
     "a drain that does not end is given up": Story(
         [BEGINS, (9, ctrl_c), (129,), (129.1,)],
         [*ASKED, "Drain(chief-0)", "failed, 1: chief-0 did not end for 120 s (chief-0 running; logs: /run/logs)"],
