@@ -82,7 +82,7 @@ def run_local(
         view.start(config, run_dir, dataset)
         if line := memory.warning(config, allowance(), psutil.virtual_memory().available):
             view.notice(line)
-        watch = Watch(config, cluster, run_dir, view, stop_requests, limits, config.mode_kind.on_death, clock=clock)
+        watch = Watch(config, cluster, run_dir, view, stop_requests, limits, clock=clock)
         try:
             ending = watch.until_the_end()
         finally:

@@ -1,55 +1,70 @@
-"""Decide after a death when to start again and when to give up; keep the actions planned for later."""
+"""Decide after a death who starts again, when, and when to give up; keep the actions that are planned for later.
+
+What follows from the death of a worker, a ps, the chief or the evaluator is the mode's table, `Mode.on_death`
+(`ON_DEATH` in catalogue/task_types.py, unless the mode has its own). This module counts by it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 
-from ps_cluster.catalogue.task_types import OnDeaths
+from ps_cluster.catalogue.task_types import CHIEF, PS, WORKER, OnDeaths
+from ps_cluster.cluster.events_and_actions import Action
 from ps_cluster.cluster.policy import Limits
+from ps_cluster.cluster.task import PORT_TAKEN
 from ps_cluster.processes.supervisor import TaskExit
 
 CLUSTER = "the cluster"
+_IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
 class Recovery:
-    """Counts deaths in a row, for each task and, under the key `CLUSTER`, for deaths that restart the whole cluster."""
+    """Counts deaths in a row, for each task by itself, and together for deaths that restart the whole cluster."""
 
-    def __init__(self, limits: Limits, on_death: OnDeaths, clock: Callable[[], float]):
+    def __init__(self, limits: Limits, on_death: OnDeaths):
         self._limits = limits
         self._on_death = on_death
-        self._clock = clock
         self._deaths: dict[Hashable, int] = {}
         self._first: dict[Hashable, TaskExit] = {}
         self._last_start: dict[Hashable, float] = {}
         self._updates: dict[Hashable, int] = {}
 
-    def next_delay_s(self, key: Hashable, task_exit: TaskExit, updates: int, silent_s: float = 0.0) -> float | None:
+    def restarts_all(self, death: TaskExit) -> bool:
+        """Return whether all training tasks start again with this one."""
+        # A worker whose port is taken needs another address, which the others only learn by a restart.
+        return self._on_death[death.task.type].whole_cluster or death.exit_code == PORT_TAKEN
+
+    def next_delay_s(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
         """Count a death; return the seconds after which to start again, None to give up.
 
         Args:
-          key: the task, or CLUSTER.
           updates: the most updates ever applied. A cluster's death is "in a row" if no new update came since its last
             death, however long ago that was. For a single task the time it lived decides.
           silent_s: seconds at the end of its life without an update; they do not count as life.
         """
-        if key not in self._deaths or self._has_recovered(key, updates, silent_s):
-            self._deaths[key], self._first[key] = 0, task_exit
+        key = self._key(death)
+        if key not in self._deaths or self._has_recovered(key, updates, now_s - silent_s):
+            self._deaths[key], self._first[key] = 0, death
         self._deaths[key] += 1
         self._updates[key] = updates
-        if self._deaths[key] > self._on_death[task_exit.task.type].restarts:
+        if self._deaths[key] > self._on_death[death.task.type].restarts:
             return None
         delay_s = self._backoff_s(self._deaths[key])
-        self._last_start[key] = self._clock() + delay_s
+        self._last_start[key] = now_s + delay_s
         return delay_s
 
-    def first_cause(self, key: Hashable) -> str:
-        """Return the first of the last deaths in a row, on one line."""
+    def first_cause(self, death: TaskExit) -> str:
+        """Return the first of the deaths in a row to which this one belongs, on one line."""
+        key = self._key(death)
         return f"{self._first[key]} (given up after {self._deaths[key] - 1} restarts)"
 
-    def _has_recovered(self, key: Hashable, updates: int, silent_s: float) -> bool:
+    def _key(self, death: TaskExit) -> Hashable:
+        return CLUSTER if self.restarts_all(death) else death.task
+
+    def _has_recovered(self, key: Hashable, updates: int, lived_until_s: float) -> bool:
         if key == CLUSTER:
             return updates > self._updates[key]
-        return self._clock() - self._last_start[key] - silent_s > self._limits.stable_s
+        return lived_until_s - self._last_start[key] > self._limits.stable_s
 
     def _backoff_s(self, deaths: int) -> float:
         """Return the seconds before a restart; 0 after the first death, so that one accident costs no time."""
@@ -57,28 +72,39 @@ class Recovery:
 
 
 class Plans:
-    """Actions to do later, at most one for each key."""
+    """Actions to take later, at most one for each key: a task, or `CLUSTER`."""
 
-    def __init__(self, clock: Callable[[], float]):
-        self._clock = clock
-        self._plans: dict[Hashable, tuple[float, Callable[[], None]]] = {}
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, tuple[float, Action]] = {}
 
     def __contains__(self, key: Hashable) -> bool:
         return key in self._plans
 
-    def add(self, key: Hashable, delay_s: float, action: Callable[[], None]) -> None:
-        self._plans[key] = (self._clock() + delay_s, action)
+    def add(self, key: Hashable, at_s: float, action: Action) -> None:
+        """Plan an action for a time."""
+        self._plans[key] = (at_s, action)
 
     def drop(self, *keys: Hashable) -> None:
+        """Forget what is planned for these keys."""
         for key in keys:
             self._plans.pop(key, None)
 
     def clear(self) -> None:
+        """Forget all plans."""
         self._plans.clear()
 
-    def carry_out(self) -> bool:
-        """Do the actions that are due; return whether there were any."""
-        due = [key for key, (time_s, _) in self._plans.items() if time_s <= self._clock()]
-        for key in due:
-            self._plans.pop(key)[1]()
-        return bool(due)
+    def due(self, now_s: float) -> list[Action]:
+        """Return the actions whose time has come; they are no longer planned."""
+        due = [key for key, (at_s, _) in self._plans.items() if at_s <= now_s]
+        return [self._plans.pop(key)[1] for key in due]
+
+
+def all_of(types: tuple[str, ...]) -> str:
+    """Return "chief, ps and workers", or those of them that the cluster has."""
+    *others, last = (_IN_WORDS[kind] for kind in types)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def after(delay_s: float) -> str:
+    """Return " in 2 s", or nothing for no delay."""
+    return f" in {delay_s:g} s" if delay_s else ""

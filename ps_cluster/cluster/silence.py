@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -93,15 +93,14 @@ class SilenceWatch:
     hangs before its first update, only the run's standstill limit applies.
     """
 
-    def __init__(self, config: RunConfig, limits: Limits, clock: Callable[[], float]):
+    def __init__(self, config: RunConfig, limits: Limits, now_s: float):
         self._waits = config.mode_kind.waits
         self._tells = config.on_parameter_servers and not config.mode_kind.late_workers(config)
         self._limits = limits
-        self._clock = clock
         self._workers: dict[int, _Worker] = {}
         self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far
         self._ended: Counter[int] = Counter()  # by worker index: how often it was ended as silent
-        self._seen_s = clock()
+        self._seen_s = now_s
         self._still_s = 0.0  # since the last update of any worker, while updates were due
 
     def forget(self) -> None:
@@ -109,13 +108,13 @@ class SilenceWatch:
         self._workers.clear()
         self._still_s = 0.0
 
-    def see(self, row: ProgressRow, pids: Mapping[int, int]) -> None:
+    def see(self, row: ProgressRow, pids: Mapping[int, int], now_s: float) -> None:
         """Read a row of progress.
 
         Args:
           pids: index → pid of the current worker processes.
+          now_s: when it was read.
         """
-        now_s = self._clock()
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
         if row.phase not in UNDER_WAY:
             return self.forget()

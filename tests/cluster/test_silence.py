@@ -24,7 +24,7 @@ class Training:
         values |= {"optimizer.rule": "sgd"} if mode == "elastic" else {}
         self.config = build_config(None, values).with_values({"cluster.workers": workers})
         self.now = 0.0
-        self.silence = SilenceWatch(self.config, Limits.of(self.config), lambda: self.now)
+        self.silence = SilenceWatch(self.config, Limits.of(self.config), self.now)
         self.pids = {index: 100 + index for index in range(workers)}
         self.rates = dict.fromkeys(self.pids, 10.0)
         self.updates = Counter()  # by pid
@@ -70,6 +70,10 @@ class Training:
             dispatches=at + [pid for _, pid in self._left_over] + waiting,
         )
 
+    def see(self, **options):
+        row = self.row(**options)
+        self.silence.see(row, self.pids, self.now)
+
     def hand_out_no_more(self):
         self.total = self._handed_out
 
@@ -77,7 +81,7 @@ class Training:
         """Returns the workers that were found silent, each with the time at which it was."""
         found, end = [], self.now + seconds
         while self.now < end:
-            self.silence.see(self.row(**options), self.pids)
+            self.see(**options)
             if silent := self.silence.longest():
                 found.append((silent.worker, round(self.now, 1), silent))
         return [(worker, at) for worker, at, _ in found]
@@ -114,7 +118,7 @@ def test_what_is_told_of_it_is_how_long_it_was_silent_and_what_it_had_done():
     training.rates[1] = 0
     silent = None
     while silent is None:
-        training.silence.see(training.row(), training.pids)
+        training.see()
         silent = training.silence.longest()
     assert (silent.worker, silent.pid, silent.updates) == (1, 101, 200) and 10 < silent.seconds < 11
 
@@ -226,7 +230,7 @@ def test_a_leader_that_writes_no_rows_for_a_while_accuses_nobody():
     training = Training()
     training.train(20)
     training.rates[1] = 0
-    training.silence.see(training.row(seconds=50.0), training.pids)
+    training.see(seconds=50.0)
     assert training.train(8) == []
     training.rates[1] = 10.0
     assert training.train(20) == []
@@ -324,5 +328,5 @@ def test_a_cluster_that_starts_anew_has_no_past():
     training.train(20)
     training.rates[1] = 0
     training.train(9)
-    training.silence.see(training.row(phase="connecting"), training.pids)
+    training.see(phase="connecting")
     assert training.train(50) == []

@@ -1,4 +1,8 @@
-"""The watch over a cluster that follows a table of events, on a clock that moves only when somebody waits."""
+"""The loop over a cluster that follows a table of events, on a clock that moves only when somebody waits.
+
+These tests show what the loop sees, in which order it tells it, and that actions happen. The rules themselves are tested
+in test_decisions.py.
+"""
 
 import itertools
 import signal
@@ -6,7 +10,6 @@ from collections import Counter
 
 import pytest
 
-from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.task_types import Task
 from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster.policy import Limits
@@ -29,7 +32,7 @@ class Machine:
     after `ends_after` updates.
     """
 
-    def __init__(self, run_dir, config, *, at=(), ends_after=10_000):
+    def __init__(self, run_dir, config, *, at=(), ends_after=2000):
         self.now = 0.0
         self.at = sorted(dict(at).items())
         self.silent, self.stopped, self.unkillable, self.signals = set(), set(), set(), []
@@ -37,7 +40,6 @@ class Machine:
         self._config, self._run_dir, self._ends_after = config, run_dir, ends_after
         self._numbers, self._exits, self._updates = itertools.count(100), [], Counter()
         self._next_row = 0.0
-        self.dispatches = [None] * 9
 
     def sleep(self, seconds):
         self.now += seconds
@@ -60,17 +62,11 @@ class Machine:
                 applied=applied,
                 scheduled=applied + 9,
                 workers=workers,
-                dispatches=list(self.dispatches),
+                dispatches=[None] * 9,
             ),
         )
         if applied >= self._ends_after:
             self.complete()
-
-    def only_write(self):
-        """The leader has nothing left to train, and writes the ledger's tables."""
-        self._row = lambda: append_row(
-            self._run_dir.progress, ProgressRow(phase="writing", applied=9, written=int(1000 * self.now))
-        )
 
     def complete(self):
         self._run_dir.training_result.write_text('{"completed": true}')
@@ -141,19 +137,18 @@ class View:
 def watch(tmp_path):
     """watch(at={seconds: event}, …) → how it ended; the machine and the notices are watch.machine, watch.notices."""
 
-    def call(*, mode="async", ends_after=10_000, **events):
+    def call(*, mode="async", ends_after=2000, **events):
         config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"})
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
-        clock, limits, call.requests = AwakeClock(lambda: machine.now), Limits.of(config), StopRequests()
+        clock, limits = AwakeClock(lambda: machine.now), Limits.of(config)
         call.watch = Watch(
             config,
             machine,
             run_dir,
             view,
-            call.requests,
+            StopRequests(),
             limits,
-            MODES[mode].on_death,
             clock=clock,
             sleep=machine.sleep,
         )
@@ -205,26 +200,6 @@ def test_a_worker_that_sigkill_does_not_end_is_left_out_and_the_others_start_on_
     assert "worker-1 (pid 103) is still there 10 s after SIGKILL; training goes on without worker-1" in watch.notices[1]
 
 
-def test_rounds_end_where_a_worker_can_not_be_ended(watch):
-    def one_gradient_is_missing(machine):
-        machine.unkillable.add(STUCK)
-        machine.silent |= {task for task in machine.pids if task.type == "worker"}
-        machine._updates[0, 102] += 1
-
-    ending = watch(mode="sync-ps", at={20: one_gradient_is_missing})
-    assert (ending.outcome, ending.exit_code) == ("failed", 1) and "still there 10 s after SIGKILL" in ending.message
-
-
-def test_a_leader_that_sigkill_does_not_end_ends_the_run(watch):
-    def chief_hangs(machine):
-        machine.stopped.add(CHIEF)
-        machine.unkillable.add(CHIEF)
-
-    ending = watch(at={20: chief_hangs})
-    assert (ending.outcome, ending.exit_code) == ("failed", 1) and "chief-0 (pid 100) is still there" in ending.message
-    assert watch.machine.now < 60
-
-
 def test_a_worker_that_is_silent_every_time_is_given_up_in_the_end_and_no_other(watch):
     def never_works(machine):
         restart = machine.restart
@@ -249,32 +224,23 @@ def test_a_machine_that_stood_still_costs_no_process_its_life(watch, frozen_s):
     assert watch.machine.signals == [] and watch.notices == []
 
 
-def test_one_that_stays_stopped_is_ended(watch):
-    assert watch(at={20: lambda machine: machine.stopped.add(STUCK)}).outcome == "completed"
-    assert "worker-1 has been frozen for 5 s: ending it" in watch.notices[0] and watch.machine.restarts == {STUCK: 1}
+def test_who_dies_in_the_look_in_which_the_leader_ends_is_not_started_again(watch):
+    def ends_beside_a_death(machine):
+        machine.end(STUCK, 1)
+        machine.complete()
+
+    assert watch(at={20: ends_beside_a_death}).outcome == "completed"
+    assert watch.machine.restarts == {} and watch.notices == []
 
 
-def test_a_leader_with_nothing_left_to_train_has_all_the_time_to_write_that_it_takes(watch):
-    assert watch(at={0: Machine.only_write, 900: Machine.complete}).outcome == "completed"
-    assert watch.machine.now > 900 and watch.notices == []
+def test_who_dies_beside_one_whose_port_is_taken_is_not_started_twice(watch):
+    def delay_training(machine):
+        machine._next_row = 30
 
+    def find_a_port_taken(machine):
+        machine.end(CHIEF, 1)
+        machine.end(STUCK, 98)
 
-def test_one_ctrl_c_lets_a_leader_write_that_had_nothing_left_to_train(watch):
-    def ctrl_c(_):
-        watch.requests.count += 1
-
-    assert watch(at={0: Machine.only_write, 100: ctrl_c, 400: Machine.complete}).outcome == "completed"
-    assert [(task, name) for _, task, name in watch.machine.signals] == [(CHIEF, "SIGTERM")]
-
-
-def test_a_last_dispatch_that_nobody_begins_ends_in_a_standstill_and_no_worker_is_accused(watch):
-    """Two are idle; who it is that holds it, nobody knows."""
-
-    def stop(machine):
-        machine.dispatches = [None]
-        machine.silent |= {task for task in machine.pids if task.type == "worker"}
-        machine.at.append((machine.now + 70, lambda machine: machine.silent.clear()))
-
-    assert watch(at={20: stop}).outcome == "completed"
-    assert watch.watch.silences == [] and len(watch.machine.started_at) == 2
-    assert watch.notices[0].startswith("training stands still: no update for 60 s")
+    assert watch(at={0: delay_training, 3: find_a_port_taken}).outcome == "completed"
+    assert len(watch.machine.started_at) == 2 and watch.machine.restarts == {}
+    assert watch.notices == ["another program took the port of worker-1: starting again on other ports"]

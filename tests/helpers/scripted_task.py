@@ -30,13 +30,6 @@ def completes_with_a_mistake(run, task):
     run.end(completed=True, proof=proof)
 
 
-def writes_its_tables_for_long(run, task):
-    for written in range(20):
-        run.row("writing" if written else "training", 3, written=written)
-        time.sleep(0.1)
-    run.end(completed=True)
-
-
 def trains_until_drained(run, task):
     stopped = []
     signal.signal(signal.SIGTERM, lambda *_: stopped.append(True))
@@ -114,14 +107,6 @@ def leaves_a_snapshot_and_dies_once(run, task):
     completes(run, task)
 
 
-def dies_once_then_trains_until_drained(run, task):
-    if run.first_time(task):
-        run.row("training", 1)
-        time.sleep(0.3)
-        os.kill(os.getpid(), signal.SIGKILL)
-    trains_until_drained(run, task)
-
-
 def led_by_the_first(run, task):
     (completes if task.index == 0 else serves_until_the_end)(run, task)
 
@@ -133,31 +118,6 @@ def led_until_drained(run, task):
 def serves_until_the_end(run, task):
     signal.signal(signal.SIGTERM, lambda *_: run.end_as_told(task))
     serves(run, task)
-
-
-def led_and_the_second_killed_once(run, task):
-    if task.index == 1 and run.first_time(task):
-        run.wait_for(run.snapshot)
-        os.kill(os.getpid(), signal.SIGKILL)
-    if task.index != 0:
-        serves(run, task)
-    if run.first_time(task):
-        run.row("training", 1)
-        run.save_a_snapshot()
-        ignores_sigterm(run, task)
-    if not task.resume:
-        sys.exit("RuntimeError: was not told to resume")
-    completes(run, task)
-
-
-def led_and_the_second_never_works(run, task):
-    (ignores_sigterm if task.index == 0 else fails_while_training)(run, task)
-
-
-def led_and_the_second_ends_by_itself(run, task):
-    if task.index == 0:
-        ignores_sigterm(run, task)
-    run.wait_for(run.root / "metrics/progress.jsonl")
 
 
 def ends_without_result(run, task):
@@ -187,10 +147,6 @@ def finds_no_room(run, task):
     sys.exit(1)
 
 
-def finds_its_port_taken(run, task):
-    sys.exit(98)
-
-
 def finds_its_port_taken_once(run, task):
     if run.first_time(task):
         run.wait_for(run.root / "chief-0-was-here")
@@ -205,22 +161,12 @@ def scores(run, task):
         file.write(json.dumps(row | {"seconds": 0.1, "best": True}) + "\n")
 
 
-def crashes_once(run, task):
-    if run.first_time(task):
-        sys.exit("RuntimeError: first time")
-    scores(run, task)
-
-
-def crashes(run, task):
-    sys.exit("RuntimeError: every time")
-
-
 class Run:
     def __init__(self, root: Path):
         self.root = root
         self.began = time.monotonic()
 
-    def row(self, phase, applied, written=0):
+    def row(self, phase, applied):
         from ps_cluster.run.run_dir import LIFE
 
         row = {
@@ -228,7 +174,6 @@ class Run:
             "monotonic": time.monotonic(),
             "life": os.environ.get(LIFE),
             "times": self.times(applied),
-            "written": written,
             "phase": phase,
             "applied": applied,
             "scheduled": applied,

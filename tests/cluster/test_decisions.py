@@ -1,0 +1,344 @@
+"""The launcher's rules as tables: what it sees at which second, and all that it does because of it.
+
+A story has looks, `(second, event, …)`, and the actions that follow from all of them, in order. An action is given by
+a part of its words (tests/helpers/event_table.py). What is not named is not done.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+
+from ps_cluster.cluster.policy import Limits
+from ps_cluster.cluster.stages import STAGES, Stage
+from ps_cluster.installation import PROGRAM
+from tests.helpers.event_table import (
+    ToldRun,
+    ctrl_c,
+    died,
+    evaluator_done,
+    freezes,
+    leader_done,
+    port_taken,
+    row,
+    scored,
+    sigterm,
+)
+
+
+@dataclass(frozen=True)
+class Story:
+    looks: list[tuple]
+    follows: list[str]
+    run: dict[str, Any] = field(default_factory=dict)
+
+    def check(self):
+        told = ToldRun(**self.run)
+        for at_s, *events in self.looks:
+            told.look(at_s, *events)
+        assert len(told.lines) == len(self.follows), told.lines
+        for line, part in zip(told.lines, self.follows, strict=True):
+            assert part in line
+
+
+def every(seconds, *events, times, since):
+    return [(since + seconds * number, *events) for number in range(times)]
+
+
+BEGINS = (1, row(1))
+ON_OTHER_PORTS = ["StopAll()", "StartCluster()"]
+DIES = "ended with exit code 1: out of luck (log: log)"
+AGAIN = ["; starting it again", "RestartTask(worker-0)"]
+
+STARTING = {
+    "start-up takes as long as it may": Story([(180, row(0, phase="connecting"))], []),
+    "training that does not begin is given up with the state of every task": Story(
+        [(180, row(0, phase="connecting")), (181,)],
+        ["failed, 1: training did not begin for 180 s (chief-0 running; logs: /run/logs)"],
+    ),
+    "a leader with nothing left to train has begun": Story([(1, row(9, phase="writing")), (61,)], []),
+    "a port that is taken starts all again on other ports": Story(
+        [(5, port_taken("worker-0")), (180,), (185,)], ["took the port of worker-0: starting again", *ON_OTHER_PORTS]
+    ),
+    "start-up on other ports takes as long as any": Story(
+        [(5, port_taken("worker-0")), (186,)],
+        ["took the port of worker-0", *ON_OTHER_PORTS, "training did not begin for 180 s"],
+    ),
+    "ports that stay taken are given up": Story(
+        every(5, port_taken("ps-0"), times=3, since=1),
+        ["took the port of ps-0", *ON_OTHER_PORTS] * 2 + ["failed, 1: no free ports in 3 attempts: ps-0 (pid "],
+        {"port_attempts": 3},
+    ),
+    "what was planned for a task is forgotten when all start on other ports": Story(
+        [(1, died("evaluator-0")), (2, died("evaluator-0")), (2.1, port_taken("ps-0")), (9,)],
+        ["again", "RestartTask(evaluator-0)", "again in 0.5 s", "took the port of ps-0", *ON_OTHER_PORTS],
+    ),
+    "a port that is taken while training takes all back": Story(
+        [BEGINS, (9, port_taken("worker-0"), died("worker-0", code=98))],
+        ["TakeBack(worker-0", "starting chief, ps and workers again from the beginning", "RestartTraining(False)"],
+    ),
+    "a stop before training is at once": Story(
+        [(1, ctrl_c)], ["StopAll()", "stopped, 130: stopped at once, before training began"]
+    ),
+}
+
+DEATHS = {
+    "a worker that dies is started again at once and alone": Story(
+        [BEGINS, (9, died("worker-0"))], [f"worker-0 (pid 102) {DIES}; starting it again", "RestartTask(worker-0)"]
+    ),
+    "the next restarts of a worker wait longer": Story(
+        [BEGINS, (9, died("worker-0")), (10, died("worker-0")), (10.4,), (10.5,), (11, died("worker-0")), (11.9,), (12,)],
+        AGAIN + ["again in 0.5 s", AGAIN[1], "again in 1 s", AGAIN[1]],
+    ),
+    "a worker that lived long enough is started again at once": Story(
+        [BEGINS, (9, died("worker-0")), (29.1, died("worker-0"))], AGAIN * 2
+    ),
+    "a worker that never comes back is given up with its first cause, and training goes on": Story(
+        [BEGINS, (2, died("worker-1", line="first")), *every(9, row(2), died("worker-1"), times=5, since=3)],
+        ["again", "RestartTask(worker-1)", "again in 0.5 s", "RestartTask", "again in 1 s", "RestartTask", "again in 2 s",
+         "RestartTask", "again in 4 s", "RestartTask", "GiveUpWorker(worker-1)", "TakeBack(worker-1",
+         "first (log: log) (given up after 5 restarts); training goes on without worker-1; starting chief, ps and",
+         "RestartTraining"],
+        {"stable_s": 100},
+    ),
+    "the last worker that is given up ends the run": Story(
+        [BEGINS, *every(9, row(2), died("worker-0"), times=6, since=3)],
+        ["again", "RestartTask"] * 5 + ["failed, 1: worker-0 (pid 102) ended with exit code 1"],
+        {"workers": 1, "stable_s": 100},
+    ),
+    "rounds on the parameter server do not go on without a worker": Story(
+        [BEGINS, *every(9, row(2), died("worker-1"), times=6, since=3)],
+        ["again", "RestartTask"] * 5 + ["failed, 1: worker-1 (pid 103) ended with exit code 1"],
+        {"mode": "sync-ps", "stable_s": 100},
+    ),
+    "a dead ps takes training back to the beginning where there is no snapshot": Story(
+        [BEGINS, (9, died("ps-0"))],
+        ["TakeBack(ps-0", f"{DIES}; starting chief, ps and workers again from the beginning", "RestartTraining(False)"],
+    ),
+    "a dead chief takes training back to the newest snapshot": Story(
+        [BEGINS, (9, died("chief-0"))],
+        ["TakeBack(chief-0", "ps and workers again from the newest snapshot", "RestartTraining(True)"],
+        {"snapshot": True},
+    ),
+    "a dead single process goes on from the newest snapshot": Story(
+        [BEGINS, (9, died("chief-0"))],
+        ["TakeBack(chief-0", "starting chief again from the newest snapshot", "RestartTraining(True)"],
+        {"mode": "single", "snapshot": True},
+    ),
+    "a dead synchronous worker takes all workers back": Story(
+        [BEGINS, (9, died("worker-1"))],
+        ["TakeBack(worker-1", "starting workers again from the newest snapshot", "RestartTraining(True)"],
+        {"mode": "sync", "snapshot": True},
+    ),
+    "a synchronous worker that ends by itself has died": Story(
+        [BEGINS, (9, died("worker-1", code=0, line=""))],
+        ["TakeBack(worker-1", "ended with exit code 0: no output", "RestartTraining(False)"],
+        {"mode": "sync"},
+    ),
+    "a synchronous worker that is given up fails the run": Story(
+        [BEGINS, *every(20, row(1), died("worker-1"), times=6, since=3)],
+        ["TakeBack", "starting workers again", "RestartTraining"]
+        + ["TakeBack", "again in", "RestartTraining"] * 4
+        + ["failed, 1: worker-1 (pid 101) ended with exit code 1: out of luck (log: log) (given up after 5 restarts)"],
+        {"mode": "sync"},
+    ),
+    "a cluster that gets no further is given up with its first cause": Story(
+        [BEGINS, (2, died("ps-0", code=-9, time=0, line="the last words")),
+         *every(60, row(1), died("chief-0"), times=5, since=3)],
+        ["TakeBack", "starting chief", "RestartTraining"] * 5
+        + ["failed, 1: ps-0 (pid 101) ended with SIGKILL, its last line: the last words (log: log) (given up after 5"],
+        {"standstill_s": 100},
+    ),
+    "a cluster that gets further each time is never given up": Story(
+        [look for n in range(9) for look in ((20 * n + 1, row(n + 1)), (20 * n + 2, died("ps-0")))],
+        ["TakeBack", "starting chief", "RestartTraining"] * 9,
+    ),
+    "what else dies while all are taken back is no news": Story(
+        [BEGINS, (9, died("ps-0"), died("chief-0"), died("worker-1", user_error=True))],
+        ["TakeBack(ps-0", "starting chief", "RestartTraining"],
+    ),
+    "a restart that was planned for a worker is not made when all are taken back": Story(
+        [BEGINS, (9, died("worker-0")), (10, died("worker-0")), (10.1, died("ps-0")), (15,)],
+        [*AGAIN, "again in 0.5 s", "TakeBack(ps-0", "starting chief", "RestartTraining"],
+    ),
+    "bad input that a task found ends the run as the user's error": Story(
+        [(1, died("chief-0", code=2, line="no checkpoint", user_error=True))], ["failed, 2: no checkpoint"]
+    ),
+    "what would fail again is not tried again": Story(
+        [BEGINS, (9, died("chief-0", line="No space left", final=True))], ["failed, 1: chief-0 (pid 100) ended with"]
+    ),
+    "an evaluator that died is started again whatever it says": Story(
+        [BEGINS, (9, died("evaluator-0", user_error=True))], [DIES, "RestartTask(evaluator-0)"]
+    ),
+    "a leader that ends without a result fails the run": Story(
+        [BEGINS, (9, leader_done("failed"))], ["failed, 1: chief-0 ended without a result (log: /run/logs/chief-0.log)"]
+    ),
+    "a synchronous leader that ends without a result fails the run": Story(
+        [BEGINS, (9, leader_done("failed"))],
+        ["failed, 1: worker-0 ended without a result (log: /run/logs/worker-0.log)"],
+        {"mode": "sync"},
+    ),
+}  # fmt: skip
+
+ENDS_THE_LEADER = ["WriteStacks(chief-0, ps-0, worker-0, worker-1, evaluator-0)", "Kill(chief-0)", "stands still"]
+STUCK = {
+    "updates are movement": Story([(50 * n + 1, row(n + 1)) for n in range(9)], []),
+    "rows of the ledger's tables are movement": Story([(50 * n + 1, row(1, "writing", n)) for n in range(9)], []),
+    "rows without an update are none: the leader is ended, and its death takes all back": Story(
+        [BEGINS, (60, row(1)), (62, row(1)), (63, died("chief-0"))],
+        [*ENDS_THE_LEADER, "TakeBack(chief-0", "starting chief", "RestartTraining(False)"],
+    ),
+    "what is said of a standstill names the states and the logs": Story(
+        [BEGINS, (62,)],
+        [*ENDS_THE_LEADER[:2], "no update for 60 s (chief-0 running; logs: /run/logs); stacks are in the logs; ending"],
+    ),
+    "a process that is stopped for a moment is left alone": Story(
+        [BEGINS, (9, freezes("ps-0")), (13.5, freezes("ps-0")), (14, freezes("ps-0")), (18.5, freezes("ps-0"))], []
+    ),
+    "a process that stays stopped is ended": Story(
+        [BEGINS, (9, freezes("ps-0")), (14,), (15, died("ps-0", -9))],
+        ["ps-0 has been frozen for 5 s: ending it", "Kill(ps-0)", "TakeBack(ps-0", "starting", "RestartTraining"],
+    ),
+    "a leader that SIGKILL does not end ends the run": Story(
+        [BEGINS, (9, freezes("chief-0")), (14,), (24,), (24.1,)],
+        ["frozen", "Kill(chief-0)", "failed, 1: chief-0 (pid 100) is still there 10 s after SIGKILL"],
+    ),
+    "a worker that SIGKILL does not end is left out": Story(
+        [BEGINS, (9, freezes("worker-1")), (14,), (24.1,), (24.3,)],
+        ["frozen", "Kill(worker-1)", "GiveUpWorker(worker-1)", "TakeBack(worker-1 (pid 103) is still there",
+         "10 s after SIGKILL; training goes on without worker-1; starting chief", "RestartTraining"],
+    ),
+    "two workers that SIGKILL does not end are both left out": Story(
+        [BEGINS, (9, freezes("worker-1"), freezes("worker-2")), (14,), (24.1,), (24.3,)],
+        ["frozen", "Kill(worker-1)", "frozen", "Kill(worker-2)",
+         "GiveUpWorker(worker-1)", "TakeBack", "without worker-1", "GiveUpWorker(worker-2)", "TakeBack", "without worker-2",
+         "RestartTraining"],
+        {"workers": 3},
+    ),
+    "rounds end where a worker can not be ended": Story(
+        [BEGINS, (9, freezes("worker-1")), (14,), (24.1,)],
+        ["frozen", "Kill(worker-1)", "failed, 1: worker-1 (pid 103) is still there"],
+        {"mode": "sync-ps"},
+    ),
+    "an evaluator that SIGKILL does not end is gone without": Story(
+        [BEGINS, (9, freezes("evaluator-0")), (14,), (24.1,)],
+        ["frozen", "Kill(evaluator-0)", "10 s after SIGKILL; training goes on without it"],
+    ),
+    "one that dies of SIGKILL and its successor are not taken for it": Story(
+        [BEGINS, (9, freezes("worker-1")), (14,), (15, died("worker-1", -9)), (24.1,)],
+        ["frozen", "Kill(worker-1)", "starting it again", "RestartTask(worker-1)"],
+    ),
+}  # fmt: skip
+
+ASKED = ["stopping: no new steps; when those under way have ended, a last checkpoint is written and scored"]
+STOPPING = {
+    "one Ctrl-C drains": Story([BEGINS, (9, ctrl_c), (10,)], [*ASKED, "Drain(chief-0)"]),
+    "a synchronous run is drained by its first worker": Story(
+        [BEGINS, (9, ctrl_c)], [*ASKED, "Drain(worker-0)"], {"mode": "sync"}
+    ),
+    "a second stop is at once, with the code of its signal": Story(
+        [BEGINS, (9, ctrl_c), (9.2, sigterm)],
+        [*ASKED, "Drain(chief-0)", "StopAll()", "stopped, 143: stopped at once, while draining"],
+    ),
+    "a stop while the cluster recovers drains it once it trains again": Story(
+        [BEGINS, (2, died("ps-0")), (3, ctrl_c), (60, row(2))],
+        ["TakeBack", "starting chief", "RestartTraining", *ASKED, "Drain(chief-0)"],
+    ),
+    "a cluster that recovers from a death in its drain is drained again": Story(
+        [BEGINS, (2, ctrl_c), (3, died("ps-0")), (9, row(1))],
+        [*ASKED, "Drain(chief-0)", "TakeBack", "starting chief", "RestartTraining", "Drain(chief-0)"],
+    ),
+    "a drain lasts as long as there are updates": Story(
+        [BEGINS, (9, ctrl_c), (100, row(2)), (200, row(3)), (320,)], [*ASKED, "Drain(chief-0)"]
+    ),
+    "a drain lasts as long as rows of the ledger's tables are written": Story(
+        [BEGINS, (9, ctrl_c), *[(100 * n + 100, row(1, "writing", n + 1)) for n in range(4)]], [*ASKED, "Drain(chief-0)"]
+    ),
+    "a drain that does not end is given up": Story(
+        [BEGINS, (9, ctrl_c), (129,), (129.1,)],
+        [*ASKED, "Drain(chief-0)", "failed, 1: chief-0 did not end for 120 s (chief-0 running; logs: /run/logs)"],
+    ),
+    "a drained run is scored": Story(
+        [BEGINS, (9, ctrl_c), (10, leader_done("stopped")), (20, evaluator_done)],
+        [*ASKED, "Drain(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
+    ),
+    "a stop while the evaluator scores asks once more, and keeps the outcome": Story(
+        [BEGINS, (9, leader_done()), (10, ctrl_c), (11, ctrl_c)],
+        ["StopTraining(5.0)", "Ctrl-C again to stop now", "StopAll()",
+         "completed, 130: stopped at once, while scoring"],
+    ),
+}  # fmt: skip
+
+UNSCORED = "completed, 1: the last checkpoint is not scored, "
+SCORE_IT = f"; score it with: {PROGRAM} evaluate --once --checkpoint-dir /run/checkpoints"
+SCORING = {
+    "the run ends when the last checkpoint is scored": Story(
+        [BEGINS, (9, leader_done()), (20, evaluator_done)], ["StopTraining(5.0)", "completed, 0: None"]
+    ),
+    "the run ends with training where there is no evaluator": Story(
+        [BEGINS, (9, leader_done())], ["StopTraining(5.0)", "completed, 0: None"], {"evaluator": False}
+    ),
+    "the run ends with training where all is scored by then": Story(
+        [BEGINS, (9, evaluator_done), (10, leader_done())], ["StopTraining(5.0)", "completed, 0: None"]
+    ),
+    "a restart that was planned is not made when training is over": Story(
+        [BEGINS, (2, died("worker-0")), (3, died("worker-0")), (3.1, leader_done()), (5,)],
+        [*AGAIN, "again in 0.5 s", "StopTraining(5.0)"],
+    ),
+    "how training tasks end once it is over is no news": Story(
+        [BEGINS, (9, leader_done(), died("worker-0"), died("ps-0", user_error=True))], ["StopTraining(5.0)"]
+    ),
+    "scoring may take long for each checkpoint": Story(
+        [BEGINS, (9, leader_done()), (300, scored), (600, scored)], ["StopTraining(5.0)"]
+    ),
+    "an evaluator that scores nothing is given up": Story(
+        [BEGINS, (9, leader_done()), (309,), (310,)],
+        ["StopTraining(5.0)", f"{UNSCORED}the evaluator scored nothing for 300 s (chief-0 running; logs: /run/logs)"],
+    ),
+    "the time of stopping is not taken from that of scoring": Story(
+        [BEGINS, (9, leader_done()), (310,), (314.1,)],
+        ["StopTraining(5.0)", "the evaluator scored nothing for 300 s"],
+        {"stop_takes_s": 5.0},
+    ),
+    "an evaluator that crashes while scoring is started again, three times": Story(
+        [BEGINS, (9, leader_done()), *every(9, died("evaluator-0", line="every time"), times=4, since=10)],
+        ["StopTraining(5.0)"] + ["again", "RestartTask(evaluator-0)"]
+        + ["again in", "RestartTask(evaluator-0)"] * 2
+        + [f"{UNSCORED}the evaluator was given up: evaluator-0 (pid 104) ended with exit code 1: every time"],
+    ),
+    "training goes on without an evaluator, and the run ends unscored": Story(
+        [BEGINS, *every(9, died("evaluator-0"), times=4, since=10), (50, row(2)), (51, leader_done())],
+        ["again", "RestartTask(evaluator-0)"] + ["again in", "RestartTask(evaluator-0)"] * 2
+        + ["(given up after 3 restarts); training goes on without it", "StopTraining(5.0)",
+           f"(given up after 3 restarts){SCORE_IT}"],
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", STARTING.values(), ids=STARTING)
+def test_starting(story):
+    story.check()
+
+
+@pytest.mark.parametrize("story", DEATHS.values(), ids=DEATHS)
+def test_a_death(story):
+    story.check()
+
+
+@pytest.mark.parametrize("story", STUCK.values(), ids=STUCK)
+def test_what_does_not_move(story):
+    story.check()
+
+
+@pytest.mark.parametrize("story", STOPPING.values(), ids=STOPPING)
+def test_stopping(story):
+    story.check()
+
+
+@pytest.mark.parametrize("story", SCORING.values(), ids=SCORING)
+def test_scoring(story):
+    story.check()
+
+
+def test_every_stage_has_a_limit():
+    assert set(STAGES) == set(Stage) and all(row.seconds(Limits()) > 0 for row in STAGES.values())

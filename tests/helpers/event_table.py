@@ -1,0 +1,194 @@
+"""Tell a table of events to the launcher's rules, and note what they decide. No process, no file, no clock."""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+from pathlib import Path
+
+from ps_cluster.catalogue.task_types import TRAINING_TYPES, WORKER, Task
+from ps_cluster.cluster import events_and_actions as ea
+from ps_cluster.cluster.decisions import Decisions
+from ps_cluster.cluster.ending import Ending
+from ps_cluster.cluster.policy import Limits
+from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.config import build_config
+from ps_cluster.processes.supervisor import TaskExit
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.run_dir import RunDir
+
+
+class ToldRun:
+    """A run that goes as the table says. Its cluster obeys each action at once, and answers it as the loop does.
+
+    A process that is killed ends when the table says so.
+
+    Args:
+      stop_takes_s: how long it takes to stop tasks.
+    Attributes:
+      actions: all so far.
+    """
+
+    def __init__(self, mode="async", *, workers=2, evaluator=True, snapshot=False, stop_takes_s=0.0, **limits):
+        config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"})
+        self._config = config if mode == "single" else config.with_values({"cluster.workers": workers})
+        self._evaluator, self._snapshot, self._stop_takes_s = evaluator, snapshot, stop_takes_s
+        self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
+        self._pid_numbers, self._given_up = itertools.count(100), frozenset()
+        self.decisions = Decisions(self._config, RunDir(Path("/run")), Limits(**limits), self.now)
+        self._start()
+
+    def look(self, at_s, *events):
+        """Let time pass until then, with two looks a second, and tell these events in the last one."""
+        while self.now < at_s - LOOK_EVERY_S:
+            self.now += LOOK_EVERY_S
+            self._pass_time()
+        self.now = max(self.now, at_s)
+        for event in events:
+            if (told := event(self)) is not None:
+                self.tell(told)
+        self._pass_time()
+
+    def _pass_time(self):
+        self.tell(ea.TimePassed(dict(self.pids), tuple(sorted(self.frozen)), "chief-0 running"))
+
+    def tell(self, event):
+        if self.ended:
+            return
+        for action in self.decisions.decide(event, self.now):
+            self.actions.append(action)
+            self._obey(action)
+            if self.ended:
+                return
+
+    @property
+    def ended(self):
+        return bool(self.actions) and isinstance(self.actions[-1], Ending)
+
+    @property
+    def lines(self):
+        return [in_words(action) for action in self.actions]
+
+    def _start(self, types=(*TRAINING_TYPES, "evaluator")):
+        cluster = self._config.cluster
+        self.topology = ClusterTopology.local(
+            self._config.mode_kind.tasks,
+            cluster.workers,
+            1,
+            evaluator=self._evaluator,
+            given_up=self._given_up,
+            pick_port=lambda: 4000,
+        )
+        self.pids |= {each: next(self._pid_numbers) for each in self.topology.tasks if each.type in types}
+        self.tell(ea.ClusterStarted(self.topology))
+
+    def _stop(self, types):
+        self.pids = {each: pid for each, pid in self.pids.items() if each.type not in types}
+        self.now += self._stop_takes_s
+
+    def _obey(self, action):
+        match action:
+            case ea.StartCluster():
+                self._start()
+            case ea.RestartTraining():
+                self._start(TRAINING_TYPES)
+            case ea.RestartTask(of):
+                self.pids[of] = next(self._pid_numbers)
+            case ea.GiveUpWorker(of):
+                self._given_up |= {of.index}
+            case ea.Kill(of):
+                self.frozen.discard(of)
+            case ea.StopAll():
+                self._stop((*TRAINING_TYPES, "evaluator"))
+                self.tell(ea.Stopped())
+            case ea.StopTraining():
+                self._stop(TRAINING_TYPES)
+                self.tell(ea.Stopped())
+            case ea.TakeBack():
+                self._stop(TRAINING_TYPES)
+                self.tell(ea.TakenBack(action, self._snapshot))
+
+
+LOOK_EVERY_S = 0.5
+
+
+def task(name):
+    kind, index = name.split("-")
+    return Task(kind, int(index))
+
+
+def in_words(action):
+    """Return a notice's line; "failed, 1: message" of an ending; "RestartTask(worker-0)" of other actions."""
+    match action:
+        case ea.Notice(line):
+            return line
+        case Ending():
+            return f"{action.outcome}, {action.exit_code}: {action.message}"
+    values = [getattr(action, field.name) for field in dataclasses.fields(action)]
+    values = [", ".join(map(str, value)) if isinstance(value, tuple) else str(value) for value in values]
+    return f"{type(action).__name__}({', '.join(values)})"
+
+
+# Events of a table: functions of the run, which knows the pids.
+
+
+def row(applied, phase="training", written=0):
+    """The leader writes a row of progress."""
+    progress = ProgressRow(phase=phase, applied=applied, scheduled=applied, written=written)
+
+    def event(run):
+        return ea.ProgressSeen(progress, {each.index: pid for each, pid in run.pids.items() if each.type == WORKER})
+
+    return event
+
+
+def died(name, code=1, line="out of luck", **fields):
+    """A task ends by itself."""
+    return lambda run: ea.TaskDied(_exit(run, name, code, line, **fields))
+
+
+def freezes(name):
+    """A process is stopped (SIGSTOP), or goes on if it was."""
+    return lambda run: run.frozen.symmetric_difference_update({task(name)})
+
+
+def port_taken(name):
+    """A task finds its port taken."""
+    return lambda run: ea.PortTaken(_exit(run, name, 98, "address in use"))
+
+
+def _exit(run, name, code, line, **fields):
+    run.frozen.discard(task(name))
+    fields = {"time": 1.0, "user_error": False} | fields
+    return TaskExit(task(name), run.pids.pop(task(name), 99), code, Path("log"), line, **fields)
+
+
+def leader_done(outcome="completed"):
+    """The leader ends with exit code 0."""
+
+    def event(run):
+        run.pids.pop(run.topology.leader, None)
+        return ea.LeaderDone(outcome)
+
+    return event
+
+
+def evaluator_done(run):
+    """The evaluator ends with exit code 0."""
+    run.pids.pop(task("evaluator-0"), None)
+    return ea.EvaluatorDone()
+
+
+def scored(_):
+    """The evaluator scores a checkpoint."""
+    return ea.ScoreSeen()
+
+
+def ctrl_c(_):
+    """The user presses Ctrl-C."""
+    return ea.StopRequested(130)
+
+
+def sigterm(_):
+    """Somebody sends SIGTERM to the launcher."""
+    return ea.StopRequested(143)
