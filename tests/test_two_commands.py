@@ -16,7 +16,7 @@ from ps_cluster.config import build_config
 from ps_cluster.files.locks import sole_use
 from ps_cluster.run.run_dir import RunDir
 from tests.helpers.processes import assert_none_left, of_run, wait_until
-from tests.helpers.real_cluster import LIMIT_S, SMALL, rows, start
+from tests.helpers.real_cluster import LIMIT_S, rows, small, start
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 PROJECT = Path(__file__).parents[1]
@@ -124,7 +124,7 @@ def test_a_folder_of_the_run_that_is_the_link_of_another_user_is_refused(tmp_pat
     assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
-COMPARISON = ("compare", *SMALL, "--modes", "async", "--seeds", 1, "--batches", "same_per_worker", "--workers", 2)
+COMPARISON = ("compare", *small(), "--modes", "async", "--seeds", 1, "--batches", "same_per_worker", "--workers", 2)
 
 
 @pytest.mark.cluster

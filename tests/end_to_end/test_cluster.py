@@ -14,13 +14,13 @@ import pytest
 
 from ps_cluster.run import checkpoints, phases, tables
 from tests.helpers.processes import assert_none_left, of_run, wait_until
-from tests.helpers.real_cluster import SMALL, finish, start, tasks, unhurried, wait_for_training
+from tests.helpers.real_cluster import finish, small, start, tasks, unhurried, wait_for_training
 
 pytestmark = pytest.mark.cluster
 
 
 def run(run_dir, *options, expected=0):
-    output = finish(start("run", *SMALL, "--run-dir", run_dir, *options), expected)
+    output = finish(start("run", "--run-dir", run_dir, *small(*options)), expected)
     assert_none_left(run_dir)
     return output, json.loads((run_dir / "summary.json").read_text())
 
@@ -116,7 +116,7 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
 
     parts, mark = tmp_path / "parts", tmp_path / "applied"
     held = {"PS_CLUSTER_TEST_PAUSE": f"applied:20@{tmp_path}"}
-    process = start("run", *SMALL, "--run-dir", parts, *options, env=held)
+    process = start("run", "--run-dir", parts, *small(*options), env=held)
     wait_until(mark.exists, within_s=90)
     process.send_signal(signal.SIGINT)
     time.sleep(1.0)  # the chief hears of it while its worker is held
@@ -135,7 +135,7 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
 
 def test_ctrl_c_drains_and_the_evaluator_scores_exactly_the_last_checkpoint(tmp_path):
     run_dir = tmp_path / "run"
-    process = start("run", *SMALL, "--run-dir", run_dir, "--steps", 100_000)
+    process = start("run", "--run-dir", run_dir, *small("--steps", 100_000))
     wait_for_training(run_dir, updates=20)
     process.send_signal(signal.SIGINT)
     finish(process)
@@ -149,7 +149,7 @@ def test_ctrl_c_drains_and_the_evaluator_scores_exactly_the_last_checkpoint(tmp_
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_stops_at_once(tmp_path, stop, code):
     run_dir = tmp_path / "run"
-    process = start("run", *SMALL, "--run-dir", run_dir, "--steps", 100_000, "--workers", 1)
+    process = start("run", "--run-dir", run_dir, *small("--steps", 100_000, "--workers", 1))
     wait_for_training(run_dir)
     process.send_signal(stop)
     time.sleep(0.3)
@@ -160,7 +160,7 @@ def test_a_second_signal_stops_at_once(tmp_path, stop, code):
 
 def test_a_killed_launcher_takes_every_process_with_it(tmp_path):
     run_dir = tmp_path / "run"
-    process = start("run", *SMALL, "--run-dir", run_dir, "--steps", 100_000)
+    process = start("run", "--run-dir", run_dir, *small("--steps", 100_000))
     wait_for_training(run_dir)
     assert len(of_run(run_dir)) >= 6
     process.kill()
@@ -172,7 +172,7 @@ def test_an_evaluator_started_by_hand_before_the_run_scores_it_to_the_end(tmp_pa
     run_dir = tmp_path / "run"
     evaluator = start("evaluate", "--checkpoint-dir", run_dir / "checkpoints")
     options = ("--steps", 200, "--no-evaluator", "--set", "checkpoints.every_seconds=1")
-    finish(start("run", *SMALL, "--run-dir", run_dir, *options))
+    finish(start("run", "--run-dir", run_dir, *small(*options)))
     output = finish(evaluator)  # may take longer than the run, whose processes it is counted among
     assert_none_left(run_dir)
     summary = json.loads((run_dir / "summary.json").read_text())

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import SMALL, finish, start
+from tests.helpers.real_cluster import finish, small, start
 
 pytestmark = pytest.mark.cluster
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.cluster
 def test_compare_trains_what_is_missing_and_writes_the_report(tmp_path):
     output = tmp_path / "comparison"
     arms = "--modes async,single --seeds 1 --steps 30 --batches same_per_update"
-    options = (*arms.split(), "--output", output, *SMALL)
+    options = (*arms.split(), "--output", output, *small())
     finish(start("compare", *options))
     roots = sorted((output / "runs").iterdir())
     assert len(roots) == 2

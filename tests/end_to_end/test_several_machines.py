@@ -7,7 +7,7 @@ import portpicker
 import pytest
 
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import SMALL, finish, rows, start, unhurried, wait_for_training
+from tests.helpers.real_cluster import finish, rows, small, start, unhurried, wait_for_training
 
 pytestmark = pytest.mark.cluster
 CHIEF, SERVERS = ("chief", 0), (("ps", 0), ("worker", 0), ("worker", 1))
@@ -26,7 +26,7 @@ def machine(tmp_path):
 
     def call(kind, index, *options):
         tf_config = json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}})
-        process = start("task", "--run-dir", folder(kind, index), *SMALL, *options, env={"TF_CONFIG": tf_config})
+        process = start("task", "--run-dir", folder(kind, index), *small(*options), env={"TF_CONFIG": tf_config})
         started.append(process)
         return process
 

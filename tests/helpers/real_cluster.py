@@ -10,7 +10,7 @@ from pathlib import Path
 from tests.helpers.processes import assert_none_left, wait_until
 
 PROJECT = Path(__file__).resolve().parents[2]
-SMALL = ("--dataset", "synthetic", "--model", "tutorial_cnn", "--batch-size", "32", "--precision", "float32")
+SMALL = {"--dataset": "synthetic", "--model": "tutorial_cnn", "--batch-size": "32", "--precision": "float32"}
 LIMIT_S = 180
 # Adam divides by the gradient's size and so amplifies rounding errors; with momentum they stay small for a few updates.
 MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rate=0.02")
@@ -18,6 +18,11 @@ MOMENTUM = ("--set", "optimizer.rule=momentum", "--set", "optimizer.learning_rat
 SNAPSHOTS = ("--set", "checkpoints.snapshot_every_seconds=0.5", "--set", "cluster.steps_per_dispatch=1")
 TWO_AT_ONCE = ("--set", "cluster.steps_per_dispatch=2")
 ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05")
+
+
+def small(*options):
+    """Return the options of a small training: `options`, and of SMALL those that they don't give."""
+    return (*(part for name, value in SMALL.items() if name not in options for part in (name, value)), *options)
 
 
 def unhurried(workers=3, seconds=0.05):
@@ -37,7 +42,7 @@ def start(*arguments, env=None):
 def start_run(run_dir, *options, resume=False, env=None):
     """Start a small training in `run_dir`, or resume the one that is there."""
     return (
-        start("run", "--resume", run_dir) if resume else start("run", *SMALL, "--run-dir", run_dir, *options, env=env)
+        start("run", "--resume", run_dir) if resume else start("run", "--run-dir", run_dir, *small(*options), env=env)
     )
 
 
