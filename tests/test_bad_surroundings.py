@@ -130,7 +130,7 @@ def test_bad_surroundings_are_told_in_one_line_and_leave_nothing_behind(row, tmp
 
 
 def test_an_output_that_can_be_written_is_not_made_before_there_is_something_to_write(tmp_path, commands):
-    row = Row("bench --dataset synthetic --models alexnet --output new/folder/figures.json", ["model.name", "alexnet"])
+    row = Row("bench --dataset synthetic --models alexnet --output new/folder/figures.json", ["--models", "alexnet"])
     assert_told(row, make_folder(tmp_path / "here"), commands)
 
 

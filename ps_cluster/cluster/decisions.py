@@ -88,7 +88,7 @@ class Decisions:
             case ProgressSeen():
                 return self._on_progress(event, now_s)
             case PortTaken(first):
-                return self._on_port_taken(first, now_s)
+                return self._on_port_taken(first)
             case LeaderDone(outcome):
                 return self._on_leader_done(outcome, now_s)
             case EvaluatorDone():
@@ -166,14 +166,13 @@ class Decisions:
 
     # A task dies.
 
-    def _on_port_taken(self, first: TaskExit, now_s: float) -> Actions:
+    def _on_port_taken(self, first: TaskExit) -> Actions:
         if self._trained:
             return ()  # a death like others
         self._ports_taken += 1
         if self._ports_taken >= self._limits.port_attempts:
             return (Ending("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
         self._plans.clear()
-        self._enter(Stage.STARTING, now_s)
         notice = Notice(f"another program took the port of {first.task}: starting again on other ports")
         return notice, StopAll(), StartCluster()
 

@@ -25,7 +25,7 @@ def sound(tmp_path_factory):
 def place(tmp_path, sound, monkeypatch):
     """A copy of it to damage, as the working directory; nothing is trained or scored in it."""
     shutil.copytree(sound / "run", tmp_path / "run")
-    shutil.copytree(sound / "cache/synthetic-v1", tmp_path / "run/packed")
+    shutil.copytree(sound / "cache/packed-2/synthetic.1", tmp_path / "run/packed")
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(sound / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     monkeypatch.chdir(tmp_path)
