@@ -59,7 +59,7 @@ def project(tmp_path):
 
 def run_in(folder, *arguments):
     environment = os.environ | {"PYTHONPATH": str(folder)}
-    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, timeout=200)
+    done = subprocess.run([sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, timeout=280)
     assert done.returncode == 0, done.stderr.decode()
     return done.stdout.decode()
 
@@ -94,7 +94,19 @@ def test_without_the_files_their_names_are_unknown(project):
 )
 def test_they_train(project, options):
     folder = project(EXAMPLES)
-    fixed = ("--dataset", "synthetic", "--steps", "20", "--no-evaluator", "--run-dir", "run", "--model", "one_layer")
+    fixed = (
+        "--dataset",
+        "synthetic",
+        "--workers",
+        "2",
+        "--steps",
+        "20",
+        "--no-evaluator",
+        "--run-dir",
+        "run",
+        "--model",
+        "one_layer",
+    )
     run_in(folder, "cli.py", "run", *fixed, *options)
     assert_none_left(folder / "run")
     summary = summary_of(folder / "run")
