@@ -1,4 +1,4 @@
-"""One new file is all that a network, mode, method, rule, schedule or fault takes: the examples in CONTRIBUTING.md."""
+"""One new file is all that a data set, network, mode, method, rule, schedule or fault takes: the examples in CONTRIBUTING.md."""
 
 import json
 import os
@@ -16,7 +16,7 @@ from tests.helpers.real_cluster import summary_of
 PROJECT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^`(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text()))
-CHOICES = {"model.name": "one_layer", "mode.name": "clipped", "staleness.method": "root", "optimizer.rule": "signs",
+CHOICES = {"data.dataset": "gratings", "model.name": "one_layer", "mode.name": "clipped", "staleness.method": "root", "optimizer.rule": "signs",
            "schedule.kind": "halving"}  # fmt: skip
 TOLD = """
 import json, sys
@@ -96,7 +96,7 @@ def test_they_train(project, options):
     folder = project(EXAMPLES)
     fixed = (
         "--dataset",
-        "synthetic",
+        "gratings",
         "--workers",
         "2",
         "--steps",
@@ -111,3 +111,4 @@ def test_they_train(project, options):
     assert_none_left(folder / "run")
     summary = summary_of(folder / "run")
     assert summary["updates"]["applied"] == 20 and summary["proof"]["holds"] and summary["model"] == "one_layer"
+    assert (summary["dataset"], summary["dataset_kind"]) == ("gratings", "synthetic")
