@@ -1,4 +1,4 @@
-"""One new file is all that a data set, network, mode, method, rule, schedule or fault takes: the examples in CONTRIBUTING.md."""
+"""One new file is all that a data set, network, mode, method, rule, schedule or fault takes: as in CONTRIBUTING.md."""
 
 import json
 import os
@@ -16,7 +16,8 @@ from tests.helpers.real_cluster import summary_of
 PROJECT = Path(__file__).parents[2]
 EXAMPLE = re.compile(r"^`(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 EXAMPLES = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text()))
-CHOICES = {"data.dataset": "gratings", "model.name": "one_layer", "mode.name": "clipped", "staleness.method": "root", "optimizer.rule": "signs",
+CHOICES = {"data.dataset": "gratings", "model.name": "one_layer", "mode.name": "clipped", "staleness.method": "root",
+           "optimizer.rule": "signs",
            "schedule.kind": "halving"}  # fmt: skip
 TOLD = """
 import json, sys
