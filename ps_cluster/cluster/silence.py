@@ -155,7 +155,7 @@ class SilenceWatch:
         overdue = {i: s for i in self._workers if (s := self._silent_s(i)) > self._deadline_s(i)}
         if not overdue:
             return None
-        index = max(overdue, key=overdue.get)
+        index = max(overdue, key=overdue.__getitem__)
         worker = self._workers.pop(index)
         self._ended[index] += 1
         self._still_s = 0.0  # other workers need time to get its steps
