@@ -82,3 +82,27 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
         ("single", 384): (0.003, False, True),
         ("single", 128): (0.004, True, False),
     }
+
+
+DATA = """
+from ps_cluster.catalogue.datasets import DataSet
+
+
+class Mine(DataSet):
+    recipe = {"model": {"name": "tutorial_cnn"}, "training": {"epochs": 3.5}}
+"""
+
+
+def test_a_data_set_chooses_its_network_and_goes_before_that_networks_recipe(tmp_path):
+    (tmp_path / "mine.py").write_text(DATA)
+    of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine"}
+    config = build_config(None, of_user)
+    assert (config.model.name, config.training.epochs, config.optimizer.rule) == ("tutorial_cnn", 3.5, "adam")
+    assert not hasattr(config.data, "augmentation"), "that is of images"
+    other = build_config(None, of_user | {"model.name": "cifar_tf_cnn", "training.epochs": 2.0})
+    assert (other.model.name, other.training.epochs) == ("cifar_tf_cnn", 2.0)
+
+
+def test_augmentation_stays_between_data_sets_of_images():
+    kept = build_config(None, {"data.dataset": "synthetic"}).data.augmentation
+    assert kept == build_config().data.augmentation and kept.crop_padding_pixels == 2

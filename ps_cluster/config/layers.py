@@ -1,8 +1,9 @@
 """Merge the layers of settings into a configuration: defaults, the network's recipe, a file, the command's options.
 
 The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
-Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), the recipe's entry under `modes`
-for the mode, workers and batch (recipes.py), the user's file, `--set key=value`, the command's options.
+Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), that of the data set
+(`DataSet.recipe`), the network's entry under `modes` for the mode, workers and batch (recipes.py), the user's file,
+`--set key=value`, the command's options.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.catalogue.networks import NETWORKS, Network
 from ps_cluster.config import recipes
 from ps_cluster.config.schema import RunConfig, fitted
-from ps_cluster.config.sections import CHOSEN, adapted_to_choices, users
+from ps_cluster.config.sections import CHOSEN, adapted_to_choices, chosen_kinds, of_choices, users
 from ps_cluster.config.trees import Layer, flat, merged, nested
 from ps_cluster.config.uses import check_used, listed
 from ps_cluster.errors import UserError
@@ -28,6 +29,7 @@ from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
 _ALL_SETTINGS = "configs/default.yaml"
+_NO_CHOICE = Network()  # for a name that is unknown, which the validation refuses
 
 
 def build_config(file: Path | None = None, overrides: Layer | None = None, tf_config: Layer | None = None) -> RunConfig:
@@ -69,7 +71,7 @@ def load_config(file: Path) -> RunConfig:
 def rates_found(config: RunConfig) -> recipes.Found | None:
     """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not, else None."""
     place = (config.mode.name, config.training_workers, config.training.batch_size_per_worker)
-    _, found = _recipe(config.model.name)
+    _, found = _recipe(NETWORKS[config.model.name])
     return next((rates for rates in found if rates.place == place), None)
 
 
@@ -95,24 +97,29 @@ def trusted(layer: Layer, folder: Path) -> Layer:
 
 
 def _defaults(user: Layer) -> Layer:
-    """Return the layers below the user's: the defaults, and the recipe of the chosen network.
+    """Return the layers below the user's: the defaults, and the recipes of the chosen network and data set.
 
     Settings that belong to a mode, network, … that is not chosen are left out.
     """
     base = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
-    model = merged(base, user).get("model")
-    layer, found = _recipe(model.get("name") if isinstance(model, dict) else None)
-    base = adapted_to_choices(merged(adapted_to_choices(base, layer), layer), user)
+    of_data = _of_chosen("data", base, user).recipe
+    layer, found = _recipe(_of_chosen("model", merged(base, of_data), user))
+    for recipe in (layer, of_data):
+        base = merged(adapted_to_choices(base, recipe), of_choices(recipe, merged(merged(base, recipe), user)))
+    base = adapted_to_choices(base, user)
     return merged(base, recipes.found_for(found, merged(base, user), user))
 
 
-def _recipe(network: Any) -> tuple[Layer, tuple[recipes.Found, ...]]:
-    """Return the recipe of a network, and its rates for single modes; both empty for an unknown network."""
-    if network not in NETWORKS:
-        return {}, ()
-    recipe = NETWORKS[network].recipe
+def _of_chosen(section: str, base: Layer, user: Layer) -> Any:
+    """Return the object chosen in a section; one without a recipe if the user's choice is none."""
+    return chosen_kinds(merged(base, user)).get(section, _NO_CHOICE)
+
+
+def _recipe(network: Network) -> tuple[Layer, tuple[recipes.Found, ...]]:
+    """Return the recipe of a network, and its rates for single modes."""
+    recipe = network.recipe
     layer = {key: value for key, value in recipe.items() if key != recipes.MODES}
-    return layer, recipes.read_modes(recipe, f"the recipe of network {network}")
+    return layer, recipes.read_modes(recipe, f"the recipe of network {network.name}")
 
 
 def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:

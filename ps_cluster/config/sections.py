@@ -66,6 +66,17 @@ def adapted_to_choices(under: Layer, over: Layer) -> Layer:
     return result
 
 
+def of_choices(recipe: Layer, chosen: Layer) -> Layer:
+    """Return a recipe without settings of choices that are not made: a network of images says how to vary images."""
+    result = dict(recipe)
+    for section, kind in chosen_kinds(chosen).items():
+        if isinstance(recipe.get(section), dict):
+            known = kind.Settings.model_fields
+            given = recipe[section].items()
+            result[section] = {name: value for name, value in given if name in known or not users(section, name)}
+    return result
+
+
 def _shared_settings(kinds: Kinds[Any], *names: Any) -> set[str]:
     """Return the settings that two choices have from one class; of an unknown choice those that all have."""
     known = [kinds[name].Settings for name in names if name in kinds]

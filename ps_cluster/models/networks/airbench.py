@@ -1,4 +1,4 @@
-"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). Its recipe is the default."""
+"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The defaults are its recipe."""
 
 from __future__ import annotations
 
@@ -23,6 +23,13 @@ class Airbench(Network):
     name = "airbench"
     Settings = AirbenchSettings
     worker_mb = 400
+    recipe = {
+        "modes": [  # async is best at the default rate: docs/results.md, "Rates by mode"
+            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 2.0, "momentum": 0.6},
+            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 2.0, "momentum": 0.6},
+            {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 1.0, "momentum": 0.6},
+        ],
+    }  # fmt: skip
 
     def build(self, examples: ExampleSpec, settings: AirbenchSettings) -> keras.Model:
         """Return the network: about 2.0 M parameters for CIFAR-10.
