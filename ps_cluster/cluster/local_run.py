@@ -53,7 +53,8 @@ def start_run(
             isolation.check(config.cluster.isolation, run_dir.root)
             found = resolve_data(config.data, notify=view.notice)
             dataset = found.holding_out(config.evaluation.validation_examples)
-        return run_local(complete_config(config, dataset), run_dir, dataset, resume=False, view=view, began=began)
+            complete = complete_config(config, dataset)
+        return run_local(complete, run_dir, dataset, resume=False, view=view, began=began)
 
 
 def resume_run(

@@ -7,12 +7,14 @@ import shutil
 import socket
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from ps_cluster.catalogue.examples import Field
 from ps_cluster.cluster import local_run
 from ps_cluster.cluster import one_task as by_hand
 from ps_cluster.cluster.topology import from_tf_config
@@ -168,6 +170,34 @@ def test_a_run_that_can_not_start_leaves_the_runs_beside_it_alone(tmp_path, monk
         local_run.start_run(build_config(), root, view=QuietView())
     assert [path.name for path in (tmp_path / "runs").iterdir()] == ["second"]
     assert RunDir(tmp_path / "runs" / "second").launcher_log.is_file()
+
+
+@pytest.mark.parametrize(
+    ("changes", "settings", "told"),
+    [
+        (
+            {"objective": "regression", "classes": ()},
+            {},
+            "training.label_smoothing: got 0.2: a regression has no labels",
+        ),
+        ({"inputs": {"image": Field("uint8", (28, 28, 1))}}, {"data.augmentation.hue_delta": 0.1}, "need 3 channels"),
+        (
+            {"inputs": {"image": Field("uint8", (8, 9, 3))}},
+            {"data.augmentation.crop_padding_pixels": 8},
+            "data.augmentation.crop_padding_pixels: got 8: images of 8x9 have at most 7 to mirror",
+        ),
+        ({"inputs": {"row": Field("float32", (7,))}}, {}, "'airbench' takes images"),
+    ],
+)
+def test_settings_that_do_not_fit_the_examples_are_refused_and_leave_nothing(
+    tmp_path, monkeypatch, changes, settings, told
+):
+    dataset = only_named()
+    found = replace(dataset, spec=replace(dataset.spec, **changes))
+    monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: found)
+    with pytest.raises(UserError, match=told):
+        local_run.start_run(build_config(None, settings), tmp_path / "run", view=QuietView())
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch):
