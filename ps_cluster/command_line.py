@@ -33,10 +33,8 @@ def _options_of_modes() -> dict[str, tuple[str, str]]:
     found: dict[str, tuple[str, str]] = {}
     for mode in MODES:
         for name in own_settings("mode", mode):
-            option, said = (
-                f"--{name.replace('_', '-')}",
-                f"Mode {mode.name}: {mode.Settings.model_fields[name].description}",
-            )
+            option = f"--{name.replace('_', '-')}"
+            said = f"Mode {mode.name}: {mode.Settings.model_fields[name].description or 'no description'}"
             _, before = found.get(option, ("", ""))  # of another mode with a setting of this name
             found[option] = (f"mode.{name}", f"{before} {said}".strip())
     return found
