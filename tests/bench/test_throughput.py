@@ -197,7 +197,7 @@ def test_the_code_of_another_checkout_is_given_the_settings_that_it_knows(tmp_pa
     (tmp_path / "configs" / "default.yaml").write_text("training: {mode: async, max_staleness: 3, gone: 1}")
     arm = arms.BenchArm("timed_run", "benchmarks.timed_run", project=tmp_path)
     assert arm.settings(build_config()) == {"training": {"mode": "async", "max_staleness": 3, "gone": 1}}
-    rounds = build_config(overrides={"mode.name": "sync-ps"})
+    rounds = build_config(overrides={"mode.name": "sync-ps", "optimizer.learning_rate": 0.5})  # the default
     assert arm.settings(rounds)["training"]["mode"] == "sync-ps"
     with pytest.raises(UserError, match="mode.max_clock_lag: got 1: .* has no such setting"):
         arm.settings(build_config(overrides={"mode.name": "bounded", "mode.max_clock_lag": 1}))

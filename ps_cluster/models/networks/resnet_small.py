@@ -15,7 +15,12 @@ class ResnetSmall(Network):
     recipe = {
         "training": {"epochs": 8.0, "label_smoothing": 0.0},
         "optimizer": {"learning_rate": 0.05, "momentum": 0.8, "weight_decay": 0.002, "learning_rate_factors": []},
-    }
+        "modes": [  # docs/results.md, "Rates by mode"
+            {"mode": "sync", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.4, "momentum": 0.8},
+            {"mode": "sync-ps", "workers": 3, "batch_size_per_worker": 128, "learning_rate": 0.4, "momentum": 0.8},
+            {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.4, "momentum": 0.8},
+        ],
+    }  # fmt: skip
 
     def build(self, examples: ExampleSpec, settings: ActivationSettings) -> keras.Model:
         """Return the network: 0.18 M parameters for CIFAR-10."""
