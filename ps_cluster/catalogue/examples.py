@@ -58,6 +58,12 @@ class ExampleSpec:
         """The number of values that a network returns for an example."""
         return len(self.classes) or int(np.prod(self.target.shape, dtype=np.int64))
 
+    @property
+    def unit(self) -> str:
+        """The word for several examples: "images" where each is one, else "examples"."""
+        fields = list(self.inputs.values())
+        return "images" if len(fields) == 1 and fields[0].is_image else "examples"
+
     def image(self, network: str) -> Field:
         """Return the only input, which is an image. Raises UserError, which names the network, for other examples."""
         fields = list(self.inputs.values())

@@ -114,7 +114,8 @@ def load_packed(directory: Path) -> PackedDataset:
 
 def write_pointer(file: Path, dataset: PackedDataset) -> None:
     """Write to `file` which packed folder is used, for other processes of this machine."""
-    pointer = DatasetPointer(name=dataset.name, kind=dataset.kind, directory=str(dataset.directory))
+    directory = str(dataset.directory)
+    pointer = DatasetPointer(name=dataset.name, kind=dataset.kind, unit=dataset.spec.unit, directory=directory)
     write_json(file, pointer.model_dump())
 
 

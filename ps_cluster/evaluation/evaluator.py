@@ -191,7 +191,7 @@ class _Evaluator:
         )
         row = row.model_copy(update={"best": self._records.is_best(row)})
         self._rows.append(row)
-        self._notify(_line(row, self._scorer.test_examples, checkpoint.meta.dataset_kind))
+        self._notify(_line(row, f"{self._scorer.test_examples:,}", self._scorer.unit, checkpoint.meta.dataset_kind))
         if self._records.acquire() and (augmented or row.step not in self._records.steps()):
             self._record(checkpoint, row)
 
@@ -263,12 +263,12 @@ def _measured(score: Scored, field: str) -> dict[str, float | None]:
     return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}
 
 
-def _line(row: EvaluationRow, test_examples: int, dataset_kind: str | None) -> str:
+def _line(row: EvaluationRow, count: str, unit: str, dataset_kind: str | None) -> str:
     loss = "not a finite number" if row.test_loss is None else f"{row.test_loss:.4f}"
-    held_out = "" if row.validation is None else f", on examples held out {row.validation}"
+    held_out = "" if row.validation is None else f", on {unit} held out {row.validation}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
     return (
         f"step {row.step:,}: test {row.test}{held_out}{views}, loss {loss} "
-        f"({test_examples:,} {'GENERATED ' * (dataset_kind == 'synthetic')}examples, {row.seconds:.1f} s)"
+        f"({count} {'GENERATED ' * (dataset_kind == 'synthetic')}{unit}, {row.seconds:.1f} s)"
         f"{', best so far' * row.best}"
     )

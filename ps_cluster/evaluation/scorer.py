@@ -64,7 +64,7 @@ class Scorer:
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)
             tf.config.threading.set_inter_op_parallelism_threads(threads)
-        self.test_examples = dataset.test_examples
+        self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._dataset = dataset
         self._judge = judge_of(dataset.spec)

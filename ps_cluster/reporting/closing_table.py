@@ -88,8 +88,8 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
     if notice := summary["network"]["notice"]:
         yield "network", Text(notice, "yellow")
     metric = "test accuracy" if evaluation["test_error"] is None else "test error"
-    yield metric, _score(evaluation, updates["applied"])
-    yield "speed", f"{number(summary['examples_per_second'], ',.0f')} examples/s"
+    yield metric, _score(evaluation, updates["applied"], summary["unit"])
+    yield "speed", f"{number(summary['examples_per_second'], ',.0f')} {summary['unit']}/s"
     yield "time", _time(summary)
     yield "updates", _ledger(updates)
     if summary["proof"]:
@@ -114,7 +114,7 @@ def _metric(evaluation: Json, prefix: str) -> str | None:
     return words and words.split(" ", 1)[1]
 
 
-def _score(evaluation: Json, last_step: int) -> Text:
+def _score(evaluation: Json, last_step: int, unit: str) -> Text:
     """Return the metric and its step; a step before the last one is pointed out."""
     last, best = (_metric(evaluation, prefix) for prefix in ("test", "best_test"))
     if last is None:
@@ -123,7 +123,7 @@ def _score(evaluation: Json, last_step: int) -> Text:
     if evaluation["augmented_test_accuracy"] is not None:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] != evaluation["step"]:
-        on = "examples held out" if evaluation["best_chosen_on"] == "validation" else "test examples"
+        on = f"{unit} held out" if evaluation["best_chosen_on"] == "validation" else f"test {unit}"
         text.append(f" · best {best} at step {evaluation['best_step']:,}, chosen on {on}")
     if evaluation["step"] < last_step:
         text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
@@ -188,7 +188,7 @@ def _staleness(staleness: Json) -> str:
 def _tasks(summary: Json, *, addresses: bool) -> Table:
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     table.add_column("task", no_wrap=True)
-    for heading in ("pid", "updates", "examples", "restarts"):
+    for heading in ("pid", "updates", summary["unit"], "restarts"):
         table.add_column(heading, justify="right", no_wrap=True)
     if addresses:
         table.add_column("address", overflow="fold")

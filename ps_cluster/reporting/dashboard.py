@@ -120,7 +120,7 @@ def _crew(config: RunConfig) -> str:
 def _numbers(state: RunState) -> list[str]:
     """Return the measures that have a value, as `name value`."""
     formats = {
-        "examples_per_second": "{:,.0f} examples/s",
+        "examples_per_second": f"{{:,.0f}} {state.dataset.spec.unit}/s",
         "loss": "loss {:.3f}",
         "accuracy": "accuracy {:.1%}",
         "error": "error {:.4g}",
@@ -164,7 +164,7 @@ def _task_table(state: RunState, width: int) -> Table:
     """Return a table with a row per process and, with enough room, a bar of each worker's share of the updates."""
     roomy = width >= 76
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    for heading in ("task", "pid", "state", "updates", "examples"):
+    for heading in ("task", "pid", "state", "updates", state.dataset.spec.unit):
         table.add_column(heading, justify="left" if heading in ("task", "state") else "right", no_wrap=True)
     table.add_column("share of the updates" if roomy else "share", no_wrap=True)
     work, trainer = _work(state), state.config.mode_kind.trainer_type

@@ -16,6 +16,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
 from ps_cluster.run.rows.base import Row
 from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
+from ps_cluster.run.rows.dataset import DatasetPointer
 from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
 from ps_cluster.run.rows.scores import EvaluationRow, ScoreRow
 from ps_cluster.run.rows.summary import (
@@ -84,6 +85,7 @@ def write_summary(
     story = _Story.of(run_dir, life, notify)
     training = _training(run_dir, story, notify)
     tasks = _tasks(run_dir, notify)
+    pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
     summary = Summary(
         schema_=SCHEMA,
@@ -95,6 +97,7 @@ def write_summary(
         straggler=config.cluster.straggler,
         dataset=config.data.dataset,
         dataset_kind=DATASETS[config.data.dataset].kind,
+        unit=pointer.unit,
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,

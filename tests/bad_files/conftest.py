@@ -37,7 +37,7 @@ def place(tmp_path, sound, monkeypatch):
 
 
 class NoScorer:
-    test_examples = 20
+    test_examples, unit = 20, "images"
     objective = CLASSIFICATION
 
     def __init__(self, *_):

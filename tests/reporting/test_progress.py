@@ -89,7 +89,7 @@ def test_line_of_progress_holds_every_measure_and_the_time_left():
     view, _, output = plain()
     view.progress(row(200))
     assert output.getvalue().splitlines()[-1] == (
-        "[ 0:00] training · 200/1,000 updates (20%) · 1,280 examples/s · loss 1.234 · accuracy 50.0% · staleness 1.98 · "
+        "[ 0:00] training · 200/1,000 updates (20%) · 1,280 images/s · loss 1.234 · accuracy 50.0% · staleness 1.98 · "
         "learning rate 0.2 · epoch 0.10 · 1:20 left"
     )
 

@@ -7,6 +7,7 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.config import build_config
+from ps_cluster.data.packed import write_pointer
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.reporting.closing_table import histogram_bars
@@ -15,6 +16,7 @@ from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.progress import ProgressRow
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
+from tests.helpers.data import only_named
 
 RESULT = {
     "completed": True,
@@ -65,6 +67,7 @@ def run_dir(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
     overrides = {"data.dataset": "cifar10", "model.name": "tutorial_cnn", "model.precision": "bfloat16"}
     write_whole(run_dir.config, build_config(None, overrides).to_yaml())
+    write_pointer(run_dir.dataset, only_named("cifar10"))
     pids = {"chief": [99], "ps": [98], "worker": [100, 102, 103], "evaluator": [97]}
     tasks = [
         {"type": kind, "index": index, "pid": pid, "address": f"127.0.0.1:{40000 + pid}"}
@@ -257,7 +260,7 @@ def test_best_score_and_last_score_are_told_apart(run_dir):
     assert (summary["evaluation"]["test_accuracy"], summary["evaluation"]["step"]) == (0.71, 391)
     assert (summary["evaluation"]["best_test_accuracy"], summary["evaluation"]["best_step"]) == (0.75, 300)
     text = " ".join(closing_table(summary, run_dir).split())
-    assert "71.00% at step 391 · best 75.00% at step 300, chosen on test examples" in text
+    assert "71.00% at step 391 · best 75.00% at step 300, chosen on test images" in text
 
 
 def test_the_best_score_is_chosen_on_images_held_out_where_there_are_any(run_dir):
@@ -269,7 +272,7 @@ def test_the_best_score_is_chosen_on_images_held_out_where_there_are_any(run_dir
     assert (found["best_step"], found["best_test_accuracy"], found["best_chosen_on"]) == (300, 0.72, "validation")
     assert found["validation_accuracy"] == 0.69
     text = " ".join(closing_table(summary, run_dir).split())
-    assert "best 72.00% at step 300, chosen on examples held out" in text
+    assert "best 72.00% at step 300, chosen on images held out" in text
 
 
 def test_closing_table_says_that_the_last_step_is_not_scored_yet_and_how_it_will_be(run_dir):

@@ -22,6 +22,7 @@ class DatasetPointer(Row):
 
     name: Name | None = None
     kind: Word | None = None
+    unit: Word = "examples"  # the word for several of its examples
     directory: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]+$")]
 
 

@@ -96,6 +96,7 @@ class Summary(Row):
     straggler: Word | None = None
     dataset: Word | None = None
     dataset_kind: Word | None = None
+    unit: Word = "examples"
     model: Word | None = None
     precision: Word | None = None
     seed: Count | None = None

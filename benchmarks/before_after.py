@@ -1,0 +1,77 @@
+"""Measure images/s of another checkout's code beside this one's, in turns, network by network and precision by precision.
+
+    python -m benchmarks.before_after --before OTHER_CHECKOUT --before-data PACKED --data-dir DATA
+
+PACKED is the packed data set in the other checkout's format, which its command `data` tells.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from itertools import count
+from pathlib import Path
+
+import click
+
+from benchmarks.in_turns import Case, Figures, measure, open_data, options, over_rounds, print_table
+from benchmarks.runs import timed
+from ps_cluster.bench.throughput import case
+from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.reporting.terminal import make_console
+
+COLUMNS = (
+    over_rounds("before [images/s]", "before", ",.0f"),
+    over_rounds("now [images/s]", "now", ",.0f"),
+    over_rounds("now ÷ before", "ratio", ".3f"),
+)
+FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
+
+
+@click.command(cls=OneLineCommand)
+@options
+@click.option("--models", type=CommaList(), default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
+@click.option("--precisions", type=CommaList(), default="float32,bfloat16", help="Precisions.")
+@click.option("--before", type=FOLDER, required=True, help="Another checkout.")
+@click.option("--before-data", type=FOLDER, help="Its packed data set, if its format is another.")
+def main(
+    rounds: int,
+    seconds: float,
+    dataset: str,
+    data_dir: Path | None,
+    output: Path | None,
+    models: tuple[str, ...],
+    precisions: tuple[str, ...],
+    before: Path,
+    before_data: Path | None,
+) -> None:
+    """Measure images/s of another checkout's code and of this one's, in turns."""
+    packed = open_data(dataset, data_dir)
+    packed_before = replace(packed, directory=before_data or packed.directory)
+    cases = []
+    for model in models:
+        for precision in precisions:
+            config = case(model, precision, packed)
+            earlier = partial(timed, config, packed_before, seconds, project=before)
+            later = partial(timed, config, packed, seconds)
+            cases.append(Case({"network": model, "precision": precision}, pair(earlier, later)))
+    rows = measure(cases, rounds, output)
+    print_table(f"3 workers, 1 ps, async, n = {rounds}", rows, COLUMNS, make_console())
+
+
+def pair(earlier: Callable[[], Figures], later: Callable[[], Figures]) -> Callable[[], Figures]:
+    """Return a measurement of both, one after the other; every second time the later code comes first."""
+    turn = count()
+
+    def both() -> Figures:
+        forth = next(turn) % 2 == 0
+        found = [one()["examples_per_second"] for one in ((earlier, later) if forth else (later, earlier))]
+        before, now = found if forth else reversed(found)
+        return {"before": before, "now": now, "ratio": now / before}
+
+    return both
+
+
+if __name__ == "__main__":
+    main()
