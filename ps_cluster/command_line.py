@@ -54,7 +54,7 @@ CONFIG_OPTIONS = {
     "--staleness-method": ("staleness.method", "Mode async: how stale gradients are corrected."),
     "--straggler": ("cluster.straggler", "Make workers slow: 2:5x, 1:+0.2s, several joined by ';', or random:gamma."),
     "--dataset": ("data.dataset", "The data set; auto: CIFAR-10 if it can be had, else the generated one."),
-    "--data-dir": ("data.data_dir", "CIFAR-10: the archive, its unpacked folder, or a folder that holds either."),
+    "--data-dir": ("data.data_dir", "The data set: its archive, its unpacked folder, or a folder that holds either."),
     "--model": ("model.name", "The network."),
     "--epochs": ("training.epochs", "Passes over the training images."),
     "--steps": ("training.steps", "Updates of the whole run, in place of --epochs."),

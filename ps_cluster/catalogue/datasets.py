@@ -49,10 +49,14 @@ class NotThisDataSet(UserError):
 
 
 class Download(NamedTuple):
-    """Where a data set's archive is, and its SHA-256 in hexadecimal."""
+    """Where a file of a data set is, and its SHA-256 in hexadecimal."""
 
     url: str
     sha256: str
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
 
 
 @dataclass(frozen=True)
@@ -101,7 +105,7 @@ class DataSet:
       Settings: the class of the section `data`, with this data set's own settings.
       recipe: a layer of settings in which it differs from configs/default.yaml.
       version: raise it whenever `read` returns something else for the same source: it is packed again then.
-      archive: file name of its download. download: where from; None if it can't be downloaded.
+      archive: name of the file, or the files, that users have. downloads: where they are; none if it can't be downloaded.
       wanted: what to look for in a folder, in words.
       candidates_of: for a name that stands for several data sets, their names, best first.
       augment: "module:function" that varies a batch (`ps_cluster.data.augment:augment`); None: it is trained as it is.
@@ -115,7 +119,7 @@ class DataSet:
     recipe: Mapping[str, Any] = {}
     version = 1
     archive = ""
-    download: Download | None = None
+    downloads: tuple[Download, ...] = ()
     wanted = ""
     candidates_of: tuple[str, ...] = ()
     augment: Any = None

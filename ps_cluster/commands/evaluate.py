@@ -22,7 +22,7 @@ from ps_cluster.reporting.terminal import print_line
     type=Number(0, LONGEST_SECONDS),
     help="End after this time without news from the training; default: 600.",
 )
-@option("--data-dir", type=FOLDER, help="Where CIFAR-10 is; default: the data set that the run used.")
+@option("--data-dir", type=FOLDER, help="Where the data set is; default: the copy that the run used.")
 def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
     if once and wait_seconds is not None:

@@ -6,11 +6,12 @@ import hashlib
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.datasets import DATASETS, Contents, DataSet, DataSettings, Download, NotThisDataSet
+from ps_cluster.catalogue.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
 from ps_cluster.data import packed
 from ps_cluster.data.download import DownloadError, Progress, download
 from ps_cluster.data.packed import PackedDataset, load_packed, write_packed
@@ -56,7 +57,8 @@ def resolve(
         cache_dir: folder for packed copies and downloads.
         notify: gets one line for each step.
         progress: gets the progress of a download.
-        url: where to download from in place of the official address; the official checksum must fit.
+        url: where to download from in place of the official address (of several files: the folder of all); the
+            official checksums must fit.
 
     Raises:
         UserError: nothing usable in `data_dir` (also for `auto`), no data set to be had, or a cache that cannot be
@@ -176,17 +178,23 @@ def _downloaded(
     url: str | None,
     patience: dict,
 ) -> PackedDataset:
-    if kind.download is None:
+    if not kind.downloads:
         raise DownloadError("it can't be downloaded")
-    place = Download(url or kind.download.url, kind.download.sha256)
-    archive = cache_dir / kind.archive
-    notify(f"downloading {kind.title} from {place.url}")
-    try:
-        download(place.url, archive, place.sha256, progress, **patience)
-    except OSError as error:
-        raise packed.cannot_write(archive, error) from error
-    dataset = _pack(kind, settings, archive, _target(kind, settings, cache_dir), notify)
-    archive.unlink(missing_ok=True)  # only the packed copy is used from now on
+    folder = cache_dir if len(kind.downloads) == 1 else cache_dir / f"{kind.name}-files"
+    files = [folder / one.file for one in kind.downloads]
+    for one, file in zip(kind.downloads, files):
+        place = one.url if url is None else url if len(files) == 1 else f"{url.rstrip('/')}/{one.file}"
+        notify(f"downloading {kind.title} from {place}")
+        try:
+            download(place, file, one.sha256, progress, **patience)
+        except OSError as error:
+            raise packed.cannot_write(file, error) from error
+    source = files[0] if len(files) == 1 else folder
+    dataset = _pack(kind, settings, source, _target(kind, settings, cache_dir), notify)
+    for file in files:  # only the packed copy is used from now on
+        file.unlink(missing_ok=True)
+    if source == folder:
+        shutil.rmtree(folder, ignore_errors=True)
     return dataset
 
 

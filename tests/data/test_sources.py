@@ -170,7 +170,7 @@ def test_keras_cache_is_used_and_its_broken_parts_are_passed_over(resolve, archi
 def test_downloaded_archive_is_packed_and_then_removed(resolve, archive, monkeypatch):
     def fake_download(url, destination, sha256, progress, **patience):
         assert (url, patience) == (UNREACHABLE, {"connect_timeout_s": 5.0, "attempts": 1})
-        assert sha256 == cifar10.CIFAR10.download.sha256
+        assert sha256 == cifar10.CIFAR10.downloads[0].sha256
         destination.parent.mkdir(parents=True)
         os.link(archive, destination)
 
@@ -200,7 +200,7 @@ def test_data_dir_beside_synthetic_is_a_contradiction(resolve, tmp_path):
 
 
 def test_unknown_data_set_is_answered_with_the_known_ones(resolve):
-    assert failure(resolve, "mnist").startswith("data set 'mnist': There are auto, cifar10, synthetic, and yours as")
+    assert failure(resolve, "imagenet").startswith("data set 'imagenet': There are auto, cifar10, cifar100, ")
 
 
 @pytest.mark.parametrize("dataset", ["auto", "cifar10", "synthetic"])

@@ -1,0 +1,88 @@
+"""CIFAR-100 in its official format, with made-up contents; what both CIFAR sets share is in test_cifar10.py."""
+
+import io
+import tarfile
+
+import numpy as np
+import pytest
+
+from ps_cluster.catalogue.datasets import DATASETS, NotThisDataSet
+from tests.helpers.data import arrays_of
+
+ROWS = {"train": 50_000, "test": 10_000}
+FINE = [b"fine %d" % label for label in range(100)]
+COARSE = [b"coarse %d" % label for label in range(20)]
+
+
+def batch(rows: int, **changes) -> dict:
+    fine = np.arange(rows) * 7 % 100
+    start = (np.arange(rows) % 251).astype(np.uint8)[:, None]
+    return {
+        b"filenames": [b"a_%d.png" % row for row in range(rows)],
+        b"batch_label": b"all of it",
+        b"fine_labels": fine.tolist(),
+        b"coarse_labels": (fine // 5).tolist(),
+        b"data": start + np.arange(3072).astype(np.uint8),
+    } | changes
+
+
+@pytest.fixture(scope="module")
+def files(python2_pickle):
+    """name → content of the files of the folder cifar-100-python."""
+    meta = {b"fine_label_names": FINE, b"coarse_label_names": COARSE}
+    contents = {"meta": meta, "test": batch(ROWS["test"]), "train": batch(ROWS["train"])}
+    return {name: python2_pickle(content) for name, content in contents.items()}
+
+
+@pytest.fixture(scope="module")
+def archive(files, tmp_path_factory):
+    path = tmp_path_factory.mktemp("cifar100") / "cifar-100-python.tar.gz"
+    with tarfile.open(path, "w:gz", compresslevel=1) as tar:
+        for name, content in files.items():
+            member = tarfile.TarInfo(f"cifar-100-python/{name}")
+            member.size = len(content)
+            tar.addfile(member, io.BytesIO(content))
+    return path
+
+
+@pytest.mark.parametrize(("name", "divisor", "names"), [("cifar100", 1, FINE), ("cifar100_coarse", 5, COARSE)])
+def test_the_archive_is_read_with_either_labels_and_their_names(archive, name, divisor, names):
+    kind = DATASETS[name]
+    assert list(kind.candidates(archive.parent)) == [archive]
+    found = kind.read(archive, None)
+    assert found.spec.classes == tuple(text.decode() for text in names)
+    for images, labels, rows in zip(*[iter(arrays_of(found))] * 2, ROWS.values(), strict=True):
+        assert images.shape == (rows, 32, 32, 3) and labels.dtype == np.uint8
+        assert (labels == np.arange(rows) * 7 % 100 // divisor).all()
+        stored = batch(rows)[b"data"]
+        assert (images[:, 5, 9, 2] == stored[:, 2 * 1024 + 5 * 32 + 9]).all()
+
+
+def test_the_folder_is_found_where_keras_unpacks_it(files, tmp_path):
+    folder = tmp_path / "cifar-100-python-target" / "cifar-100-python"
+    folder.mkdir(parents=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
+    assert [path.resolve() for path in DATASETS["cifar100"].candidates(tmp_path)] == [folder]
+    assert DATASETS["cifar100"].read(folder, None).spec.classes[99] == "fine 99"
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "told"),
+    [
+        ("test", None, "it lacks test"),
+        ("test", batch(9_999), "test: 'data' is uint8 [9999, 3072] instead of uint8 [10000, 3072]"),
+        ("test", batch(10_000, **{}) | {b"fine_labels": [100] * 10_000}, "not whole numbers from 0 to 99"),
+        ("meta", {b"fine_label_names": FINE[:-1]}, "meta has no 100 'fine_label_names'"),
+    ],
+)
+def test_a_damaged_folder_is_told_in_one_line(files, python2_pickle, tmp_path, name, content, told):
+    for file, sound in files.items():
+        if file != name:
+            (tmp_path / file).write_bytes(sound)
+        elif content is not None:
+            (tmp_path / file).write_bytes(python2_pickle(content))
+    with pytest.raises(NotThisDataSet) as error:
+        DATASETS["cifar100"].read(tmp_path, None)
+    message = str(error.value)
+    assert told in message and "\n" not in message and "is not CIFAR-100 (" in message
