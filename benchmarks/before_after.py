@@ -2,7 +2,7 @@
 
     python -m benchmarks.before_after --before OTHER_CHECKOUT --before-data PACKED --data-dir DATA
 
-PACKED is the folder of the data set in the other checkout's packed format; the other checkout's command `data` prints it.
+PACKED is the folder of the data set in the other checkout's packed format, which that checkout's command `data` prints.
 Leave it out if the format is the same.
 """
 
