@@ -1,8 +1,9 @@
-"""Measure images/s of another checkout's code beside this one's, in turns, network by network and precision by precision.
+"""Measure images/s of another checkout's code and of this one's, in turns, for each network and precision.
 
     python -m benchmarks.before_after --before OTHER_CHECKOUT --before-data PACKED --data-dir DATA
 
-PACKED is the packed data set in the other checkout's format, which its command `data` tells.
+PACKED is the folder of the data set in the other checkout's packed format, which that checkout's command `data` prints.
+Leave it out if the format is the same.
 """
 
 from __future__ import annotations

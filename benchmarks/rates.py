@@ -1,9 +1,10 @@
 """Find a learning rate and a momentum for each mode of a network, on held-out training images.
 
-    python -m benchmarks.rates --model tutorial_cnn --modes async,sync,single --epochs 4 --data-dir DATA --output runs/rates
+    python -m benchmarks.rates --model tutorial_cnn --modes async,sync,single --epochs 4 \\
+        --data-dir DATA --output runs/rates
 
-Trains the whole grid, resumes where it was interrupted, and writes rates.md (every point), rates.json and modes.json,
-whose lines belong into the recipe in the network's file. The test images are not used.
+Trains the whole grid, resumes where it was interrupted, and writes rates.md (every point), rates.json and modes.json.
+The lines of modes.json belong into the recipe in the network's file. The test images are not used.
 """
 
 from __future__ import annotations

@@ -4,7 +4,8 @@
     python -m benchmarks.waiting --rounds 3 --data-dir DATA --before OTHER_CHECKOUT
     python -m benchmarks.waiting --rounds 3 --data-dir DATA --ways "async,async pinned,sync,sync pinned"
 
-With --before the same runs also use the code of another checkout, in turns, where it has their settings.
+With --before the same runs also use the code of another checkout, in turns, where it has their settings. Its format of
+packed data sets has to be the same.
 """
 
 from __future__ import annotations

@@ -52,7 +52,7 @@ class BenchArm:
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
-        """Return `config` as the arm's project knows it: own values for None, no defaults that it lacks.
+        """Return `config` as settings of the arm's project. A None becomes its own value; a default that it lacks is left out.
 
         Raises:
           UserError: its project lacks a setting that is not the default here.

@@ -48,7 +48,7 @@ class Augmentation(BaseModel):
     """Side of the square that is blanked with the mean colour."""
 
     def check(self, shape: tuple[int, ...]) -> None:
-        """Raise ValueError, with the setting and its value, for what images [height, width, channels] do not allow."""
+        """Raise ValueError, with the setting and its value, for variations that images of `shape` do not allow."""
         *sides, channels = shape
         if self.crop_padding_pixels >= min(sides):
             raise ValueError(

@@ -45,7 +45,7 @@ class ImageSettings(DataSettings):
 
 
 class NotThisDataSet(UserError):
-    """A file or folder was taken for a data set and is not. The message starts with its path."""
+    """A file or folder is not the data set that was looked for. The message starts with its path."""
 
 
 class Download(NamedTuple):
@@ -127,7 +127,7 @@ class DataSet:
 
     @property
     def kind(self) -> str:
-        """ "synthetic" if it is generated, else "real"."""
+        """The word for its origin: "synthetic" if it is generated, else "real"."""
         return "synthetic" if self.generated else "real"
 
     @property
@@ -136,7 +136,7 @@ class DataSet:
         return bool(self.wanted)
 
     def candidates(self, place: Path) -> Iterable[Path]:
-        """Yield what it could be read from: `place` itself, or parts of that folder, best first. Opens nothing."""
+        """Yield the paths that it could be read from: `place`, or what is in that folder, best first. Opens nothing."""
         return ()
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:

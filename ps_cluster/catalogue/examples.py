@@ -39,7 +39,7 @@ class Field:
 
 @dataclass(frozen=True)
 class ExampleSpec:
-    """What a network is given of each example, and what it shall return.
+    """The form of an example: the inputs that a network is given, and the target that it shall predict.
 
     Attributes:
       inputs: name → field, in the network's order.

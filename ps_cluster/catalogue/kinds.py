@@ -16,7 +16,7 @@ from ps_cluster.errors import UserError
 
 
 class Named(Protocol):
-    """What all objects of the catalogue have: the name by which users choose them."""
+    """The part that all objects of the catalogue have: the name by which users choose them."""
 
     name: str
 
@@ -25,7 +25,7 @@ T = TypeVar("T", bound=Named, covariant=True)
 
 
 class Kinds(Generic[T]):
-    """All objects of one kind (mode, network, ...), by name.
+    """All objects of one kind (data set, mode, network, …), by name.
 
     The package's own are the instances of `base` in the module `home`, or in the modules of the package `home`: a new
     file there is found without being named anywhere else.

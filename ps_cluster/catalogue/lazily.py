@@ -31,5 +31,5 @@ __all__ = ["graph", "keras", "tf"]
 
 
 def graph(method: Callable[..., Any]) -> Any:
-    """Make a method a graph of TensorFlow, as `tf.function` does, but for each object when it is first used."""
+    """Make a method a graph, as `tf.function` does, but for each object by itself, when the object first uses it."""
     return cached_property(lambda owner: tf.function(method.__get__(owner), autograph=False))

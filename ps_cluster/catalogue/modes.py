@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class Waits(Enum):
-    """Whom or what a worker may have to wait for."""
+    """The reasons for which a worker may have to wait."""
 
     FOR_NOBODY = "nobody"
     FOR_A_BOUND = "a bound on how far it may be ahead, or an update behind"

@@ -101,7 +101,7 @@ class Injection:
 
 
 class FaultKind(ABC):
-    """One kind of fault. Subclass it; `kinds.FAULTS` finds subclasses.
+    """One kind of fault. Subclass it; `kinds.FAULTS` finds an instance at the top level of a file in kinds/.
 
     Attributes:
       name: for options and reports.

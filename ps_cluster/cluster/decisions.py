@@ -52,7 +52,7 @@ class Decisions:
     """
 
     def __init__(self, config: RunConfig, run_dir: RunDir, limits: Limits, now_s: float):
-        """`run_dir`: only for the names of files in messages."""
+        """Start in the first stage. `run_dir`: only for the names of files in messages."""
         self._run_dir = run_dir
         self._limits = limits
         self._on_death = config.mode_kind.on_death
@@ -178,7 +178,7 @@ class Decisions:
 
     @property
     def _expects_ends(self) -> bool:
-        """Whether the end of a training task is no news: all are taken back, or training is over."""
+        """True if training tasks are meant to end: all are taken back, or training is over."""
         return CLUSTER in self._plans or self._stage is Stage.SCORING
 
     def _on_death_of(self, death: TaskExit, now_s: float) -> Actions:

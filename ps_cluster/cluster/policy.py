@@ -1,4 +1,4 @@
-"""A table of the launcher's time limits. What follows from a death is the mode's table (catalogue/modes/)."""
+"""A table of the launcher's time limits. What follows from a death is in catalogue/task_types.py and the modes."""
 
 from __future__ import annotations
 

@@ -84,7 +84,7 @@ def _of_schema(prefix: str, schema: Schema, parts: Schema, defaults: Mapping[str
 
 
 def _choices(key: str) -> str | None:
-    """Return the names that the key of a section may have that chooses its further settings; None for other keys."""
+    """Return the names that may be chosen, for the key that chooses a section's further settings; None for other keys."""
     section, _, name = key.partition(".")
     if section not in CHOSEN or name != CHOSEN[section].key:
         return None

@@ -216,12 +216,12 @@ class RunConfig(Section):
 
     @property
     def examples_per_step(self) -> int:
-        """The number of images per step id."""
+        """The number of examples per step id."""
         return self.training.batch_size_per_worker * self.batches_per_step
 
     @property
     def examples_per_update(self) -> int:
-        """The number of images per update."""
+        """The number of examples per update."""
         return self.examples_per_step * self.gradients_per_update
 
     @property

@@ -67,7 +67,10 @@ def adapted_to_choices(under: Layer, over: Layer) -> Layer:
 
 
 def of_choices(recipe: Layer, chosen: Layer) -> Layer:
-    """Return a recipe without settings of choices that are not made: a network of images says how to vary images."""
+    """Return a recipe without settings of choices that are not made.
+
+    A network of images says how to vary images, for example, and a data set of numbers has no such setting.
+    """
     result = dict(recipe)
     for section, kind in chosen_kinds(chosen).items():
         if isinstance(recipe.get(section), dict):

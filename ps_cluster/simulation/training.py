@@ -48,7 +48,7 @@ class Trained:
 
     @property
     def warm_staleness(self) -> np.ndarray:
-        """int64 [applied gradients after the warm-up]"""
+        """The staleness of the gradients that were applied after the warm-up, int64 [gradients]."""
         warm = self.staleness[self._span[0] :]
         return warm[warm >= 0]
 

@@ -91,5 +91,5 @@ class WithBackups(Correction):
         return self._corrected(gradient, moved, worker)
 
     def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> Corrected:
-        """Return what `correct` does. `gradient` and `moved` (w - w_bak): float32 [n]."""
+        """Return the same as `correct`. `gradient` and `moved` (w - w_bak): float32 [n]."""
         raise NotImplementedError

@@ -40,7 +40,7 @@ class Judge(ABC):
 
     @abstractmethod
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
-        """Return what the network predicts, [B, outputs]: probabilities, or values in the target's units."""
+        """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save, whose outputs a user can take as they are."""

@@ -9,7 +9,7 @@ from ps_cluster.catalogue.schedules import SCHEDULES, ScheduleSettings
 def schedule_factor(settings: ScheduleSettings, step: tf.Tensor, total_steps: int) -> tf.Tensor:
     """Return the factor of the peak learning rate at `step` (int64 [], from 0), float32 [].
 
-    It rises linearly from `start_factor` over the warm-up. Then, up to the last step, it is what the schedule says.
+    It rises linearly from `start_factor` over the warm-up. From there to the last step the schedule gives it.
     """
     progress = tf.cast(step, tf.float32) / max(1, total_steps - 1)
     warmup = settings.warmup_fraction
