@@ -103,6 +103,17 @@ def test_a_data_set_chooses_its_network_and_goes_before_that_networks_recipe(tmp
     assert (other.model.name, other.training.epochs) == ("cifar_tf_cnn", 2.0)
 
 
+def test_a_rate_of_the_data_sets_recipe_goes_before_those_found_for_the_mode(tmp_path):
+    (tmp_path / "mine.py").write_text(DATA.replace("epochs", "batch_size_per_worker").replace("3.5", "128"))
+    of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine", "mode.name": "single"}
+    assert build_config(None, of_user).optimizer.learning_rate == 0.004
+    with_rate = (
+        (tmp_path / "mine.py").read_text().replace("recipe = {", 'recipe = {"optimizer": {"learning_rate": 0.5}, ')
+    )
+    (tmp_path / "other.py").write_text(with_rate)
+    assert build_config(None, of_user | {"data.dataset": f"{tmp_path}/other.py:Mine"}).optimizer.learning_rate == 0.5
+
+
 def test_augmentation_stays_between_data_sets_of_images():
     kept = build_config(None, {"data.dataset": "synthetic"}).data.augmentation
     assert kept == build_config().data.augmentation and kept.crop_padding_pixels == 2

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
 
 SPLITS = ("train", "test")
+MOST_CLASSES = 2**16
 
 
 class DataSettings(Section):
@@ -89,10 +90,19 @@ class Contents:
         fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
         target = fields.pop("target")
         if not classes and objective == "classification":
-            classes = [str(label) for label in range(int(train["target"].max()) + 1)]
+            classes = [str(label) for label in range(_number_of_classes(train["target"]))]
         elif not classes and objective == "multi-label":
             classes = [str(label) for label in range(int(np.prod(target.shape)))]
         return cls(ExampleSpec(fields, target, objective, tuple(classes)), {"train": train, "test": test})
+
+
+def _number_of_classes(labels: np.ndarray) -> int:
+    if labels.dtype.kind not in "iu" or not labels.size:
+        return 0  # packing says what is wrong
+    highest = int(labels.max())
+    if highest >= MOST_CLASSES:
+        raise UserError(f"dataset: a label is {highest}, of at most {MOST_CLASSES:,} classes: number them from 0")
+    return highest + 1
 
 
 class DataSet:
@@ -100,7 +110,7 @@ class DataSet:
 
     Attributes:
       name: the name by which users choose it.
-      title: its name in sentences.
+      title: its name in sentences, if that is another.
       generated: whether a program made it up. That is said wherever a number of it is.
       Settings: the class of the section `data`, with this data set's own settings.
       recipe: a layer of settings in which it differs from configs/default.yaml.
@@ -124,6 +134,11 @@ class DataSet:
     candidates_of: tuple[str, ...] = ()
     augment: Any = None
     views: Any = None
+
+    @property
+    def full_name(self) -> str:
+        """Its name in sentences."""
+        return self.title or self.name
 
     @property
     def kind(self) -> str:
@@ -173,6 +188,8 @@ class ImageDataSet(DataSet):
 
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
         super().check_examples(config, spec)
+        if config.evaluation.augment_last and not OBJECTIVES[spec.objective].has_accuracy:
+            raise ValueError(f"evaluation.augment_last: got True: a {spec.objective} has no accuracy: leave it out")
         image = spec.image(config.model.name)
         config.data.augmentation.check(image.shape)  # type: ignore[attr-defined]  # its Settings have it
 

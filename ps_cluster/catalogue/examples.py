@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ class Field:
     @property
     def row_bytes(self) -> int:
         """Bytes of one example."""
-        return int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
     @property
     def is_image(self) -> bool:
@@ -56,7 +57,7 @@ class ExampleSpec:
     @property
     def outputs(self) -> int:
         """The number of values that a network returns for an example."""
-        return len(self.classes) or int(np.prod(self.target.shape, dtype=np.int64))
+        return len(self.classes) or math.prod(self.target.shape)
 
     @property
     def unit(self) -> str:

@@ -21,13 +21,13 @@ class Objective:
 
     Attributes:
       name: the name by which data sets choose it.
-      metric: name of the number that is told beside the loss: a mean over examples.
+      has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
       judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.objectives.Judge`).
       smooths_labels: whether `training.label_smoothing` has a meaning.
     """
 
     name = ""
-    metric = "accuracy"
+    has_accuracy = True
     judge: Any = None
     smooths_labels = True
 
@@ -35,11 +35,6 @@ class Objective:
     def field(self) -> str:
         """The name of the metric in rows and summary: "accuracy", or "error" for one that is better if smaller."""
         return "accuracy" if self.has_accuracy else "error"
-
-    @property
-    def has_accuracy(self) -> bool:
-        """True if the metric is a share of 0 to 1 of what is right."""
-        return self.metric == "accuracy"
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         """Raise ValueError, in a few words, for targets of a split that can't be trained on."""
@@ -82,13 +77,15 @@ class Regression(Objective):
     """Each example has one or several numbers to predict. Target: floating-point."""
 
     name = "regression"
-    metric = "absolute error"
+    has_accuracy = False
     judge = "ps_cluster.training.objectives:Regression"
     smooths_labels = False
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if target.dtype.kind != "f" or len(spec.target.shape) > 1:
             raise ValueError(f"targets are {target.dtype} {list(spec.target.shape)}, not one or a row of numbers each")
+        if spec.classes:
+            raise ValueError(f"a regression has no classes, and {len(spec.classes)} are named")
         if not np.isfinite(target).all():
             raise ValueError("a target is not a finite number")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.cluster.local_run import resolve_data, start_run
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs, training_order
 from ps_cluster.comparison.rates import PLAN, SCALED
@@ -35,7 +36,9 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     """
     runs = planned_runs(comparison)
     # Errors are found before any file is written.
-    resolve_data(runs[0].config.data, notify=print_line)
+    dataset = resolve_data(runs[0].config.data, notify=print_line)
+    if not OBJECTIVES[dataset.spec.objective].has_accuracy:
+        raise UserError(f"--dataset: got '{dataset.name}': compare needs accuracies, and its objective is a regression")
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / "runs" / run.name for run in runs}
     for number, run in enumerate(training_order(runs), 1):

@@ -2,8 +2,8 @@
 
 The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
 Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), that of the data set
-(`DataSet.recipe`), the network's entry under `modes` for the mode, workers and batch (recipes.py), the user's file,
-`--set key=value`, the command's options.
+(`DataSet.recipe`), the network's entry under `modes` for the mode, workers and batch (recipes.py; not where the data
+set's recipe has a rate), the user's file, `--set key=value`, the command's options.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ def _defaults(user: Layer) -> Layer:
     for recipe in (layer, of_data):
         base = merged(adapted_to_choices(base, recipe), of_choices(recipe, merged(merged(base, recipe), user)))
     base = adapted_to_choices(base, user)
-    return merged(base, recipes.found_for(found, merged(base, user), user))
+    return merged(base, recipes.found_for(found, merged(base, user), merged(of_data, user)))
 
 
 def _of_chosen(section: str, base: Layer, user: Layer) -> Any:

@@ -93,8 +93,7 @@ class Cifar(ImageDataSet):
                 names = self._class_names(fields)
             else:
                 batch = batches[name]
-                labels = _labels(fields, self.labels_key, batch, len(names))
-                found[name] = _pixels(fields, batch), labels
+                found[name] = _pixels(fields, batch), _labels(fields, self.labels_key, batch, len(names))
         if missing := [name for name in batches if name not in found]:
             raise ValueError(f"it lacks {', '.join(missing)}")
         arrays = {}
@@ -124,7 +123,7 @@ def _members(source: Path, wanted: Collection[str]) -> Iterator[tuple[str, bytes
         yield from _tar_members(_Bounded(unpacked), wanted)
 
 
-def _tar_members(stream: _Bounded, wanted: tuple[str, ...]) -> Iterator[tuple[str, bytes]]:
+def _tar_members(stream: _Bounded, wanted: Collection[str]) -> Iterator[tuple[str, bytes]]:
     """Yield name and content of the plain files that are wanted. Everything else is skipped unread.
 
     That includes tar's extended headers: their long names and fields only concern other files, and tarfile would read
@@ -155,7 +154,7 @@ def _tar_members(stream: _Bounded, wanted: tuple[str, ...]) -> Iterator[tuple[st
 class _Bounded:
     """A stream that raises if it yields more bytes than a sound archive has."""
 
-    def __init__(self, stream: BinaryIO):
+    def __init__(self, stream: BinaryIO | gzip.GzipFile):
         self._stream = stream
         self._left = _ARCHIVE_BYTES_MAX
 

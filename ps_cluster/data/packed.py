@@ -32,6 +32,7 @@ MOST_MANIFEST_BYTES = 2**24
 
 _ABANDONED_AFTER_S = 3600.0  # an older temporary folder that nobody writes to was left by a killed process
 _PIECE_BYTES = 2**26  # written or looked at together
+_MOST_CHANNELS = 4096  # that statistics are kept of: a longer last axis is a signal, not channels
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ def fields_of(spec: ExampleSpec) -> dict[str, Field]:
     return {**spec.inputs, TARGET: spec.target}
 
 
-def load_packed(directory: Path) -> PackedDataset:
-    """Open a packed folder without reading the inputs.
+def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset:
+    """Open a packed folder without reading the inputs; without reading the targets either where they were checked.
 
     Raises:
         UserError: the manifest is missing or malformed, a file's size differs from it, or a target is impossible.
@@ -104,7 +105,8 @@ def load_packed(directory: Path) -> PackedDataset:
         manifest = read_json(directory / MANIFEST, Manifest, MOST_MANIFEST_BYTES)
         dataset = _of_manifest(directory, manifest)
         _check_sizes(dataset, manifest)
-        _check_targets(dataset.spec, {split: dataset.target(split) for split in SPLITS})
+        if check_targets:
+            _check_targets(dataset.spec, {split: dataset.target(split) for split in SPLITS})
     except OSError as error:
         raise _unusable(directory, f"{Path(error.filename or MANIFEST).name}: {error.strerror}") from error
     except (UserError, ValueError) as error:
@@ -120,9 +122,12 @@ def write_pointer(file: Path, dataset: PackedDataset) -> None:
 
 
 def load_pointed(file: Path) -> PackedDataset:
-    """Open the data set that `write_pointer` wrote to `file`. Raises UserError if either is missing or damaged."""
+    """Open the data set that `write_pointer` wrote to `file`. Raises UserError if either is missing or damaged.
+
+    Every task of a run does so: the launcher has checked the targets.
+    """
     try:
-        return load_packed(Path(read_json(file, DatasetPointer).directory))
+        return load_packed(Path(read_json(file, DatasetPointer).directory), check_targets=False)
     except FileNotFoundError as error:
         raise UserError(f"'{file}' is not there to say where the data set is") from error
 
@@ -223,7 +228,11 @@ def _check_contents(contents: Contents) -> None:
             raise ValueError(f"{split} has no '{missing[0]}'")
         for name, field in fields.items():
             array = arrays[name]
-            if array.dtype != field.dtype or array.shape[1:] != field.shape:
+            if not isinstance(array, np.ndarray) or not array.ndim:
+                raise ValueError(
+                    f"{split} '{name}' is {type(array).__name__}, not an array with a row for each example"
+                )
+            if str(array.dtype) != field.dtype or array.shape[1:] != field.shape:
                 raise ValueError(
                     f"{split} '{name}' is {array.dtype} {list(array.shape[1:])}, not {field.dtype} {list(field.shape)}"
                 )
@@ -233,23 +242,27 @@ def _check_contents(contents: Contents) -> None:
     _check_targets(contents.spec, {split: contents.arrays[split][TARGET] for split in SPLITS})
 
 
-def _pieces(array: np.ndarray) -> Iterator[np.ndarray]:
+def _pieces(array: np.ndarray, most_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:
     """Yield consecutive rows of an array, as many as are worked on together: it may be larger than the memory."""
-    rows = max(1, _PIECE_BYTES // max(1, array[:1].nbytes))
+    rows = max(1, most_bytes // max(1, array[:1].nbytes))
     for start in range(0, len(array), rows):
         yield array[start : start + rows]
 
 
 def _with_statistics(field: Field, rows: np.ndarray) -> Field:
     """Return a field with mean and standard deviation of its training examples, where they have a meaning."""
-    if field.mean or not (field.is_image or field.dtype.startswith("float")):
+    has_statistics = field.is_image or field.dtype.startswith("float")
+    if field.mean or not has_statistics or field.shape and field.shape[-1] > _MOST_CHANNELS:
         return field
+    # Of the distance from one row: the mean of squares less the square of the mean would cancel far from 0.
+    origin = np.asarray(rows[:1], np.float64).reshape(-1, *field.shape[-1:])[0]
     count, total, squares = 0, np.zeros(()), np.zeros(())
-    for piece in _pieces(rows):
-        flat = np.asarray(piece, np.float64).reshape(-1, *field.shape[-1:])
+    for piece in _pieces(rows, _PIECE_BYTES // 16):  # as float64 it is up to eight times as large
+        flat = np.asarray(piece, np.float64).reshape(-1, *field.shape[-1:]) - origin
         count, total, squares = count + len(flat), total + flat.sum(0), squares + (flat**2).sum(0)
     mean = total / count
     deviation = np.sqrt(np.maximum(squares / count - mean**2, 0))
+    mean += origin
     return replace(field, mean=tuple(np.atleast_1d(mean).tolist()), std=tuple(np.atleast_1d(deviation).tolist()))
 
 

@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from ps_cluster.catalogue import doors
@@ -83,8 +84,8 @@ def resolve(
                     f"give {kind.archive or kind.wanted} with data_dir, or choose dataset 'synthetic'"
                 ) from error
             notify(
-                f"NOT {kind.title}: it is not on this machine ({error}). Using {following.title} '{following.name}' "
-                f"instead: no number of this run says anything about {kind.title}. To use {kind.title}, give "
+                f"NOT {kind.full_name}: it is not on this machine ({error}). Using {following.full_name} '{following.name}' "
+                f"instead: no number of this run says anything about {kind.full_name}. To use {kind.full_name}, give "
                 f"{kind.archive} with data_dir."
             )
     raise AssertionError("the last data set is returned or refused")
@@ -101,7 +102,10 @@ def of_run(
     """Return the packed copy named by `pointer` (`packed.write_pointer`) if it is sound, else what `resolve` finds."""
     if pointer.is_file():
         try:
-            return packed.load_pointed(pointer)
+            found = packed.load_pointed(pointer)
+            if found.name in (DATASETS[settings.dataset].candidates_of or (settings.dataset,)):
+                return found
+            notify(f"looking for the data set again: '{pointer}' names {found.name!r}, not {settings.dataset!r}")
         except UserError as error:
             notify(f"looking for the data set again: {error}")
     return resolve(settings, cache_dir, notify=notify, progress=progress)
@@ -116,7 +120,7 @@ def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
     if os.path.isfile(data_dir / packed.MANIFEST):
         dataset = load_packed(data_dir)
         if dataset.name != kind.name:
-            raise UserError(f"data_dir: '{data_dir}' holds the data set {dataset.name!r}, not {kind.title}")
+            raise UserError(f"data_dir: '{data_dir}' holds the data set {dataset.name!r}, not {kind.full_name}")
         return dataset
     ownership.check_folder(cache_dir, _CACHE, notify)
     for source in kind.candidates(data_dir):
@@ -125,7 +129,7 @@ def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
             return _cached(target, notify) or _pack(kind, settings, source, target, notify)
         except NotThisDataSet as error:
             raise UserError(f"data_dir: {error}") from error
-    state = f"holds no {kind.title}" if os.path.isdir(data_dir) else "does not exist"
+    state = f"holds no {kind.full_name}" if os.path.isdir(data_dir) else "does not exist"
     raise UserError(
         f"data_dir: '{data_dir}' {state} (looked for {kind.wanted} and a packed data "
         "set); correct it, or leave it out to use the cache or a download"
@@ -156,7 +160,9 @@ def _packed_before(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
         if directory in copies:
             of_several = f", the newest of {len(copies)} in the cache" if len(copies) > 1 else ""
             origin = f"packed from '{dataset.source}'" if dataset.source else "packed before"
-            notify(f"{kind.title}: using the copy '{directory}', {origin}{of_several}; for another one give --data-dir")
+            notify(
+                f"{kind.full_name}: using the copy '{directory}', {origin}{of_several}; for another one give --data-dir"
+            )
         return dataset
     return None
 
@@ -184,7 +190,7 @@ def _downloaded(
     files = [folder / one.file for one in kind.downloads]
     for one, file in zip(kind.downloads, files):
         place = one.url if url is None else url if len(files) == 1 else f"{url.rstrip('/')}/{one.file}"
-        notify(f"downloading {kind.title} from {place}")
+        notify(f"downloading {kind.full_name} from {place}")
         try:
             download(place, file, one.sha256, progress, **patience)
         except OSError as error:
@@ -199,8 +205,8 @@ def _downloaded(
 
 
 def _pack(kind: DataSet, settings: DataSettings, source: Path, target: Path, notify: Notify) -> PackedDataset:
-    notify(f"packing {kind.title or kind.name} from '{source}', once")
-    return write_packed(target, kind.name, kind.kind, kind.read(source, settings), str(source.resolve()))
+    notify(f"packing {kind.full_name} from '{source}', once")
+    return write_packed(target, kind.name, kind.kind, _contents(kind, settings, source), str(source.resolve()))
 
 
 def _made(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset:
@@ -209,12 +215,13 @@ def _made(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify
     if dataset := _cached(target, notify):
         return dataset
     notify(f"{'generating' if kind.generated else 'packing'} the data set '{kind.name}', once")
-    return write_packed(target, kind.name, kind.kind, _read_by_its_code(kind, settings))
+    return write_packed(target, kind.name, kind.kind, _contents(kind, settings, None))
 
 
-def _read_by_its_code(kind: DataSet, settings: DataSettings) -> Contents:
+def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
+    """Return what a data set reads. Raises UserError, in one line, for whatever a user's own code raises."""
     try:
-        contents = kind.read(None, settings)
+        contents = kind.read(source, settings)
     except UserError:
         raise
     except Exception as error:
@@ -224,6 +231,9 @@ def _read_by_its_code(kind: DataSet, settings: DataSettings) -> Contents:
         raise UserError(f"dataset: '{kind.name}' can't be read: {told}") from error
     if not isinstance(contents, Contents):
         raise UserError(f"dataset: '{kind.name}' returned {type(contents).__name__}, not catalogue.datasets.Contents")
+    if reference := doors.parse(kind.name):  # its objective may be in a file beside it
+        objective = doors.absolute(contents.spec.objective, reference.file.parent)
+        contents = replace(contents, spec=replace(contents.spec, objective=objective))
     return contents
 
 

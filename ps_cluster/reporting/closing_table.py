@@ -13,6 +13,7 @@ from rich.text import Text
 
 from ps_cluster.catalogue.task_types import CHIEF
 from ps_cluster.installation import PROGRAM
+from ps_cluster.reporting.dashboard import real
 from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.scores import told
 from ps_cluster.run.run_dir import RunDir
@@ -103,7 +104,7 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
 def _data(summary: Json) -> Text:
     if summary["dataset_kind"] == "synthetic":
         return Text(" SYNTHETIC ", "bold black on yellow") + Text(
-            " generated images: no number here says anything about CIFAR-10", "yellow"
+            f" generated {summary['unit']}: no number here says anything about {real(summary['dataset'])}", "yellow"
         )
     return Text(f"{summary['dataset']} ({summary['dataset_kind'] or 'kind unknown'})")
 
@@ -117,9 +118,9 @@ def _metric(evaluation: Json, prefix: str) -> str | None:
 def _score(evaluation: Json, last_step: int, unit: str) -> Text:
     """Return the metric and its step; a step before the last one is pointed out."""
     last, best = (_metric(evaluation, prefix) for prefix in ("test", "best_test"))
-    if last is None:
+    if evaluation["step"] is None:
         return Text("not measured: no checkpoint was scored", "yellow")
-    text = Text(last, "bold") + Text(f" at step {evaluation['step']:,}", "default")
+    text = Text(last or "not a finite number", "bold") + Text(f" at step {evaluation['step']:,}", "default")
     if evaluation["augmented_test_accuracy"] is not None:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
     if evaluation["best_step"] != evaluation["step"]:

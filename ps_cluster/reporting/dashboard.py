@@ -18,11 +18,12 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
 
-SYNTHETIC = "SYNTHETIC DATA: generated images, not CIFAR-10. No number of this run says anything about CIFAR-10."
 _STATE_COLOURS = {"running": "green", "starting": "cyan", "restarting": "yellow", "ended": "dim", "failed": "bold red"}
 _BAR_WIDTH = 20
 
 Row = dict[str, Any]
+
+SYNTHETIC = "synthetic"  # the data set that stands in for CIFAR-10
 
 
 @dataclass
@@ -66,6 +67,17 @@ class RunState:
         self.last_score = row  # set last, since another thread may draw the view at any moment
 
 
+def synthetic_notice(dataset: PackedDataset) -> str:
+    """Return two sentences that nobody shall miss."""
+    instead = real(dataset.name)
+    return f"SYNTHETIC DATA: generated {dataset.spec.unit}, not {instead}. No number of this run says anything about {instead}."
+
+
+def real(dataset: str | None) -> str:
+    """Return what a generated data set is not."""
+    return "CIFAR-10" if dataset == SYNTHETIC else "real ones"
+
+
 def headline(state: RunState) -> str:
     config = state.config
     dataset = "synthetic data" if state.dataset.kind == "synthetic" else f"{state.dataset.name} (real)"
@@ -94,7 +106,7 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
     parts: list[Any] = [Text(), Text(headline(state), "bold", overflow="ellipsis", no_wrap=True)]
     parts.append(Text(str(state.run_dir.root), "dim", overflow="ellipsis", no_wrap=True))
     if state.dataset.kind == "synthetic":
-        parts.append(Text(f" {SYNTHETIC} ", "bold black on yellow"))
+        parts.append(Text(f" {synthetic_notice(state.dataset)} ", "bold black on yellow"))
     parts += [Text(), _bar(state, seconds)]
     parts.append(Text(_filled(_numbers(state), width)))
     parts += [Text(), _task_table(state, width)]

@@ -99,7 +99,7 @@ class PlainView(ProgressView):
 
     def _begin(self, state: RunState) -> None:
         if state.dataset.kind == "synthetic":
-            for line in _banner():
+            for line in _banner(state.dataset):
                 self.notice(line)
         self.notice(dashboard.headline(state))
         self.notice(f"run directory {state.run_dir.root}")
@@ -139,7 +139,7 @@ class LiveView(ProgressView):
 
     def _begin(self, state: RunState) -> None:
         if state.dataset.kind == "synthetic":
-            self._console.print(*(Text(line, "bold black on yellow") for line in _banner()), sep="\n")
+            self._console.print(*(Text(line, "bold black on yellow") for line in _banner(state.dataset)), sep="\n")
         self._live = Live(
             get_renderable=lambda: dashboard.draw(state, self._console.width, self._seconds()),
             console=self._console,
@@ -163,6 +163,6 @@ class LiveView(ProgressView):
             self._live = None
 
 
-def _banner() -> list[str]:
-    edge = "!" * 60
-    return [edge, *(f"!!  {sentence.rstrip('.')}." for sentence in dashboard.SYNTHETIC.split(". ")), edge]
+def _banner(dataset: PackedDataset) -> list[str]:
+    edge, notice = "!" * 60, dashboard.synthetic_notice(dataset)
+    return [edge, *(f"!!  {sentence.rstrip('.')}." for sentence in notice.split(". ")), edge]

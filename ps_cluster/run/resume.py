@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 from pydantic import ValidationError
 
+from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.config import RunConfig, fitted
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
@@ -111,6 +112,7 @@ def _check_same_work(config: RunConfig, before: RunConfig) -> None:
             "training.batch_size_per_worker": c.training.batch_size_per_worker,
             "training.seed": c.training.seed,
             "data.dataset": c.data.dataset,
+            **{f"data.{name}": value for name, value in DATASETS[c.data.dataset].own_settings(c.data).items()},
             "evaluation.validation_examples": c.evaluation.validation_examples,
             "steps of an update": c.steps_per_update,
             "cluster.parameter_servers": c.slices,
@@ -118,5 +120,7 @@ def _check_same_work(config: RunConfig, before: RunConfig) -> None:
         for c in (before, config)
     ]
     for name, value in works[0].items():
-        if value != works[1][name]:
-            raise UserError(f"{name}: got {works[1][name]}, but the checkpoint to resume from was made with {value}")
+        if value != works[1].get(name):
+            raise UserError(
+                f"{name}: got {works[1].get(name)}, but the checkpoint to resume from was made with {value}"
+            )

@@ -47,6 +47,7 @@ class TrainStep:
         with tf.GradientTape() as tape:
             tape.watch(weights)
             outputs, fresh = self._network.outputs(weights, statistics, inputs, random_state)
+            outputs = tf.cast(outputs, tf.float32)  # of a network whose last layer computes in bfloat16
             loss = self._judge.loss(targets, outputs)
         return StepResult(
             gradient=tape.gradient(loss, weights),

@@ -18,7 +18,7 @@ from ps_cluster.errors import RunFailed
         (scaling, "--parameters nan", ["--parameters", "nan"]),
         (scaling, "--rounds 0", ["--rounds", "0"]),
         (scaling, "--seconds nan", ["--seconds", "nan"]),
-        (scaling, "--dataset mnist", ["--dataset", "mnist"]),
+        (scaling, "--dataset imagenet", ["--dataset", "imagenet"]),
         (scaling, "--data-dir absent --dataset cifar10", ["'absent'", "does not exist"]),
         (scaling, "surplus", ["surplus"]),
         (scaling, "--output .", ["--output", "directory"]),

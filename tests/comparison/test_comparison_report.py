@@ -31,6 +31,7 @@ from ps_cluster.files.writing import write_whole
 from ps_cluster.reporting.terminal import Output, SafeConsole
 from ps_cluster.run.run_dir import RunDir
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
+from tests.helpers.data import only_named
 
 MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0)}
 
@@ -534,7 +535,7 @@ def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_t
 
     monkeypatch.setattr(train_all, "start_run", start_run)
     monkeypatch.setattr(train_all, "_completed", lambda root: RunDir(root).summary.is_file())
-    monkeypatch.setattr(train_all, "resolve_data", lambda *_, notify: None)
+    monkeypatch.setattr(train_all, "resolve_data", lambda *_, notify: only_named())
     changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
     roots, code = train_all.train_all(read_comparison(None, changes, fixed | own), tmp_path)

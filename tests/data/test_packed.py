@@ -8,7 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.data.packed import load_packed
+from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.data.packed import _with_statistics, load_packed
 from ps_cluster.errors import UserError
 from tests.helpers.data import contents_of, only_named, pack_images
 
@@ -56,6 +57,30 @@ def test_images_held_out_are_the_last_ones_and_no_training_images(tmp_path):
     assert dataset.holding_out(2) == dataset, "of all training images, not of those that are left"
     with pytest.raises(UserError, match="evaluation.validation_examples: got 6: the data set has 6 training examples"):
         dataset.holding_out(6)
+
+
+def statistics(array, **spec):
+    """The mean and deviation that are kept of an input."""
+    target = np.zeros(len(array), np.uint8)
+    arrays = {"x": array, "target": target}
+    return _with_statistics(Contents.of(arrays, arrays, classes=["a"]).spec.inputs["x"], array)
+
+
+def test_statistics_are_those_of_the_training_examples_channel_by_channel():
+    images = np.random.default_rng(0).integers(0, 256, (50, 8, 6, 3), np.uint8)
+    field = statistics(images)
+    assert field.mean == pytest.approx(images.mean((0, 1, 2))) and field.std == pytest.approx(images.std((0, 1, 2)))
+    assert statistics(np.arange(10)).mean == (), "a whole number may be a name"
+
+
+def test_statistics_far_from_0_are_as_exact_and_a_constant_has_none():
+    values = np.random.default_rng(0).normal(1e8, 1, 1000)
+    assert statistics(values).std == pytest.approx((values.std(),), rel=1e-9)
+    assert statistics(np.full((1000, 2), 1234.5, np.float32)).std == (0.0, 0.0)
+
+
+def test_a_long_last_axis_is_no_row_of_channels():
+    assert statistics(np.ones((3, 5000), np.float32)).mean == ()
 
 
 def test_directory_is_absolute_so_that_other_processes_find_it(tmp_path, monkeypatch):

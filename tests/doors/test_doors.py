@@ -48,7 +48,7 @@ def test_a_network_of_ones_own_is_a_function_in_a_file(tmp_path):
 @pytest.mark.cluster
 def test_a_data_set_of_ones_own_has_its_own_inputs_and_numbers_to_predict(tmp_path):
     chosen = ("--dataset", f"{TOYS}/toy_data.py:load", "--model", f"{TOYS}/toy_table_network.py:build")
-    few = ("--steps", 300, "--workers", 2, "--set", "training.label_smoothing=0.0")
+    few = ("--steps", 300, "--workers", 2, "--set", "training.label_smoothing=0.0", "--precision", "bfloat16")
     finish(start_run(tmp_path / "run", *chosen, *few))
     assert_none_left(tmp_path / "run")
     summary, data = summary_of(tmp_path / "run"), toy_data.split(500, 1)
@@ -65,6 +65,9 @@ def test_a_data_set_of_ones_own_has_its_own_inputs_and_numbers_to_predict(tmp_pa
     ("body", "told"),
     [
         ("return 7", "returned int, not"),
+        ("return Contents.of(part(5), {name: [1] for name in part(5)})", "test 'x' is list, not an array"),
+        ("return Contents.of(part(5) | {'target': one[:5] * 10**9}, part(2))", "a label is 1000000000, of at most"),
+        ("return Contents.of(part(5), part(2), objective='regression', classes=['a'])", "targets are int64"),
         ("1 / 0", "can't be read: ZeroDivisionError"),
         ("return Contents.of(part(5), {})", "test has no 'x'"),
         ("return Contents.of(part(5), part(0))", "test has 0 of x, 0 of target"),

@@ -185,3 +185,16 @@ def test_a_saved_network_loads_in_plain_keras_and_gives_the_same_scores(tmp_path
         "np.testing.assert_array_equal(scores, np.load('scores.npy'))\n"
     )
     subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True, timeout=120)
+
+
+def test_whitening_takes_no_more_memory_for_larger_images():
+    taken = []
+
+    class Counted(np.ndarray):
+        def __getitem__(self, key):
+            taken.append(key)
+            return super().__getitem__(key)
+
+    images = np.random.default_rng(0).integers(0, 256, (700, 64, 64, 3), np.uint8).view(Counted)
+    make("airbench", spec=spec_of((64, 64, 3)), images=images)
+    assert taken[-1].stop == 2_100_000 // 64**2 < 700

@@ -117,7 +117,7 @@ def progress_row(applied: int, monotonic: float = BEGAN, life: str = LIFE, **tim
     )
 
 
-def score(run_dir: RunDir, step: int, accuracy: float, **more) -> None:
+def score(run_dir: RunDir, step: int, accuracy: float | None, **more) -> None:
     row = {"step": step, "test_accuracy": accuracy, "test_loss": 0.9, "train_seconds": 8.0, "examples": step * 128}
     append_row(run_dir.evaluation, EvaluationRow(time=5.0, **row, seconds=1.0, best=True, **more))
 
@@ -251,6 +251,11 @@ def test_run_that_never_trained_has_a_summary_all_the_same(run_dir):
     assert (summary["sessions"], summary["session_train_seconds"]) == (1, 0.0)
     assert summary["evaluation"]["history"] == [] and summary["evaluation"]["test_accuracy"] is None
     assert "not measured" in closing_table(summary, run_dir)
+
+
+def test_an_error_that_is_no_number_is_told_as_scored(run_dir):
+    score(run_dir, 391, None)
+    assert "not a finite number at step 391" in " ".join(closing_table(write(run_dir), run_dir).split())
 
 
 def test_best_score_and_last_score_are_told_apart(run_dir):

@@ -70,6 +70,18 @@ def test_other_work_is_refused_by_name(resumed, values, says):
         resumed(values)
 
 
+def test_other_settings_of_a_data_set_are_other_work(resumed, tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "from ps_cluster.catalogue.datasets import DataSet, DataSettings\n"
+        "class Settings(DataSettings):\n    fold: int = 1\n"
+        "class Mine(DataSet):\n    Settings = Settings\n"
+    )
+    mine = {"data.dataset": f"{tmp_path}/mine.py:Mine"}
+    meta = meta_of(build_config(None, WORK | mine), begun=6)
+    with pytest.raises(UserError, match="data.fold: got 2, but the checkpoint to resume from was made with 1"):
+        resumed(mine | {"data.fold": 2}, meta=meta)
+
+
 @pytest.mark.parametrize("arrays", [arrays_of(5, 6, columns=3), {"ledger": np.zeros([2, 6, len(COLUMNS)])}])
 def test_a_run_of_an_earlier_version_is_refused(resumed, arrays):
     with pytest.raises(UserError, match="is of an earlier version"):

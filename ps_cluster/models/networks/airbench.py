@@ -14,6 +14,8 @@ from ps_cluster.catalogue.lazily import keras
 from ps_cluster.catalogue.networks import ActivationSettings, Network
 from ps_cluster.models.layers import mean_and_std, pixels
 
+PATCHES = 2_100_000  # that whitening is computed from, at most: more would only take memory
+
 
 class AirbenchSettings(ActivationSettings):
     activation: Literal["relu", "gelu", "silu"] = Field(default="gelu")
@@ -94,6 +96,7 @@ def _whiten(model: keras.Model, image: forms.Field, images: np.ndarray) -> None:
       images: uint8 [N, *image.shape].
     """
     kernel = model.get_layer("whiten").kernel
+    images = images[: max(1, PATCHES // (image.shape[0] * image.shape[1]))]
     mean, std = (np.array(values, np.float32) for values in mean_and_std(image))
     patches = np.lib.stride_tricks.sliding_window_view((images - mean) / std, (2, 2), axis=(1, 2))
     flat = patches.transpose(0, 1, 2, 4, 5, 3).reshape(

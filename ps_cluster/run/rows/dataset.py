@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from ps_cluster.catalogue.datasets import MOST_CLASSES
 from ps_cluster.run.rows.base import Count, Number, Row, Word
 
 Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
@@ -47,7 +48,7 @@ class Manifest(Row):
     objective: Name
     inputs: Annotated[dict[FieldName, FieldRow], Field(min_length=1, max_length=100)]
     target: FieldRow
-    classes: Annotated[list[Word], Field(max_length=2**16)]
+    classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)]
     train_examples: Examples
     test_examples: Examples
     source: Annotated[str, Field(max_length=4096)] = ""

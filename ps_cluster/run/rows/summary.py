@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import ConfigDict, Field
 
 from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
+from ps_cluster.run.rows.dataset import Name
 from ps_cluster.run.rows.progress import WorkerRow
 from ps_cluster.run.rows.scores import Ending, ScoreRow
 from ps_cluster.run.rows.training import Gradients, Proof, StalenessRow, Updates
@@ -90,14 +91,14 @@ class Summary(Row):
 
     schema_: Count = Field(0, alias="schema")
     outcome: Outcome
-    mode: Word = ""
-    staleness_method: Word | None = None
+    mode: Name | None = None
+    staleness_method: Name | None = None
     simulate_workers: Count | None = None
     straggler: Word | None = None
-    dataset: Word | None = None
+    dataset: Name | None = None
     dataset_kind: Word | None = None
     unit: Word = "examples"
-    model: Word | None = None
+    model: Name | None = None
     precision: Word | None = None
     seed: Count | None = None
     workers: list[WorkerSummary] = []
