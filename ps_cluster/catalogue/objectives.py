@@ -1,6 +1,6 @@
 """The objectives: what a network is trained for, and how its outputs are judged. No TensorFlow.
 
-Each names its TensorFlow part, a subclass of `ps_cluster.training.objectives.Judge`.
+Each names its TensorFlow part, a subclass of `ps_cluster.training.judges.Judge`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class Objective:
     Attributes:
       name: the name by which data sets choose it.
       has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
-      judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.objectives.Judge`).
+      judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.judges.Judge`).
       smooths_labels: whether `training.label_smoothing` has a meaning.
     """
 
@@ -50,7 +50,7 @@ class Classification(Objective):
     """Each example is of one class. Target: a whole number, from 0."""
 
     name = "classification"
-    judge = "ps_cluster.training.objectives:Classification"
+    judge = "ps_cluster.training.judges:ClassificationJudge"
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape or target.dtype.kind not in "iu":
@@ -64,7 +64,7 @@ class MultiLabel(Objective):
     """Each example has any number of labels. Target: 0 or 1 for each."""
 
     name = "multi-label"
-    judge = "ps_cluster.training.objectives:MultiLabel"
+    judge = "ps_cluster.training.judges:MultiLabelJudge"
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape != (len(spec.classes),):
@@ -78,7 +78,7 @@ class Regression(Objective):
 
     name = "regression"
     has_accuracy = False
-    judge = "ps_cluster.training.objectives:Regression"
+    judge = "ps_cluster.training.judges:RegressionJudge"
     smooths_labels = False
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:

@@ -29,7 +29,7 @@ _MEMBERS_MAX = 1000  # CIFAR-10 has 9
 _CHUNK_BYTES = 2**20
 
 
-class Batch(NamedTuple):
+class BatchFile(NamedTuple):
     """A file of images."""
 
     name: str
@@ -48,7 +48,7 @@ class Cifar(ImageDataSet):
     """
 
     folder = ""
-    batches: tuple[Batch, ...] = ()
+    batches: tuple[BatchFile, ...] = ()
     names_file = ""
     labels_key, names_key = "labels", "label_names"
     spec: ExampleSpec
@@ -182,7 +182,7 @@ def _check_size(name: str, size: int) -> None:
         raise ValueError(f"{name} has {size} bytes")
 
 
-def _pixels(fields: Mapping[str, object], batch: Batch) -> np.ndarray:
+def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
     """Return images uint8 [rows, 32, 32, 3]."""
     pixels = fields.get("data")
     if not isinstance(pixels, PickledArray):
@@ -194,7 +194,7 @@ def _pixels(fields: Mapping[str, object], batch: Batch) -> np.ndarray:
     return pixels.reshape(-1, 3, 32, 32).transpose(0, 2, 3, 1)
 
 
-def _labels(fields: Mapping[str, object], key: str, batch: Batch, classes: int) -> np.ndarray:
+def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: int) -> np.ndarray:
     """Return labels uint8 [rows]."""
     labels = fields.get(key)
     labels = labels.to_numpy() if isinstance(labels, PickledArray) else labels

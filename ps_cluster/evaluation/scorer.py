@@ -28,7 +28,7 @@ from ps_cluster.run.checkpoints import Checkpoint
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from ps_cluster.training.objectives import Judge
+    from ps_cluster.training.judges import Judge
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
 
@@ -59,7 +59,7 @@ class Scorer:
         from ps_cluster.models.build import build
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.fused import with_fused_layers
-        from ps_cluster.training.objectives import judge_of
+        from ps_cluster.training.judges import judge_of
 
         if threads is not None:
             tf.config.threading.set_intra_op_parallelism_threads(threads)

@@ -13,7 +13,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data import batches
 from ps_cluster.data.packed import TARGET, fields_of, file_name
 from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.training.objectives import judge_of
+from ps_cluster.training.judges import judge_of
 from ps_cluster.training.schedules import schedule_factor
 
 

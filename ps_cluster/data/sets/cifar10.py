@@ -2,7 +2,7 @@
 
 from ps_cluster.catalogue.datasets import Download
 from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.data.cifar import Batch, Cifar
+from ps_cluster.data.cifar import BatchFile, Cifar
 
 # Mean and standard deviation of each channel of the training set, as published, in pixel units (0..255).
 PIXEL_MEAN = (0.4914 * 255, 0.4822 * 255, 0.4465 * 255)
@@ -24,8 +24,8 @@ class Cifar10(Cifar):
         ),
     )
     batches = (
-        *(Batch(f"data_batch_{number}", "train", 10_000) for number in range(1, 6)),
-        Batch("test_batch", "test", 10_000),
+        *(BatchFile(f"data_batch_{number}", "train", 10_000) for number in range(1, 6)),
+        BatchFile("test_batch", "test", 10_000),
     )
     names_file = "batches.meta"
     spec = SPEC

@@ -2,7 +2,7 @@
 
 from ps_cluster.catalogue.datasets import Download
 from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.data.cifar import Batch, Cifar
+from ps_cluster.data.cifar import BatchFile, Cifar
 
 
 def _numbered(count: int) -> ExampleSpec:
@@ -24,7 +24,7 @@ class Cifar100(Cifar):
             "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
         ),
     )
-    batches = (Batch("train", "train", 50_000), Batch("test", "test", 10_000))
+    batches = (BatchFile("train", "train", 50_000), BatchFile("test", "test", 10_000))
     names_file = "meta"
     labels_key, names_key = "fine_labels", "fine_label_names"
     spec = _numbered(100)

@@ -1,7 +1,7 @@
 """Fashion-MNIST: pictures of clothes in the form of MNIST (Xiao et al. 2017, arXiv:1708.07747)."""
 
 from ps_cluster.catalogue.datasets import Download
-from ps_cluster.data.mnist import MnistForm
+from ps_cluster.data.mnist_form import MnistForm
 
 _FROM = "https://storage.googleapis.com/tensorflow/tf-keras-datasets"
 

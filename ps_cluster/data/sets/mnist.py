@@ -1,7 +1,7 @@
 """MNIST: handwritten digits (LeCun et al. 1998, Gradient-Based Learning Applied to Document Recognition)."""
 
 from ps_cluster.catalogue.datasets import Download
-from ps_cluster.data.mnist import MnistForm
+from ps_cluster.data.mnist_form import MnistForm
 
 
 class Mnist(MnistForm):

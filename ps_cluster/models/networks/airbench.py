@@ -12,7 +12,7 @@ from ps_cluster.catalogue import examples as forms
 from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.lazily import keras
 from ps_cluster.catalogue.networks import ActivationSettings, Network
-from ps_cluster.models.layers import mean_and_std, pixels
+from ps_cluster.models.shared_layers import mean_and_std, pixels
 
 PATCHES = 2_100_000  # that whitening is computed from, at most: more would only take memory
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.lazily import keras
 from ps_cluster.catalogue.networks import ActivationSettings, Network
-from ps_cluster.models.layers import pixels, scores
+from ps_cluster.models.shared_layers import pixels, scores
 
 
 class CifarTfCnn(Network):

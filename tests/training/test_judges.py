@@ -3,7 +3,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.training.objectives import judge_of
+from ps_cluster.training.judges import judge_of
 
 RNG = np.random.default_rng(0)
 OUTPUTS = RNG.normal(0, 2, (6, 3)).astype(np.float32)

@@ -51,7 +51,7 @@ class Judge(ABC):
         return tf.reduce_mean(self.losses(targets, outputs))
 
 
-class Classification(Judge):
+class ClassificationJudge(Judge):
     """Cross-entropy of the softmax, in nats; labels smoothed as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
@@ -72,7 +72,7 @@ class Classification(Judge):
         return tf.nn.softmax(outputs)
 
 
-class MultiLabel(Judge):
+class MultiLabelJudge(Judge):
     """Mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -88,7 +88,7 @@ class MultiLabel(Judge):
         return tf.sigmoid(outputs)
 
 
-class Regression(Judge):
+class RegressionJudge(Judge):
     """Mean squared error over the target's values, in units of their standard deviation over the training examples.
 
     The network's outputs are standardised: 0 is the training examples' mean, 1 a standard deviation more. So learning
