@@ -50,7 +50,7 @@ class NotThisDataSet(UserError):
 
 
 class Download(NamedTuple):
-    """Where a file of a data set is, and its SHA-256 in hexadecimal."""
+    """The address of a file of a data set, and its SHA-256 in hexadecimal."""
 
     url: str
     sha256: str

@@ -35,7 +35,7 @@ def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.mo
 
 
 class Lines(Protocol):
-    """Where plain lines go: an `Output` or any text stream."""
+    """A destination of plain lines: an `Output` or any text stream."""
 
     def write(self, text: str, /) -> int: ...
 

@@ -1,4 +1,4 @@
-"""What a network is trained for: loss, metric and prediction of each objective, as graph code."""
+"""Judge a network's outputs: loss, metric and prediction of each objective, as graph code."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Literal, cast
 from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share
 
 Ending = Literal["completed", "stopped"]
-"""How a training ended that did not fail."""
+"""The end of a training that did not fail."""
 
 
 class Measured(Row):
