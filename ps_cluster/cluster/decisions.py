@@ -1,4 +1,4 @@
-"""Decide what follows from each event of a run. Touches no process, file or clock; `watch.py` carries it out."""
+"""Decide the actions that each event of a run asks for. Touches no process, file or clock; `watch.py` carries it out."""
 
 from __future__ import annotations
 
