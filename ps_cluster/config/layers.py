@@ -2,7 +2,7 @@
 
 The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
 Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), that of the data set
-(`DataSet.recipe`), the network's entry under `modes` for the mode, workers and batch (recipes.py; not where the data
+(`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and batch (recipes.py; not where the data
 set's recipe has a rate), the user's file, `--set key=value`, the command's options.
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from ps_cluster.catalogue import doors
+from ps_cluster.catalogue.datasets import DataSet
 from ps_cluster.catalogue.networks import NETWORKS, Network
 from ps_cluster.config import recipes
 from ps_cluster.config.schema import RunConfig, fitted
@@ -29,7 +30,7 @@ from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
 _ALL_SETTINGS = "configs/default.yaml"
-_NO_CHOICE = Network()  # for a name that is unknown, which the validation refuses
+_NO_CHOICE = {"data": DataSet(), "model": Network()}  # for a name that is unknown, which the validation refuses
 
 
 def build_config(file: Path | None = None, overrides: Layer | None = None, tf_config: Layer | None = None) -> RunConfig:
@@ -102,8 +103,10 @@ def _defaults(user: Layer) -> Layer:
     Settings that belong to a mode, network, … that is not chosen are left out.
     """
     base = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
-    of_data = _of_chosen("data", base, user).recipe
-    layer, found = _recipe(_of_chosen("model", merged(base, of_data), user))
+    data_set = _of_chosen("data", base, user)
+    network = _of_chosen("model", merged(base, data_set.recipe), user)
+    of_data = merged(data_set.recipe, data_set.recipes.get(network.name, {}))
+    layer, found = _recipe(network)
     for recipe in (layer, of_data):
         base = merged(adapted_to_choices(base, recipe), of_choices(recipe, merged(merged(base, recipe), user)))
     base = adapted_to_choices(base, user)
@@ -112,7 +115,7 @@ def _defaults(user: Layer) -> Layer:
 
 def _of_chosen(section: str, base: Layer, user: Layer) -> Any:
     """Return the object chosen in a section; one without a recipe if the user's choice is none."""
-    return chosen_kinds(merged(base, user)).get(section, _NO_CHOICE)
+    return chosen_kinds(merged(base, user)).get(section, _NO_CHOICE[section])
 
 
 def _recipe(network: Network) -> tuple[Layer, tuple[recipes.Found, ...]]:
