@@ -67,8 +67,8 @@ class Scorer:
         self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._dataset = dataset
-        self._judge = judge_of(dataset.spec)
         self._model = build(config.model, dataset.spec, seed=config.training.seed)
+        self._judge = judge_of(dataset.spec, model=self._model)
         self._fused = with_fused_layers(self._model)  # the same function, faster; the model itself is what is saved
 
         def outputs(inputs: dict[str, Any]) -> Any:
@@ -124,6 +124,7 @@ def _finite(value: float) -> float | None:
 
 def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec) -> Callable:
     """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [])."""
+    import keras
     import tensorflow as tf
 
     def of_rows(field: Field) -> tf.TensorSpec:
@@ -136,7 +137,8 @@ def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec) -> Callable:
         pixels = {
             name: tf.cast(value, tf.float32) if spec.inputs[name].is_image else value for name, value in arrays.items()
         }
-        found, targets = tf.cast(outputs(pixels), tf.float32), judge.targets(rows)
+        found = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs(pixels))
+        targets = judge.targets(rows)
         return tf.reduce_sum(judge.metric(targets, found)), tf.reduce_sum(judge.losses(targets, found))
 
     return sums
