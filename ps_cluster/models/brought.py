@@ -8,8 +8,10 @@ import keras
 import tensorflow as tf
 
 from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.models.flat import FlatNetwork, as_arguments, layers_of
 
+_PROBABILITIES = ("softmax", "sigmoid")
 # Methods of a model that decide how it is trained, and are not called here.
 _OWN_LOOP = ("train_step", "compute_loss", "compute_metrics", "fit")
 
@@ -26,6 +28,7 @@ def look_over(model: Any, spec: ExampleSpec) -> None:
         model(as_arguments({name: tf.zeros([1, *field.shape], _dtype(field)) for name, field in spec.inputs.items()}))
     _check_class(model)
     _check_variables(model)
+    _check_scores(model, spec)
     # Its losses and metrics stay. But a copy of it, or the saved model, would name them, and Keras reads none of a user's.
     model.compiled = False
     check_outputs(model, spec, _outputs(model, spec))
@@ -73,6 +76,17 @@ def _check_variables(model: keras.Model) -> None:
                 f"variable '{variable.path}' is {variable.dtype}: only float32 ones are trained; a mixed precision "
                 "policy leaves them so"
             )
+
+
+def _check_scores(model: keras.Model, spec: ExampleSpec) -> None:
+    """Raise ValueError where the usual loss, which takes scores, would be given probabilities."""
+    last = model.layers[-1]
+    activation = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
+    if activation in _PROBABILITIES and model._compile_loss is None and OBJECTIVES[spec.objective].has_accuracy:
+        raise ValueError(
+            f"layer '{last.name}' returns probabilities ({activation}), where scores are expected: leave {activation} "
+            "out, or compile() it with a loss that takes probabilities"
+        )
 
 
 def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:

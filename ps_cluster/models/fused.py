@@ -31,7 +31,9 @@ def with_fused_layers(model: keras.Model) -> keras.Model:
         fused = _fused_type(layer)
         return layer if fused is type(layer) else fused.from_config(layer.get_config())
 
-    return keras.models.clone_model(model, clone_function=clone)
+    copy = keras.models.clone_model(model, clone_function=clone)
+    in_order = [variable.path for variable in copy.variables] == [variable.path for variable in model.variables]
+    return copy if in_order else model
 
 
 def _fused_type(layer: keras.Layer) -> type[keras.Layer]:

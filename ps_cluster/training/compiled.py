@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import keras
 import tensorflow as tf
+
+from ps_cluster.config import RunConfig
 
 _ONE_HOT = (  # losses that take a row for each label, where a data set has whole numbers
     keras.losses.categorical_crossentropy,
@@ -17,6 +20,21 @@ _ONE_HOT = (  # losses that take a row for each label, where a data set has whol
 def has_loss(model: keras.Model) -> bool:
     """Return whether a model was compiled with a loss."""
     return model._compile_loss is not None
+
+
+def note(model: keras.Model, config: RunConfig) -> str | None:
+    """Return the line that says which settings of a model's compile() are not used; None if it was not compiled."""
+    if getattr(model, "optimizer", None) is None:
+        return None
+    used, unused = config.optimizer, type(model.optimizer).__name__
+    line = (
+        f"model.name: the optimizer of compile() ({unused}) is not used, but {used.rule} with learning rate "
+        f"{used.learning_rate:g}: set optimizer.rule, optimizer.learning_rate and schedule.kind"
+    )
+    smoothing = config.training.label_smoothing
+    if has_loss(model) and smoothing:
+        line += f"; its loss is, so training.label_smoothing {smoothing:g} is not"
+    return line
 
 
 class CompiledLoss:
@@ -63,6 +81,32 @@ class CompiledLoss:
 
 def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
     return None if tensor is None else tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+class CompiledMetrics:
+    """The metrics that a model was compiled with, over examples that come in batches. Without any it does nothing."""
+
+    def __init__(self, model: keras.Model):
+        self._metrics = model._compile_metrics
+
+    def update(self, targets: tf.Tensor, outputs: Any) -> None:
+        """Take in a batch. In a graph, its variables are made outside of it."""
+        if self._metrics is None:
+            return
+        for_each = _each(outputs, targets)
+        with tf.init_scope():
+            if not self._metrics.built:
+                self._metrics.update_state(*keras.tree.map_structure(_zeros_like, (for_each, outputs)))
+                self._metrics.reset_state()
+        self._metrics.update_state(for_each, outputs)
+
+    def taken(self) -> dict[str, float]:
+        """Return name → value of all metrics that are finite numbers, and begin anew."""
+        if self._metrics is None or not self._metrics.built:
+            return {}
+        values = {name: float(value) for name, value in self._metrics.result().items()}
+        self._metrics.reset_state()
+        return {name: value for name, value in values.items() if math.isfinite(value)}
 
 
 def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
