@@ -19,8 +19,8 @@ import tensorflow as tf
 from rich.table import Table
 
 from ps_cluster.command_line import OneLineCommand, Whole
+from ps_cluster.config import build_config
 from ps_cluster.reporting.terminal import make_console
-from ps_cluster.training.rules.momentum import MomentumSettings
 from ps_cluster.training.update_rules import make_rule
 
 
@@ -65,7 +65,8 @@ def of_keras(threads: int, updates: int, numbers: int) -> list[Counted]:
 
 def of_kernel(threads: int, updates: int, numbers: int) -> Counted:
     """Return the count of the same rule here: one kernel with `use_locking=True`."""
-    settings = MomentumSettings.model_construct(rule="momentum", momentum=1.0, weight_decay=0.0)
+    chosen = build_config(overrides={"optimizer.rule": "momentum", "optimizer.weight_decay": 0.0}).optimizer
+    settings = chosen.model_copy(update={"momentum": 1.0})  # a configuration takes less than 1 only
     weights = tf.Variable(tf.zeros([numbers]))
     rule = make_rule(settings, weights, np.ones(numbers, np.float32))
     gradient, rate, nothing = tf.fill([numbers], -1.0), tf.constant(1.0), tf.constant(0, tf.int64)

@@ -76,6 +76,11 @@ class Kinds(Generic[T]):
     def __iter__(self) -> Iterator[T]:
         return iter(self.own.values())
 
+    @property
+    def with_settings(self) -> Iterator[Any]:
+        """Yield what may have settings of its own: the package's own objects."""
+        return iter(self)
+
     def named_by_user(self, name: str, folder: Path) -> str:
         """Return a name that the user has written, a file of code with its whole path; it may be run from now on.
 
