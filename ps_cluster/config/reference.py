@@ -53,9 +53,9 @@ def page() -> str:
 def _of_choices(section: str, defaults: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table for each choice that has settings of its own, and a line about those that have none."""
     key, kinds = CHOSEN[section]
-    plain = [kind.name for kind in kinds if not own_settings(section, kind)]
+    plain = [kind.name for kind in kinds.with_settings if not own_settings(section, kind)]
     alike: dict[type[BaseModel], list[str]] = {}
-    for kind in kinds:
+    for kind in kinds.with_settings:
         if kind.name not in plain:
             alike.setdefault(kind.Settings, []).append(kind.name)
     for settings, names in alike.items():
@@ -105,6 +105,8 @@ def _values(schema: Schema, parts: Schema) -> str:
         return f"list of: {_values(_resolved(schema['items'], parts), parts)}"
     if "properties" in schema:
         return "; ".join(f"{name}: {_values(value, parts)}" for name, value in schema["properties"].items())
+    if "additionalProperties" in schema and schema["type"] == "object":
+        return f"names, each with a {_values(schema['additionalProperties'], parts)}"
     limits = ", ".join(f"{sign} {schema[name]:,.15g}" for name, sign in _LIMITS.items() if name in schema)
     return f"{_NAMES[schema['type']]} {limits}".strip()
 
