@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import AfterValidator, Field
 
 from ps_cluster.catalogue.augmentation import Augmentation
-from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Rows
 from ps_cluster.catalogue.examples import Field as ArrayField
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.objectives import OBJECTIVES
@@ -66,40 +66,41 @@ class Contents:
 
     Attributes:
       spec: the form of its examples. `mean` and `std` of its fields may be left empty.
-      arrays: split ("train", "test") → name of a field → array [N, ...], which may be memory-mapped. The target's name is
-        "target".
+      arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or what
+        returns arrays for slices of itself. The target's name is "target", that of weights "weight".
     """
 
     spec: ExampleSpec
-    arrays: Mapping[str, Mapping[str, np.ndarray]]
+    arrays: Mapping[str, Mapping[str, Rows]]
 
     @classmethod
     def of(
         cls,
-        train: Mapping[str, np.ndarray],
-        test: Mapping[str, np.ndarray],
+        train: Mapping[str, Rows],
+        test: Mapping[str, Rows],
         *,
         objective: str = "classification",
         classes: Sequence[str] = (),
     ) -> Contents:
-        """Return contents whose spec is that of the arrays of `train`: field → [N, ...], with the target as "target".
+        """Return contents whose spec is that of the arrays of `train`: field → [N, ...], with the target as "target",
+        and weights, if there are any, as "weight".
 
         Args:
           classes: names of the classes or labels; () numbers them.
         """
         fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
-        target = fields.pop("target")
+        target, weight = fields.pop(TARGET), fields.pop(WEIGHT, None)
         if not classes and objective == "classification":
-            classes = [str(label) for label in range(_number_of_classes(train["target"]))]
+            classes = [str(label) for label in range(_number_of_classes(train[TARGET]))]
         elif not classes and objective == "multi-label":
             classes = [str(label) for label in range(int(np.prod(target.shape)))]
-        return cls(ExampleSpec(fields, target, objective, tuple(classes)), {"train": train, "test": test})
+        return cls(ExampleSpec(fields, target, objective, tuple(classes), weight), {"train": train, "test": test})
 
 
-def _number_of_classes(labels: np.ndarray) -> int:
-    if labels.dtype.kind not in "iu" or not labels.size:
+def _number_of_classes(labels: Rows) -> int:
+    if np.dtype(labels.dtype).kind not in "iu" or not len(labels):
         return 0  # packing says what is wrong
-    highest = int(labels.max())
+    highest = int(labels[:].max())
     if highest >= MOST_CLASSES:
         raise UserError(f"dataset: a label is {highest}, of at most {MOST_CLASSES:,} classes: number them from 0")
     return highest + 1

@@ -5,10 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ps_cluster.errors import UserError
+
+TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are no inputs
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A field of many examples: a numpy array, or anything that makes parts of one when it is asked for them."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -47,12 +65,14 @@ class ExampleSpec:
       target: the field to predict, e.g. a label.
       objective: name of the kind of task (catalogue/objectives.py), e.g. "classification".
       classes: names of the classes, by label; of a regression's target none.
+      weight: the field that says how much an example counts, a float of shape (); None if all count alike.
     """
 
     inputs: Mapping[str, Field]
     target: Field
     objective: str = "classification"
     classes: tuple[str, ...] = ()
+    weight: Field | None = None
 
     @property
     def outputs(self) -> int:

@@ -13,9 +13,10 @@ from pathlib import Path
 
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
-from ps_cluster.data import packed
+from ps_cluster.data import packed, packing
 from ps_cluster.data.download import DownloadError, Progress, download
-from ps_cluster.data.packed import PackedDataset, load_packed, write_packed
+from ps_cluster.data.packed import PackedDataset, load_packed
+from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.plain_text import one_line
@@ -194,7 +195,7 @@ def _downloaded(
         try:
             download(place, file, one.sha256, progress, **patience)
         except OSError as error:
-            raise packed.cannot_write(file, error) from error
+            raise packing.cannot_write(file, error) from error
     source = files[0] if len(files) == 1 else folder
     dataset = _pack(kind, settings, source, _target(kind, settings, cache_dir), notify)
     for file in files:  # only the packed copy is used from now on

@@ -39,7 +39,8 @@ class FieldRow(Row):
 class Manifest(Row):
     """dataset.json of a packed folder.
 
-    `bytes`: file name → size. `source`: archive or folder that it was packed from; "" if there is none.
+    `weight`: how much an example counts; null if all count alike. `source`: archive or folder that it was packed from; ""
+    if there is none. `bytes`: file name → size.
     """
 
     format: int
@@ -48,6 +49,7 @@ class Manifest(Row):
     objective: Name
     inputs: Annotated[dict[FieldName, FieldRow], Field(min_length=1, max_length=100)]
     target: FieldRow
+    weight: FieldRow | None = None
     classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)]
     train_examples: Examples
     test_examples: Examples
