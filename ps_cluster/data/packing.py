@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import shutil
 import time
 import uuid
@@ -67,6 +68,14 @@ def write_packed(directory: Path, name: str, kind: str, contents: Contents, sour
         raise cannot_write(directory, error) from error
 
 
+def remove_packed(directory: Path) -> None:
+    """Remove a packed folder. Others see it whole or not at all."""
+    gone = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def cannot_write(path: Path, error: OSError) -> UserError:
     """Return the error for a cache that can't write `path`."""
     return UserError(
@@ -124,23 +133,29 @@ def _row(field: Field) -> FieldRow:
 def _write_files(directory: Path, contents: Contents, manifest: Manifest) -> None:
     """Write the files, and the manifest with the statistics of the training examples."""
     statistics = {name: RunningStatistics(field) for name, field in fields_of(contents.spec).items()}
+    checksums = {}
     for split in SPLITS:
         for name, field in fields_of(contents.spec).items():
             seen = statistics[name].add if split == "train" else None
-            _write_rows(directory / file_name(split, name, field), contents.arrays[split][name], seen)
+            file = file_name(split, name, field)
+            checksums[file] = _write_rows(directory / file, contents.arrays[split][name], seen)
     spec = _with_fields(contents.spec, {name: one.field for name, one in statistics.items()})
     whole = _manifest(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
+    whole = whole.model_copy(update={"sha256": checksums})
     write_whole(directory / MANIFEST, whole.model_dump_json(indent=2) + "\n")
 
 
-def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | None) -> None:
-    """Write rows in pieces, each read once, and pass each to `seen`."""
+def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | None) -> str:
+    """Write rows in pieces, each read once, and pass each to `seen`. Returns the SHA-256 of the file."""
+    digest = hashlib.sha256()
     with path.open("xb") as file:
         for piece in pieces(rows):
             whole = np.ascontiguousarray(piece)
             whole.tofile(file)
+            digest.update(whole.reshape(-1).view(np.uint8))
             if seen is not None:
                 seen(whole)
+    return digest.hexdigest()
 
 
 def _with_fields(spec: ExampleSpec, fields: dict[str, Field]) -> ExampleSpec:
@@ -161,10 +176,7 @@ def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
         except UserError:
             if attempt == 2:
                 raise
-            damaged = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
-            with contextlib.suppress(FileNotFoundError):
-                directory.rename(damaged)
-            shutil.rmtree(damaged, ignore_errors=True)
+            remove_packed(directory)
     raise AssertionError("the last attempt returns or raises")
 
 

@@ -25,9 +25,6 @@ Notify = Callable[[str], None]
 """Called with one line for a person to read."""
 
 _CACHE = "cache (PS_CLUSTER_CACHE)"
-# Packed copies of another format are left alone: an older version may be training on them.
-_FOLDER = f"packed-{packed.FORMAT}"
-
 # `auto` promises to start at once without a network. A user who names CIFAR-10 would rather wait.
 _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
 
@@ -39,6 +36,17 @@ def default_cache_dir() -> Path:
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "ps_cluster"
     return Path("~/.cache/ps_cluster").expanduser()
+
+
+def packed_folder(cache_dir: Path) -> Path:
+    """Return the folder of packed copies. Copies of another format are left alone: an older version may train on them."""
+    return cache_dir / f"packed-{packed.FORMAT}"
+
+
+def places(cache_dir: Path) -> tuple[Path, ...]:
+    """Return the folders in which archives are looked for, best first."""
+    keras = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+    return cache_dir, keras / "datasets"
 
 
 def resolve(
@@ -140,7 +148,7 @@ def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
 def _on_this_machine(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset | None:
     if dataset := _packed_before(kind, settings, cache_dir, notify):
         return dataset
-    for place in (cache_dir, _keras_datasets()):
+    for place in places(cache_dir):
         for source in kind.candidates(place):
             try:
                 ownership.refuse_foreign(source)
@@ -247,7 +255,7 @@ def _target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str)
     if own := kind.own_settings(settings):
         parts = (hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:8], *parts)
     slug = re.sub(r"\W+", "-", f"{reference.file.stem}-{reference.name}" if reference else kind.name)[:60]
-    return cache_dir / _FOLDER / "-".join((f"{slug}.{kind.version}", *parts))
+    return packed_folder(cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
 
 
 def _fingerprint(source: Path) -> str:
@@ -270,8 +278,3 @@ def _cached(target: Path, notify: Notify, otherwise: str = "packing again") -> P
     except UserError as error:
         notify(f"{otherwise}: {error}")
         return None
-
-
-def _keras_datasets() -> Path:
-    home = os.environ.get("KERAS_HOME") or "~/.keras"
-    return Path(home).expanduser() / "datasets"

@@ -18,7 +18,7 @@ def read(folder) -> tuple[EventAccumulator, dict[str, list[tuple[int, float]]]]:
     scalars = {
         tag: [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
         for tag in events.Tags()["tensors"]
-        if tag not in ("staleness", "settings/text_summary")
+        if tag not in ("staleness", "settings")
     }
     return events, scalars
 
@@ -62,7 +62,7 @@ def test_settings_that_differ_are_a_table_of_which_no_cell_breaks(tmp_path):
     writer = TrainingWriter(RunDir(tmp_path))
     writer.write_settings({"training.epochs": Changed(2.0, 5.0), "data.data_dir": Changed("/a|b*c*", None)})
     writer.close()
-    (event,) = read(tmp_path / "tensorboard" / "training")[0].Tensors("settings/text_summary")
+    (event,) = read(tmp_path / "tensorboard" / "training")[0].Tensors("settings")
     html = markdown_to_safe_html(tf.make_ndarray(event.tensor_proto).item().decode())
     cells = re.findall(r"<td>(.*?)</td>", html)
     assert cells == [
