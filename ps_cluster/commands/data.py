@@ -35,6 +35,11 @@ class FileOrStdout(OutputPath):
         return STDOUT if str(value) == "-" else super().convert(value, parameter, context)
 
 
+def _examples(*commands: str) -> str:
+    """Return the end of a help text: commands, each on its line."""
+    return "\n".join(["\b", "Examples:", *(f"  {PROGRAM} {command}" for command in commands)])
+
+
 _data_set = click.argument("name", type=NameOf(DATASETS), metavar="NAME")
 
 
@@ -43,17 +48,14 @@ def data() -> None:
     """List, fetch, verify, show and remove data sets."""
 
 
-@data.command("list")
+@data.command(
+    "list",
+    epilog=_examples("data list", "data list --data-dir ~/Downloads", "data list --json - | jq '.data_sets[].name'"),
+)
 @option("--data-dir", type=FOLDER, help="Look for archives in this folder too.")
 @option("--json", "json_file", type=FileOrStdout(check_file), metavar="FILE", help="Write it as JSON; -: print it so.")
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
-    """List the data sets, and what is on this machine.
-
-    \b
-    ps-cluster data list
-    ps-cluster data list --data-dir ~/Downloads
-    ps-cluster data list --json - | jq '.data_sets[].name'
-    """
+    """List the data sets, and what is on this machine."""
     from ps_cluster.data import inventory, sources
     from ps_cluster.files.writing import write_whole
     from ps_cluster.reporting import data_tables
@@ -74,18 +76,14 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
     print_line(f"packed copies are in {folder}")
 
 
-@data.command()
+@data.command(
+    epilog=_examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load")
+)
 @_data_set
 @config_options("--data-dir")
 @config_layers
 def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
-    """Find or download a data set, pack it, and print where it is.
-
-    \b
-    ps-cluster data fetch cifar10
-    ps-cluster data fetch mnist --data-dir ~/Downloads
-    ps-cluster data fetch my.py:load
-    """
+    """Find or download a data set, pack it, and print where it is."""
     from ps_cluster.data import sources
     from ps_cluster.reporting.byte_progress import byte_progress
 
@@ -97,15 +95,12 @@ def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options:
     print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")
 
 
-@data.command()
+@data.command(epilog=_examples("data verify", "data verify cifar10 mnist", "data verify cifar10.1-5740d428"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def verify(names: tuple[str, ...]) -> None:
-    """Read packed copies whole: manifest, sizes, targets, and the checksum of each file. Without NAME: all.
+    """Read packed copies whole and check them.
 
-    \b
-    ps-cluster data verify
-    ps-cluster data verify cifar10 mnist
-    ps-cluster data verify cifar10.1-5740d428
+    Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
     """
     from ps_cluster.data import inventory, sources
     from ps_cluster.reporting.byte_progress import byte_progress
@@ -135,16 +130,13 @@ def verify(names: tuple[str, ...]) -> None:
         )
 
 
-@data.command()
+@data.command(epilog=_examples("data rm mnist", "data rm cifar10.1-5740d428", "data rm mnist synthetic --yes"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @option("--yes", is_flag=True, help="Remove without asking.")
 def rm(names: tuple[str, ...], yes: bool) -> None:
-    """Remove packed copies, of a data set or a single one by the name of its folder. Archives are left alone.
+    """Remove packed copies.
 
-    \b
-    ps-cluster data rm mnist
-    ps-cluster data rm cifar10.1-5740d428
-    ps-cluster data rm mnist synthetic --yes
+    NAME is a data set, for all of its copies, or the name of one copy. Archives are left alone.
     """
     from ps_cluster.data import inventory, sources
     from ps_cluster.files import ownership
@@ -170,7 +162,13 @@ def _confirmed(question: str) -> bool:
         raise UserError("--yes: nobody has answered, and nothing was removed: give --yes to remove unasked") from error
 
 
-@data.command()
+@data.command(
+    epilog=_examples(
+        "data show cifar10",
+        "data show mnist --output digits.png --seed 3",
+        "data show cifar10 --set data.augmentation.cutout_pixels=8",
+    )
+)
 @_data_set
 @config_options("--data-dir", "--model")
 @config_layers
@@ -184,12 +182,9 @@ def _confirmed(question: str) -> bool:
 def show(
     name: str, output: Path | None, seed: int, file: Path | None, assignments: tuple[str, ...], **options: Any
 ) -> None:
-    """Draw examples of each class, as they are and as training varies them; of tables print columns and rows.
+    """Draw examples of each class, or print columns.
 
-    \b
-    ps-cluster data show cifar10
-    ps-cluster data show mnist --output digits.png --seed 3
-    ps-cluster data show cifar10 --set data.augmentation.cutout_pixels=8
+    Images are drawn as they are and as training varies them. Of all other examples columns and rows are printed.
     """
     from ps_cluster.data import sources
     from ps_cluster.reporting.byte_progress import byte_progress

@@ -152,7 +152,7 @@ def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | Non
         for piece in pieces(rows):
             whole = np.ascontiguousarray(piece)
             whole.tofile(file)
-            digest.update(whole.reshape(-1).view(np.uint8))
+            digest.update(whole.reshape(-1).view(np.uint8).data)
             if seen is not None:
                 seen(whole)
     return digest.hexdigest()

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
 
 from ps_cluster.reporting.terminal import print_line
 
@@ -27,7 +27,7 @@ def byte_progress(console: Console, *, told: bool = True) -> Iterator[tuple[Noti
         return
     columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=console, transient=True) as progress:
-        bars = []
+        bars: list[TaskID] = []
 
         def show(done_bytes: int, total_bytes: int | None) -> None:
             if not bars:
