@@ -38,12 +38,15 @@ class Field:
       shape: of one example, e.g. (32, 32, 3); () for a number.
       mean, std: of the training examples along the last axis (one value for a number), in the field's own units; empty
         if unknown.
+      codes: of rows of codes, such as the categories of a table: how many there are in each place of the last axis, so
+        that they go from 0 to less than that; empty if these are no codes.
     """
 
     dtype: str
     shape: tuple[int, ...]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    codes: tuple[int, ...] = ()
 
     @property
     def row_bytes(self) -> int:

@@ -26,6 +26,7 @@ from ps_cluster.installation import PROGRAM
 from ps_cluster.reporting.terminal import make_console, print_line
 
 STDOUT = Path("-")
+_OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # that say what is read
 
 
 class FileOrStdout(OutputPath):
@@ -56,7 +57,7 @@ def data() -> None:
 @option("--json", "json_file", type=FileOrStdout(check_file), metavar="FILE", help="Write it as JSON; -: print it so.")
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
     """List the data sets, and what is on this machine."""
-    from ps_cluster.data import inventory, sources
+    from ps_cluster.data import copy_names, inventory, sources
     from ps_cluster.files.writing import write_whole
     from ps_cluster.reporting import data_tables
 
@@ -64,7 +65,7 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
         raise UserError(f"--data-dir: got '{data_dir}': there is no such folder: correct it, or leave it out")
     cache_dir = sources.default_cache_dir()
     entries = inventory.entries(cache_dir, data_dir)
-    folder = sources.packed_folder(cache_dir)
+    folder = copy_names.packed_folder(cache_dir)
     if json_file:
         content = {"packed_folder": str(folder), "data_sets": data_tables.entries_as_json(entries)}
         text = json.dumps(content, indent=1)
@@ -80,7 +81,7 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
     epilog=_examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load")
 )
 @_data_set
-@config_options("--data-dir")
+@config_options(*_OPTIONS)
 @config_layers
 def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Find or download a data set, pack it, and print where it is."""
@@ -102,7 +103,7 @@ def verify(names: tuple[str, ...]) -> None:
 
     Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
     """
-    from ps_cluster.data import inventory, sources
+    from ps_cluster.data import copy_names, inventory, sources
     from ps_cluster.reporting.byte_progress import byte_progress
     from ps_cluster.reporting.data_tables import megabytes
 
@@ -122,7 +123,7 @@ def verify(names: tuple[str, ...]) -> None:
                 )
                 notify(f"sound    {what}{without}")
     if not found:
-        print_line(f"there are no packed copies in {sources.packed_folder(cache_dir)}")
+        print_line(f"there are no packed copies in {copy_names.packed_folder(cache_dir)}")
     if damaged:
         raise RunFailed(
             f"{len(damaged)} of the packed copies are damaged: remove them ({PROGRAM} data rm {' '.join(damaged)}), "
@@ -170,7 +171,7 @@ def _confirmed(question: str) -> bool:
     )
 )
 @_data_set
-@config_options("--data-dir", "--model")
+@config_options(*_OPTIONS, "--model")
 @config_layers
 @option(
     "--output",

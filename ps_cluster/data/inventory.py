@@ -13,9 +13,10 @@ from pathlib import Path
 
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.data.packed import MANIFEST, PackedDataset, Unusable, load_packed, read_manifest
+from ps_cluster.data.copy_names import packed_folder
+from ps_cluster.data.packed import ENCODING, MANIFEST, PackedDataset, Unusable, load_packed, read_manifest
 from ps_cluster.data.packing import remove_packed
-from ps_cluster.data.sources import packed_folder, places
+from ps_cluster.data.sources import places
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks, ownership
 
@@ -120,7 +121,7 @@ def named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[
     """
     chosen: list[Copy] = []
     for name in names:
-        mine = [copy for copy in found if name == copy.directory.name or copy.name in _spellings(name)]
+        mine = [copy for copy in found if name == copy.directory.name or _is_called(copy, name)]
         if not mine:
             known = ", ".join(sorted({copy.name for copy in found})) or "none"
             raise UserError(
@@ -130,9 +131,10 @@ def named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[
     return chosen
 
 
-def _spellings(name: str) -> tuple[str, ...]:
-    """Return a name as it is, and as the whole path that a data set of a user's own has for a name."""
-    return name, doors.absolute(name, Path.cwd()), os.path.abspath(Path(name).expanduser())
+def _is_called(copy: Copy, name: str) -> bool:
+    """Return whether this is the copy's name: as it is, or written as a path, which need not be there any more."""
+    path = os.path.abspath(Path(name).expanduser())
+    return copy.name in (name, doors.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
 
 
 def verify(copy: Copy, progress: Progress = lambda done_bytes, total_bytes: None) -> Copy:
@@ -163,7 +165,7 @@ def _wrong_files(directory: Path, progress: Progress) -> Iterator[str]:
     """Yield what is wrong with each file that is not as it was written."""
     manifest = read_manifest(directory)
     total, done = sum(manifest.bytes.values()), 0
-    for file in manifest.bytes:
+    for file in [*manifest.bytes, *({ENCODING} & manifest.sha256.keys())]:
         digest = hashlib.sha256()
         with (directory / file).open("rb") as content:
             while block := content.read(_BLOCK_BYTES):

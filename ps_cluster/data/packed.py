@@ -17,11 +17,11 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.writing import write_json
-from ps_cluster.run.rows.dataset import DatasetPointer, FieldRow, Manifest
+from ps_cluster.run.rows.dataset import DatasetPointer, FieldRow, Manifest, TableEncoding
 
-MANIFEST = "dataset.json"
+MANIFEST, ENCODING = "dataset.json", "encoding.json"
 FORMAT = 2
-MOST_MANIFEST_BYTES = 2**24
+MOST_MANIFEST_BYTES, MOST_ENCODING_BYTES = 2**24, 2**30
 
 _PIECE_BYTES = 2**26  # written or looked at together
 
@@ -44,6 +44,7 @@ class PackedDataset:
       name: of the data set. kind: "real" or "synthetic".
       source: archive or folder that it was packed from; "" if there is none.
       validation_examples: the last of the packed training examples; `train_examples` excludes them.
+      notes: lines for a person to read, e.g. what was held out to test on.
     """
 
     name: str
@@ -54,6 +55,7 @@ class PackedDataset:
     test_examples: int
     source: str = ""
     validation_examples: int = 0
+    notes: tuple[str, ...] = ()
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
         """Return the same data set with this many training examples held out for choosing.
@@ -81,6 +83,13 @@ class PackedDataset:
     def weight(self, split: str) -> np.ndarray | None:
         """Return the weights of `split`: a read-only array [N], mapped; None if the data set has none."""
         return None if self.spec.weight is None else self._mapped(split, WEIGHT, self.spec.weight)
+
+    def encoding(self) -> TableEncoding | None:
+        """Return how the columns of a table became numbers; None for other data. Raises UserError if it is damaged."""
+        try:
+            return read_json(self.directory / ENCODING, TableEncoding, MOST_ENCODING_BYTES)
+        except FileNotFoundError:
+            return None
 
     def _mapped(self, split: str, name: str, field: Field) -> np.ndarray:
         path = self.directory / file_name("test" if split == "test" else "train", name, field)
@@ -155,11 +164,13 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
     weight = _field(manifest.weight) if manifest.weight else None
     spec = ExampleSpec(inputs, _field(manifest.target), manifest.objective, tuple(manifest.classes), weight)
     train, test = manifest.train_examples, manifest.test_examples
-    return PackedDataset(manifest.name, manifest.kind, directory, spec, train, test, manifest.source)
+    return PackedDataset(
+        manifest.name, manifest.kind, directory, spec, train, test, manifest.source, notes=tuple(manifest.notes)
+    )
 
 
 def _field(row: FieldRow) -> Field:
-    return Field(row.dtype, tuple(row.shape), tuple(row.mean), tuple(row.std))
+    return Field(row.dtype, tuple(row.shape), tuple(row.mean), tuple(row.std), tuple(row.codes))
 
 
 def sizes(spec: ExampleSpec, examples: Mapping[str, int]) -> dict[str, int]:

@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from ps_cluster.catalogue.datasets import SPLITS, Contents
 from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Field, Rows
 from ps_cluster.data.packed import (
+    ENCODING,
     FORMAT,
     MANIFEST,
     PackedDataset,
@@ -28,44 +29,63 @@ from ps_cluster.data.packed import (
     pieces,
     sizes,
 )
+from ps_cluster.data.packing_progress import PackingProgress
 from ps_cluster.data.statistics import RunningStatistics
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import write_whole
-from ps_cluster.run.rows.dataset import FieldRow, Manifest
+from ps_cluster.run.rows.dataset import FieldRow, Manifest, TableEncoding
 
 _ABANDONED_AFTER_S = 3600.0  # an older temporary folder that nobody writes to was left by a killed process
 
 
-def write_packed(directory: Path, name: str, kind: str, contents: Contents, source: str = "") -> PackedDataset:
+def write_packed(
+    directory: Path,
+    name: str,
+    kind: str,
+    contents: Contents,
+    source: str = "",
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+) -> PackedDataset:
     """Pack what was read from `source` into `directory`, which appears complete or not at all.
 
     If another process packs the same folder at the same time, the first to finish wins and both use its copy. A damaged
     folder in the way is replaced.
 
+    Args:
+        notify: gets lines about the progress of what takes long.
+        free_bytes: returns how much fits on the disk of a folder.
+
     Raises:
-        UserError: the arrays do not fit the spec or each other, or the folder cannot be written.
+        UserError: the arrays do not fit the spec or each other, or the folder cannot be written or has no room.
     """
+    directory = Path(directory).resolve()
     try:
         _check_contents(contents)
         manifest = _manifest(name, kind, contents, source)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(directory)
+        _check_room(name, directory.parent, sum(manifest.bytes.values()), free_bytes)
+        return _written(directory, contents, manifest, PackingProgress(name, sum(manifest.bytes.values()), notify))
     except ValidationError as error:
         raise UserError(first_error(error, f"dataset '{name}'")) from error
     except ValueError as error:
         raise UserError(f"dataset: '{name}' can't be packed: {error}") from error
-    directory = Path(directory).resolve()
-    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
-    try:
-        directory.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(directory)
-        temporary.mkdir()
-        try:
-            _write_files(temporary, contents, manifest)
-            return _move_into_place(temporary, directory)
-        finally:
-            shutil.rmtree(temporary, ignore_errors=True)
     except OSError as error:
         raise cannot_write(directory, error) from error
+
+
+def _written(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> PackedDataset:
+    """Write all files into a folder beside `directory`, and move it there. Nothing is left if that is interrupted."""
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+    temporary.mkdir()
+    try:
+        _write_files(temporary, contents, manifest, progress)
+        return _move_into_place(temporary, directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
 
 
 def remove_packed(directory: Path) -> None:
@@ -82,6 +102,15 @@ def cannot_write(path: Path, error: OSError) -> UserError:
         f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
         "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"
     )
+
+
+def _check_room(name: str, folder: Path, wanted: int, free_bytes: Callable[[Path], int]) -> None:
+    free = free_bytes(folder)
+    if wanted > free:
+        raise UserError(
+            f"cache_dir: the packed copy of '{name}' takes {wanted / 1e9:.2f} GB, and the disk of '{folder}' has "
+            f"{free / 1e9:.2f} GB free: set PS_CLUSTER_CACHE to a folder with more"
+        )
 
 
 def _check_contents(contents: Contents) -> None:
@@ -122,15 +151,22 @@ def _manifest(name: str, kind: str, contents: Contents, source: str) -> Manifest
         train_examples=examples["train"],
         test_examples=examples["test"],
         source=source,
+        notes=list(contents.notes),
         bytes=sizes(spec, examples),
     )
 
 
 def _row(field: Field) -> FieldRow:
-    return FieldRow(dtype=field.dtype, shape=list(field.shape), mean=list(field.mean), std=list(field.std))  # type: ignore[arg-type]  # checked there
+    return FieldRow(
+        dtype=field.dtype,  # type: ignore[arg-type]  # checked there
+        shape=list(field.shape),
+        mean=list(field.mean),
+        std=list(field.std),
+        codes=list(field.codes),
+    )
 
 
-def _write_files(directory: Path, contents: Contents, manifest: Manifest) -> None:
+def _write_files(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> None:
     """Write the files, and the manifest with the statistics of the training examples."""
     statistics = {name: RunningStatistics(field) for name, field in fields_of(contents.spec).items()}
     checksums = {}
@@ -138,14 +174,18 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest) -> Non
         for name, field in fields_of(contents.spec).items():
             seen = statistics[name].add if split == "train" else None
             file = file_name(split, name, field)
-            checksums[file] = _write_rows(directory / file, contents.arrays[split][name], seen)
+            checksums[file] = _write_rows(directory / file, contents.arrays[split][name], seen, progress)
     spec = _with_fields(contents.spec, {name: one.field for name, one in statistics.items()})
     whole = _manifest(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
+    if contents.encoding is not None:
+        encoding = TableEncoding.model_validate(contents.encoding).model_dump_json().encode() + b"\n"
+        checksums[ENCODING] = hashlib.sha256(encoding).hexdigest()
+        write_whole(directory / ENCODING, encoding)
     whole = whole.model_copy(update={"sha256": checksums})
     write_whole(directory / MANIFEST, whole.model_dump_json(indent=2) + "\n")
 
 
-def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | None) -> str:
+def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | None, progress: PackingProgress) -> str:
     """Write rows in pieces, each read once, and pass each to `seen`. Returns the SHA-256 of the file."""
     digest = hashlib.sha256()
     with path.open("xb") as file:
@@ -153,6 +193,7 @@ def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | Non
             whole = np.ascontiguousarray(piece)
             whole.tofile(file)
             digest.update(whole.reshape(-1).view(np.uint8).data)
+            progress.add(whole.nbytes)
             if seen is not None:
                 seen(whole)
     return digest.hexdigest()

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from ps_cluster.catalogue.examples import Field
+from ps_cluster.files.malformed import Malformed
 
 _MOST_CHANNELS = 4096  # that statistics are kept of: a longer last axis is a signal, not channels
 _VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
@@ -39,9 +40,11 @@ class RunningStatistics:
 
     @property
     def field(self) -> Field:
-        """The field with mean and standard deviation of all rows so far."""
+        """The field with mean and standard deviation of all rows so far. Raises Malformed if they are not finite."""
         if self._origin is None:
             return self._field
+        if not (np.isfinite(self._total).all() and np.isfinite(self._squares).all()):
+            raise Malformed("an input has values that are not finite, or too large")
         mean = self._total / self._count
         deviation = np.sqrt(np.maximum(self._squares / self._count - mean**2, 0))
         mean = mean + self._origin

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.data import inventory
+from ps_cluster.data.copy_names import packed_folder
 from ps_cluster.data.packed import load_packed
-from ps_cluster.data.sources import packed_folder
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from tests.helpers.data import LETTERS, pack_images, random_images
@@ -85,7 +85,10 @@ def test_a_copy_of_a_users_own_data_is_named_by_the_path_as_the_user_writes_it(c
     monkeypatch.chdir(tmp_path)
     directory = pack(cache, "mine-load.1-ab")
     manifest = directory / "dataset.json"
-    for name, written in ((f"{tmp_path}/mine.py:load", "mine.py:load"), (f"{tmp_path}/pictures", "./pictures")):
+    for name, written in (
+        (f"{tmp_path}/mine.py:load", "mine.py:load"),
+        (f"image_folder:{tmp_path}/pictures", "./pictures"),
+    ):
         text = manifest.read_text()
         manifest.write_text(text.replace(f'"{load_packed(directory).name}"', f'"{name}"'))
         (copy,) = inventory.named([written], inventory.copies(cache), cache)
