@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -147,8 +148,29 @@ CASES = [
     ("run --resume used", ["'used'", "config.yaml"]),
     ("run --resume used --workers 2", ["--resume", "--workers"]),
     ("run --resume used --run-dir new", ["--resume", "--run-dir"]),
-    ("data --dataset imagenet", ["--dataset", "imagenet"]),
-    ("data --dataset cifar10 --data-dir empty", ["'empty'", "holds no CIFAR-10"]),
+    ("data --dataset cifar10", ["--dataset"]),
+    ("data get cifar10", ["get"]),
+    ("data list surplus", ["surplus"]),
+    ("data list --data-dir absent", ["--data-dir", "'absent'", "no such folder"]),
+    ("data list --json used", ["--json", "'used'", "directory"]),
+    ("data list --json file/below.json", ["--json", "'file/below.json'", "a file is in the way"]),
+    ("data fetch", ["NAME"]),
+    ("data fetch imagenet", ["NAME", "'imagenet'", "cifar10"]),
+    ("data fetch cifar10 --data-dir empty", ["'empty'", "holds no CIFAR-10"]),
+    ("data fetch cifar10 --data-dir short", ["short/cifar-10-python.tar.gz", "not CIFAR-10"]),
+    ("data fetch absent.py:load", ["no file", "absent.py"]),
+    ("data fetch cifar10 --set data.wrong=1", ["data.wrong"]),
+    ("data verify imagenet", ["NAME", "'imagenet'", "no packed copy"]),
+    ("data rm", ["NAME"]),
+    ("data rm imagenet --yes", ["NAME", "'imagenet'", "no packed copy"]),
+    ("data rm ../../used --yes", ["NAME", "'../../used'", "no packed copy"]),
+    ("data show imagenet", ["NAME", "'imagenet'"]),
+    ("data show cifar10 --data-dir empty", ["'empty'", "holds no CIFAR-10"]),
+    ("data show cifar10 --seed -1", ["--seed", "-1"]),
+    ("data show cifar10 --seed 1.5", ["--seed", "'1.5'", "plain digits"]),
+    ("data show cifar10 --output used", ["--output", "'used'", "directory"]),
+    ("data show cifar10 --model alexnet", ["--model", "alexnet"]),
+    ("data show cifar10 --set data.augmentation.flip=sideways", ["data.augmentation.flip", "sideways"]),
     ("task --run-dir new", ["TF_CONFIG is not set"]),
     ("bench --arms single,horovod", ["--arms", "horovod", "single, cluster"]),
     ("bench --arms single,ddp", ["--arms", "ddp", "--ddp-python", "requirements-ddp.txt"]),
@@ -235,28 +257,33 @@ def test_bad_option_is_told_in_one_line_and_leaves_nothing_behind(row, folder, c
     assert_told(row, folder, commands)
 
 
+def parameters() -> Iterator[tuple[str, click.Parameter]]:
+    """Yield the name of each command, also of those in a group, with each of its parameters."""
+    for name in COMMANDS:
+        command = main.get_command(None, name)
+        inner = command.commands.items() if isinstance(command, click.Group) else ()
+        for full_name, one in ((name, command), *((f"{name} {part}", member) for part, member in inner)):
+            for parameter in one.params:
+                yield full_name, parameter
+
+
 def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
-    options = {
-        (name, option.opts[0]): getattr(option.type, "one", option.type)
-        for name in COMMANDS
-        for option in main.get_command(None, name).params
-    }
+    options = {(name, option.opts[0]): getattr(option.type, "one", option.type) for name, option in parameters()}
     assert [key for key, kind in options.items() if isinstance(kind, click.types.FuncParamType)] == []
     lax = (click.types.IntParamType, click.types.FloatParamType)
     assert [
         key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))
     ] == []
     assert {key for key, kind in options.items() if isinstance(kind, OutputPath)} == {
-        ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("simulate", "--json"),
-        ("simulate", "--save-costs"), ("task", "--run-dir"),
+        ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("data list", "--json"),
+        ("data show", "--output"), ("simulate", "--json"), ("simulate", "--save-costs"), ("task", "--run-dir"),
     }, "that of run is made at once"  # fmt: skip
 
 
 def test_every_option_takes_one_value_or_all_that_are_given():
     options = [
         (name, parameter.opts[0], type(parameter))
-        for name in COMMANDS
-        for parameter in main.get_command(None, name).params
+        for name, parameter in parameters()
         if isinstance(parameter, click.Option)
     ]
     assert [where for *where, kind in options if kind is not OneValue] == []

@@ -1,5 +1,6 @@
 """The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
+from ps_cluster.config.changed import Changed, changed
 from ps_cluster.config.layers import build_config, load_config, parse_assignment, rates_found
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,
@@ -15,8 +16,10 @@ __all__ = [
     "MOST_PARAMETER_SERVERS",
     "MOST_WORKERS",
     "MOST_WORKERS_OF_A_CLUSTER",
+    "Changed",
     "RunConfig",
     "build_config",
+    "changed",
     "fitted",
     "load_config",
     "parse_assignment",

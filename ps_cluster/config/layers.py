@@ -46,7 +46,7 @@ def build_config(file: Path | None = None, overrides: Layer | None = None, tf_co
     from_file = trusted(read_yaml(file), file.absolute().parent) if file else {}
     from_options = trusted(nested(overrides or {}), Path.cwd())
     user = merged(merged(from_file, from_options), nested(tf_config or {}))
-    base = _defaults(user)
+    base = default_layer(user)
     whole = merged(base, user)
     given_here, defaults = flat(from_options), flat(base)
     changed = {key: value for key, value in flat(from_file).items() if value != defaults.get(key)}
@@ -96,7 +96,7 @@ def trusted(layer: Layer, folder: Path) -> Layer:
     return layer
 
 
-def _defaults(user: Layer) -> Layer:
+def default_layer(user: Layer) -> Layer:
     """Return the layers below the user's: the defaults, and the recipes of the chosen network and data set.
 
     Settings that belong to a mode, network, … that is not chosen are left out.

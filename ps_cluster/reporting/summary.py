@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.config import load_config
+from ps_cluster.config import changed, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
@@ -101,6 +101,7 @@ def write_summary(
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,
+        settings={key: one.value for key, one in changed(config).items()},
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
         parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.run.rows.dataset import Name
@@ -101,6 +101,7 @@ class Summary(Row):
     model: Name | None = None
     precision: Word | None = None
     seed: Count | None = None
+    settings: dict[Word, JsonValue] = {}
     workers: list[WorkerSummary] = []
     worker_processes: Count | None = None
     parameter_servers: list[ServerSummary] = []
