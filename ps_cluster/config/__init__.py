@@ -1,6 +1,6 @@
 """The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
-from ps_cluster.config.layers import build_config, load_config, parse_assignment, rates_found
+from ps_cluster.config.layers import build_config, has_rates, load_config, parse_assignment, rates_found
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,
     MOST_PARAMETER_SERVERS,
@@ -18,6 +18,7 @@ __all__ = [
     "RunConfig",
     "build_config",
     "fitted",
+    "has_rates",
     "load_config",
     "parse_assignment",
     "rates_found",
