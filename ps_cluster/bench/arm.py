@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import keras
+import tensorflow as tf
 
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.models.build import build
+from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.run.run_dir import RunDir
+from ps_cluster.training.judges import judge_of
+from ps_cluster.training.step import TrainStep
 
 STEPS_PER_CALL = 4
 
@@ -36,3 +41,21 @@ def keras_optimizer(config: RunConfig) -> keras.Optimizer:
     """Return Keras's optimizer of the rule that all arms use (`ps_cluster.bench.throughput.RULE`)."""
     rule: Any = config.optimizer
     return keras.optimizers.SGD(rule.learning_rate, momentum=rule.momentum, nesterov=True)
+
+
+def keras_step(
+    config: RunConfig, dataset: PackedDataset, model: keras.Model, optimizer: keras.Optimizer
+) -> Callable[[tf.Tensor], tf.Tensor]:
+    """Return a function that trains the batch of a step id, int64 [], and returns its loss, float32 []."""
+    judge = judge_of(dataset.spec, config.training.label_smoothing)
+    batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
+
+    def train(step: tf.Tensor) -> tf.Tensor:
+        inputs, targets = batches.batch(step)
+        with tf.GradientTape() as tape:
+            outputs = tf.cast(model(as_arguments(inputs), training=True), tf.float32)
+            loss = judge.loss(targets, outputs)
+        optimizer.apply(tape.gradient(loss, model.trainable_variables), model.trainable_variables)
+        return loss
+
+    return train
