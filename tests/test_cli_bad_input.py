@@ -159,7 +159,7 @@ CASES = [
     ("bench --arms single --straggler 2:5x", ["--straggler", "2:5x", "cluster or sync"]),
     ("bench --dataset synthetic --straggler 3:5x", ["cluster.straggler", "3:5x", "workers 0 to 2"]),
     ("bench --dataset synthetic --models alexnet", ["--models", "alexnet"]),
-    ("bench --dataset synthetic --models mine.py:build", ["--models", "mine.py:build", "how many images"]),
+    ("bench --dataset synthetic --models absent.py:build", ["absent.py:build", "there is no file"]),
     ("bench --dataset synthetic --set training.steps=null", ["training.steps", "null"]),
     ("bench --dataset synthetic --set cluster.workers=9", ["cluster.workers", "9", "at most 8"]),
     ("bench --set cluster.wrokers=3", ["cluster.wrokers"]),

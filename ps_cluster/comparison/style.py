@@ -129,7 +129,8 @@ def diverged_marks(axes: Axes, marks: Mapping[str, Sequence[float]], look: Mappi
             ha=side, va="center", fontsize=7, color="#3b444d",
         )  # fmt: skip
     limit, (low, high) = rows.height(len(marks) + 0.8), rows.ticks
-    axes.set_ylim(**{"bottom" if limit < rows.edge else "top": limit})
+    bottom, top = (limit, None) if limit < rows.edge else (None, limit)
+    axes.set_ylim(bottom=bottom, top=top)
     axes.set_yticks([tick for tick in axes.get_yticks() if low <= tick <= high])
 
 
