@@ -1,7 +1,7 @@
 """The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
 from ps_cluster.config.changed import Changed, changed
-from ps_cluster.config.layers import build_config, load_config, parse_assignment, rates_found
+from ps_cluster.config.layers import build_config, has_rates, load_config, parse_assignment, rates_found
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,
     MOST_PARAMETER_SERVERS,
@@ -21,6 +21,7 @@ __all__ = [
     "build_config",
     "changed",
     "fitted",
+    "has_rates",
     "load_config",
     "parse_assignment",
     "rates_found",

@@ -2,8 +2,9 @@
 
 The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
 Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), that of the data set
-(`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and batch (recipes.py; not where the data
-set's recipe has a rate), the user's file, `--set key=value`, the command's options.
+(`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
+batch (recipes.py; not where the data set's recipe has a rate), the user's file, `--set key=value`, the command's
+options.
 """
 
 from __future__ import annotations
@@ -73,6 +74,12 @@ def rates_found(config: RunConfig) -> recipes.Found | None:
     place = (config.mode.name, config.training_workers, config.training.batch_size_per_worker)
     _, found = _recipe(NETWORKS[config.model.name])
     return next((rates for rates in found if rates.place == place), None)
+
+
+def has_rates(config: RunConfig) -> bool:
+    """Return whether the network's recipe has rates for any single mode."""
+    _, found = _recipe(NETWORKS[config.model.name])
+    return bool(found)
 
 
 def parse_assignment(text: str) -> tuple[str, Any]:

@@ -14,6 +14,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
+from ps_cluster.reporting.guess import guess_of_run
 from ps_cluster.run.rows.base import Row
 from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.run.rows.dataset import DatasetPointer
@@ -98,6 +99,7 @@ def write_summary(
         dataset=config.data.dataset,
         dataset_kind=DATASETS[config.data.dataset].kind,
         unit=pointer.unit,
+        guess=guess_of_run(run_dir.dataset),
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,

@@ -85,7 +85,11 @@ class NetworkSummary(Row):
 
 
 class Summary(Row):
-    """The whole file. Unknown names are kept, since an evaluation by hand writes the file again."""
+    """The whole file. Unknown names are kept, since an evaluation by hand writes the file again.
+
+    Attributes:
+      guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
+    """
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, serialize_by_alias=True)
 
@@ -98,6 +102,7 @@ class Summary(Row):
     dataset: Name | None = None
     dataset_kind: Word | None = None
     unit: Word = "examples"
+    guess: Loss | None = None
     model: Name | None = None
     precision: Word | None = None
     seed: Count | None = None
