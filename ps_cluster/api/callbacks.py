@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from enum import Enum
+from functools import partial
 from operator import itemgetter
 
 from ps_cluster.files.json_rows import RowTail
@@ -44,8 +45,8 @@ class Listener:
         rows, on_progress = self._progress
         if on_progress:
             # Before the first update nothing can be told, and a run that is stopped then has trained nothing.
-            found += [(row.time, lambda row=row: on_progress(row)) for row in rows.new_rows() if row.applied]
+            found += [(row.time, partial(on_progress, row)) for row in rows.new_rows() if row.applied]
         scores, on_evaluation = self._evaluation
         if on_evaluation:
-            found += [(score.time, lambda score=score: on_evaluation(score)) for score in scores.new_rows()]
+            found += [(score.time, partial(on_evaluation, score)) for score in scores.new_rows()]
         return [call for _, call in sorted(found, key=itemgetter(0))]
