@@ -11,14 +11,14 @@ from typing import Any
 
 import cloudpickle
 
-from ps_cluster.catalogue.doors import PICKLE, Reference, trust
+from ps_cluster.catalogue.doors import PICKLE, Reference
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import write_whole
 
 
 def pickle_builder(build: Callable[..., Any], folder: Path) -> str:
-    """Write a function that builds a network to `folder`. Return the reference to it, which may be run now.
+    """Write a function that builds a network to `folder`. Return the reference to it.
 
     The file's name changes with the function.
 
@@ -34,7 +34,6 @@ def pickle_builder(build: Callable[..., Any], folder: Path) -> str:
         raise UserError(f"model: the function '{name}' can't be sent to the processes that train: {told}") from error
     file = folder.absolute() / f"{name}-{hashlib.sha256(content).hexdigest()[:8]}{PICKLE}"
     write_whole(file, content)
-    trust(file)
     return str(Reference(file, name))
 
 

@@ -11,7 +11,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.task_types import CHIEF
+from ps_cluster.config.sections import CHOSEN
+from ps_cluster.config.trees import flat
+from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.reporting.dashboard import real
 from ps_cluster.run import checkpoints
@@ -217,9 +221,18 @@ def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
     """Yield the commands that finish what this run left open."""
     root = shlex.quote(str(run_dir.root))
     if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
-        yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}"
+        yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}{_code(run_dir)}"
     if summary["outcome"] != "completed" and any(map(checkpoints.steps, run_dir.states)):
-        yield f" go on          {PROGRAM} run --resume {root}"
+        yield f" go on          {PROGRAM} run --resume {root}{_code(run_dir)}"
+
+
+def _code(run_dir: RunDir) -> str:
+    """Return the options that let the files be run that the configuration names."""
+    settings = flat(read_yaml(run_dir.config))
+    named = (settings.get(f"{section}.{choice.key}") for section, choice in CHOSEN.items())
+    references = (doors.parse(name) for name in named if isinstance(name, str))
+    files = dict.fromkeys(str(reference.file) for reference in references if reference)
+    return "".join(f" --code {shlex.quote(file)}" for file in files)
 
 
 def _last_checkpoint(run_dir: RunDir) -> int:

@@ -32,6 +32,8 @@ print(pickle_builder(build, Path(sys.argv[1])))
 
 
 def loaded(text):
+    """Return what a reference names, as if the user had named its file."""
+    doors.trust(doors.parse(text).file)
     return doors.load(doors.parse(text))
 
 
@@ -42,25 +44,21 @@ def pickled(folder):
     return told.stdout.strip()
 
 
-@pytest.fixture
-def trusting(monkeypatch):
-    """Trust nothing that another test has named; return a function that trusts the file of a reference."""
+@pytest.fixture(autouse=True)
+def trusting_nothing(monkeypatch):
+    """Other tests have named files, and those of one test are not named for the next."""
     monkeypatch.setenv(doors.TRUSTED, "")
-    return lambda text: doors.trust(doors.parse(text).file)
 
 
-def test_a_function_of_a_script_without_a_file_takes_along_what_it_names(tmp_path, trusting):
-    reference = pickled(tmp_path)
-    trusting(reference)
-    assert loaded(reference)(7, "settings") == (21, "settings", "__main__")
+def test_a_function_of_a_script_without_a_file_takes_along_what_it_names(tmp_path):
+    assert loaded(pickled(tmp_path))(7, "settings") == (21, "settings", "__main__")
 
 
-def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path, trusting):
+def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
     bomb = tmp_path / "bomb.pickle"
     bomb.write_bytes(b"cos\nmkdir\n(V" + os.fsencode(tmp_path / "ran") + b"\ntR.")
     with pytest.raises(UserError, match="look at it, and add --code"):
-        loaded(f"{bomb}:build")
-    doors.trust(bomb)
+        doors.load(doors.parse(f"{bomb}:build"))
     function = loaded(f"{bomb}:build")
     assert not (tmp_path / "ran").exists(), "it is read when it is called, and not before"
     with pytest.raises(UserError, match="holds no 'build'"):
@@ -68,11 +66,11 @@ def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path, trusting):
     assert (tmp_path / "ran").exists(), "this test's pickle does what it should not"
 
 
-def test_a_function_without_arguments_is_called_without_any(tmp_path, trusting):
+def test_a_function_without_arguments_is_called_without_any(tmp_path):
     assert loaded(pickle_builder(lambda: "network", tmp_path))(1, 2) == "network"
 
 
-def test_another_function_gets_another_file(tmp_path, trusting):
+def test_another_function_gets_another_file(tmp_path):
     one, same, other = (pickle_builder(make, tmp_path) for make in (_builder(1), _builder(1), _builder(2)))
     assert one == same != other
     assert (loaded(one)(0, 0), loaded(other)(0, 0)) == (1, 2)
@@ -99,8 +97,7 @@ def test_a_function_that_can_not_be_used_is_told_in_one_line(tmp_path, build, to
 lock = threading.Lock()
 
 
-def test_a_module_that_is_missing_is_told_in_one_line(tmp_path, trusting):
+def test_a_module_that_is_missing_is_told_in_one_line(tmp_path):
     (tmp_path / "gone.pickle").write_bytes(b"cno_such_module\nbuild\n.")
-    doors.trust(tmp_path / "gone.pickle")
     with pytest.raises(UserError, match="the function can't be read: ModuleNotFoundError"):
         loaded(f"{tmp_path}/gone.pickle:build")(1, 2)
