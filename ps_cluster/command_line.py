@@ -53,8 +53,17 @@ CONFIG_OPTIONS = {
     **_options_of_modes(),
     "--staleness-method": ("staleness.method", "Mode async: how stale gradients are corrected."),
     "--straggler": ("cluster.straggler", "Make workers slow: 2:5x, 1:+0.2s, several joined by ';', or random:gamma."),
-    "--dataset": ("data.dataset", "The data set; auto: CIFAR-10 if it can be had, else the generated one."),
+    "--dataset": (
+        "data.dataset",
+        "The data set, or the path of your own data; auto: CIFAR-10 if it can be had, else the generated one.",
+    ),
     "--data-dir": ("data.data_dir", "The data set: its archive, its unpacked folder, or a folder that holds either."),
+    "--target": ("data.target", "A table's column to predict."),
+    "--image-size": (
+        "data.image_size",
+        "Size of pictures, 64 or 48x64 (height x width): they are resized and cropped.",
+    ),
+    "--skip-bad/--no-skip-bad": ("data.skip_bad", "Go on without pictures that can't be read."),
     "--model": ("model.name", "The network."),
     "--epochs": ("training.epochs", "Passes over the training images."),
     "--steps": ("training.steps", "Updates of the whole run, in place of --epochs."),
@@ -130,7 +139,7 @@ class NameOf(click.ParamType[str]):
 
     def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> str:
         try:
-            return doors.named_by_user(self._kinds.check_name(value), Path.cwd())
+            return self._kinds.check_name(self._kinds.named_by_user(value, Path.cwd()))
         except ValueError as error:
             self.fail(f"{value!r:.80}: {error}.", parameter, context)
 
@@ -325,6 +334,6 @@ def _field(section: str, name: str) -> FieldInfo:
     fields = sections()[section].model_fields
     if name in fields:
         return fields[name]
-    return next(
-        kind.Settings.model_fields[name] for kind in CHOSEN[section].kinds if name in kind.Settings.model_fields
-    )
+    known = (kind.Settings.model_fields for kind in CHOSEN[section].kinds.with_settings)
+    found: FieldInfo = next(fields[name] for fields in known if name in fields)
+    return found

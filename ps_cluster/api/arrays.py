@@ -6,85 +6,72 @@ The folder's name comes from the content. So the same arrays are packed once, an
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
-from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.catalogue.datasets import Contents, OwnDataSettings
 from ps_cluster.catalogue.objectives import OBJECTIVES
+from ps_cluster.config import build_config
 from ps_cluster.data import packed, sources
-from ps_cluster.data.sets.arrays import ARRAYS, IMAGE_ARRAYS
+from ps_cluster.data.own_arrays import as_contents, settings_of
+from ps_cluster.data.packing import write_packed
+from ps_cluster.data.sets.packed_arrays import PACKED_ARRAYS, PACKED_IMAGES
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
+from ps_cluster.files.malformed import Malformed
 
-NAMES = ("x_train", "y_train", "x_test", "y_test")
-_PIECE_BYTES = 2**26
-_FORMS = (
-    "give the name or path of a data set, {x_train, y_train, x_test, y_test}, ((x_train, y_train), (x_test, y_test)), "
-    "Contents, or a function that returns one of the last three"
-)
+_SMOOTHING = "training.label_smoothing"
 
 
-def settings_for(data: Any, notify: Callable[[str], None]) -> dict[str, Any]:
-    """Return dotted key → value, the settings that choose `data`. What a function returns is packed first.
+def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None]) -> dict[str, Any]:
+    """Return dotted key → value, `values` with the settings that choose `data`. Arrays are packed first.
 
     Args:
-      data: in one of the forms of docs/python-api.md.
+      data: in one of the forms of docs/python-api.md; None: as `values` say.
     Raises:
       UserError: it has another form, or the arrays can't be packed.
     """
-    if isinstance(data, str | Path):
-        return {"data.dataset": str(data)}
-    contents = _contents(data() if callable(data) else data)
-    kind = IMAGE_ARRAYS if contents.spec.unit == "images" else ARRAYS
-    folder = _packed(contents, kind.name, notify)
-    chosen: dict[str, Any] = {"data.dataset": kind.name, "data.data_dir": str(folder)}
-    if not OBJECTIVES[contents.spec.objective].smooths_labels:
-        chosen["training.label_smoothing"] = 0.0
-    return chosen
+    if data is None:
+        return dict(values)
+    if isinstance(data, str | os.PathLike):
+        return {**values, "data.dataset": os.fspath(data)}
+    contents = _contents(data() if callable(data) else data, values)
+    kind = PACKED_IMAGES if contents.spec.unit == "images" else PACKED_ARRAYS
+    dataset = _packed(contents, kind.name, notify)
+    for note in dataset.notes:
+        notify(note)
+    unsmoothed = {} if OBJECTIVES[contents.spec.objective].smooths_labels else {_SMOOTHING: 0.0}
+    return {**unsmoothed, **values, "data.dataset": kind.name, "data.data_dir": str(dataset.directory)}
 
 
-def _packed(contents: Contents, name: str, notify: Callable[[str], None]) -> Path:
+def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
+    """Return what was given as contents, by the settings `data.objective` and `data.held_out` in `values`."""
+    settings = build_config(None, {**values, "data.dataset": PACKED_IMAGES.name}).data
+    try:
+        return as_contents(found, **settings_of(cast(OwnDataSettings, settings)))
+    except Malformed as error:
+        raise UserError(f"data: {error}") from error
+
+
+def _packed(contents: Contents, name: str, notify: Callable[[str], None]) -> packed.PackedDataset:
     cache = sources.default_cache_dir()
     ownership.check_folder(cache, "cache (PS_CLUSTER_CACHE)", notify)
     folder = cache / f"arrays-{packed.FORMAT}" / _digest(contents)
     try:
-        return packed.load_packed(folder).directory
+        return packed.load_packed(folder)
     except UserError:  # missing or damaged
-        return packed.write_packed(folder, name, "real", contents).directory
-
-
-def _contents(data: Any) -> Contents:
-    if isinstance(data, Contents):
-        return data
-    if isinstance(data, Mapping) and set(data) == set(NAMES):
-        x_train, y_train, x_test, y_test = (np.asanyarray(data[name]) for name in NAMES)
-    else:
-        try:
-            (x_train, y_train), (x_test, y_test) = ((np.asanyarray(x), np.asanyarray(y)) for x, y in data)
-        except (TypeError, ValueError) as error:
-            raise UserError(f"data: got {type(data).__name__}: {_FORMS}") from error
-    objective = "regression" if y_train.dtype.kind == "f" else "classification"
-    train, test = _fields(x_train, y_train), _fields(x_test, y_test)
-    return Contents.of(train, test, objective=objective)
-
-
-def _fields(x: np.ndarray, y: np.ndarray) -> dict[str, np.ndarray]:
-    if x.dtype == np.uint8 and x.ndim == 3:
-        x = x[..., None]  # grey images
-    is_image = x.dtype == np.uint8 and x.ndim == 4 and x.shape[-1] in (1, 3)
-    return {"image" if is_image else "x": x, "target": y.reshape(-1) if y.shape[1:] == (1,) else y}
+        return write_packed(folder, name, "real", contents, notify=notify)
 
 
 def _digest(contents: Contents) -> str:
     """Return a name that changes with every value, and with all that `Contents` says of them."""
     digest = hashlib.blake2b(repr(contents.spec).encode(), digest_size=12)
     for split, fields in contents.arrays.items():
-        for name, array in fields.items():
-            digest.update(f"{split} {name} {array.dtype} {array.shape}".encode())
-            rows = max(1, _PIECE_BYTES // max(1, array[:1].nbytes))
-            for start in range(0, len(array), rows):
-                digest.update(np.ascontiguousarray(array[start : start + rows]).data)
+        for name, rows in fields.items():
+            digest.update(f"{split} {name} {rows.dtype} {rows.shape}".encode())
+            for piece in packed.pieces(rows):
+                digest.update(np.ascontiguousarray(piece).data)
     return digest.hexdigest()

@@ -80,14 +80,13 @@ def compare(
     if arms is not None:
         fields["arms"] = [{"mode": arm} if isinstance(arm, str) else arguments.plain(arm) for arm in arms]
     values = arguments.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
-    if data is not None:
-        values = arrays.settings_for(data, print_line) | values
     folder = Path(output).absolute()
     check_unclaimed(folder)
     if callable(model):
         values["model.name"] = pickling.pickle_builder(model, folder / CODE)
     elif model is not None:
         values["model.name"] = os.fspath(model)
+    values = arrays.with_data(values, data, print_line)
     comparison = read_comparison(None, fields, values)
     write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
     return _compared(command, folder, baseline)

@@ -53,10 +53,9 @@ def train(
       KeyboardInterrupt, and whatever a callback raises: the run is drained before, and its directory complete.
     """
     values = arguments.values_of(options, settings)
-    if data is not None:
-        values = arrays.settings_for(data, print_line) | values
     if isinstance(model, str | os.PathLike):
         values["model.name"] = os.fspath(model)
+    values = arrays.with_data(values, data, print_line)
     config = build_config(None, values)
     name = pickling.name_of(model) if callable(model) else config.model.name
     run = _prepared(Path(run_dir) if run_dir else new_root(config.mode.name, name), model, values)

@@ -5,16 +5,18 @@ The package's own are in `ps_cluster/data/sets/`, one file each.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
+from ps_cluster.catalogue import forms
 from ps_cluster.catalogue.augmentation import Augmentation
-from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Rows
 from ps_cluster.catalogue.examples import Field as ArrayField
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.objectives import OBJECTIVES
@@ -45,6 +47,21 @@ class ImageSettings(DataSettings):
     augmentation: Augmentation = Field(default=Augmentation())
 
 
+class OwnDataSettings(DataSettings):
+    """Settings of data that users bring."""
+
+    objective: Literal["auto", "classification", "multi-label", "regression"] = Field(
+        default="auto", description="What is trained for; auto: by the targets."
+    )
+    held_out: float = Field(
+        default=0.1, gt=0, lt=1, description="Share of the examples that is held out to test on, where no others are."
+    )
+
+
+class OwnImageSettings(OwnDataSettings, ImageSettings):
+    """Settings of images that users bring."""
+
+
 class NotThisDataSet(UserError):
     """A file or folder is not the data set that was looked for. The message starts with its path."""
 
@@ -66,40 +83,45 @@ class Contents:
 
     Attributes:
       spec: the form of its examples. `mean` and `std` of its fields may be left empty.
-      arrays: split ("train", "test") → name of a field → array [N, ...], which may be memory-mapped. The target's name is
-        "target".
+      arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or what
+        returns arrays for slices of itself. The target's name is "target", that of weights "weight".
+      notes: lines for a person to read, e.g. what was held out.
+      encoding: how columns of a table became numbers (run/rows/dataset.py); None if they did not.
     """
 
     spec: ExampleSpec
-    arrays: Mapping[str, Mapping[str, np.ndarray]]
+    arrays: Mapping[str, Mapping[str, Rows]]
+    notes: tuple[str, ...] = ()
+    encoding: Mapping[str, Any] | None = None
 
     @classmethod
     def of(
         cls,
-        train: Mapping[str, np.ndarray],
-        test: Mapping[str, np.ndarray],
+        train: Mapping[str, Rows],
+        test: Mapping[str, Rows],
         *,
         objective: str = "classification",
         classes: Sequence[str] = (),
     ) -> Contents:
-        """Return contents whose spec is that of the arrays of `train`: field → [N, ...], with the target as "target".
+        """Return contents whose spec is that of the arrays of `train`: field → [N, ...], with the target as "target",
+        and weights, if there are any, as "weight".
 
         Args:
           classes: names of the classes or labels; () numbers them.
         """
         fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
-        target = fields.pop("target")
+        target, weight = fields.pop(TARGET), fields.pop(WEIGHT, None)
         if not classes and objective == "classification":
-            classes = [str(label) for label in range(_number_of_classes(train["target"]))]
+            classes = [str(label) for label in range(_number_of_classes(train[TARGET]))]
         elif not classes and objective == "multi-label":
             classes = [str(label) for label in range(int(np.prod(target.shape)))]
-        return cls(ExampleSpec(fields, target, objective, tuple(classes)), {"train": train, "test": test})
+        return cls(ExampleSpec(fields, target, objective, tuple(classes), weight), {"train": train, "test": test})
 
 
-def _number_of_classes(labels: np.ndarray) -> int:
-    if labels.dtype.kind not in "iu" or not labels.size:
+def _number_of_classes(labels: Rows) -> int:
+    if np.dtype(labels.dtype).kind not in "iu" or not len(labels):
         return 0  # packing says what is wrong
-    highest = int(labels.max())
+    highest = int(labels[:].max())
     if highest >= MOST_CLASSES:
         raise UserError(f"dataset: a label is {highest}, of at most {MOST_CLASSES:,} classes: number them from 0")
     return highest + 1
@@ -117,6 +139,7 @@ class DataSet:
       version: raise it whenever `read` returns something else for the same source: it is packed again then.
       archive: name of the file, or the files, that users have. downloads: where they are; none if it can't be downloaded.
       wanted: what to look for in a folder, in words.
+      path: of data that a user has named by its path, that path. It is packed again when something there changes.
       candidates_of: for a name that stands for several data sets, their names, best first.
       augment: "module:function" that varies a batch (`ps_cluster.data.augment:augment`); None: it is trained as it is.
       views: "module:function" that averages a network's scores over views of each example; None: there are none.
@@ -131,6 +154,7 @@ class DataSet:
     archive = ""
     downloads: tuple[Download, ...] = ()
     wanted = ""
+    path: Path | None = None
     candidates_of: tuple[str, ...] = ()
     augment: Any = None
     views: Any = None
@@ -202,15 +226,44 @@ def _from_function(found: Any) -> Any:
 
 
 class _Function(DataSet):
-    """A data set that a function without arguments returns."""
+    """A data set that a function without arguments returns: `Contents`, or arrays (data/own_arrays.py)."""
 
-    def __init__(self, function: Callable[[], Contents]):
+    Settings = OwnDataSettings
+
+    def __init__(self, function: Callable[[], Any]):
         self._function = function
 
-    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+    def read(self, source: Path | None, settings: DataSettings) -> Any:
         return self._function()
 
 
-DATASETS: Kinds[DataSet] = Kinds(
+class _DataSets(Kinds[DataSet]):
+    """All data sets: by name, or by the path of data in one of the forms that are known."""
+
+    @property
+    def with_settings(self) -> Iterator[Any]:
+        """Yield the package's own data sets, and the forms."""
+        return chain(self, forms.FORMS)
+
+    def named_by_user(self, name: str, folder: Path) -> str:
+        """Return a name that the user has written: of code with its whole path, of data also with its form."""
+        if super().__contains__(name):
+            return super().named_by_user(name, folder)
+        return forms.named_by_user(name, folder)
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or isinstance(name, str) and forms.parse(name) is not None
+
+    def unknown(self, name: str) -> str:
+        return f"{super().unknown(name)}, and a path to your own data (docs/own-data.md)"
+
+    def _load(self, name: str) -> DataSet:
+        place = None if super().__contains__(name) else forms.parse(name)
+        if place is None:
+            return super()._load(name)
+        return self._made(place.form.dataset(place.path), name)
+
+
+DATASETS: Kinds[DataSet] = _DataSets(
     "data set", DataSet, "ps_cluster.data.sets", "ps_cluster.datasets", wrap=_from_function
 )

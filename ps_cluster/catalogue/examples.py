@@ -5,10 +5,28 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
 
 import numpy as np
 
 from ps_cluster.errors import UserError
+
+TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are no inputs
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A field of many examples: a numpy array, or anything that makes parts of one when it is asked for them."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> np.ndarray: ...
 
 
 @dataclass(frozen=True)
@@ -20,12 +38,15 @@ class Field:
       shape: of one example, e.g. (32, 32, 3); () for a number.
       mean, std: of the training examples along the last axis (one value for a number), in the field's own units; empty
         if unknown.
+      codes: of rows of codes, such as the categories of a table: how many there are in each place of the last axis, so
+        that they go from 0 to less than that; empty if these are no codes.
     """
 
     dtype: str
     shape: tuple[int, ...]
     mean: tuple[float, ...] = ()
     std: tuple[float, ...] = ()
+    codes: tuple[int, ...] = ()
 
     @property
     def row_bytes(self) -> int:
@@ -47,12 +68,14 @@ class ExampleSpec:
       target: the field to predict, e.g. a label.
       objective: name of the kind of task (catalogue/objectives.py), e.g. "classification".
       classes: names of the classes, by label; of a regression's target none.
+      weight: the field that says how much an example counts, a float of shape (); None if all count alike.
     """
 
     inputs: Mapping[str, Field]
     target: Field
     objective: str = "classification"
     classes: tuple[str, ...] = ()
+    weight: Field | None = None
 
     @property
     def outputs(self) -> int:

@@ -7,6 +7,7 @@ import pkgutil
 from collections.abc import Callable, Iterator
 from difflib import get_close_matches
 from functools import cached_property
+from pathlib import Path
 from types import ModuleType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -74,6 +75,19 @@ class Kinds(Generic[T]):
 
     def __iter__(self) -> Iterator[T]:
         return iter(self.own.values())
+
+    @property
+    def with_settings(self) -> Iterator[Any]:
+        """Yield what may have settings of its own: the package's own objects."""
+        return iter(self)
+
+    def named_by_user(self, name: str, folder: Path) -> str:
+        """Return a name that the user has written, a file of code with its whole path; it may be run from now on.
+
+        Args:
+          folder: from which relative paths are seen.
+        """
+        return doors.named_by_user(name, folder)
 
     def __contains__(self, name: object) -> bool:
         if not isinstance(name, str):

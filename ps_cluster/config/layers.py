@@ -15,7 +15,6 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.networks import NETWORKS, Network
 from ps_cluster.config import recipes
 from ps_cluster.config.schema import RunConfig, fitted
@@ -87,12 +86,12 @@ def parse_assignment(text: str) -> tuple[str, Any]:
 
 
 def trusted(layer: Layer, folder: Path) -> Layer:
-    """Return a user's layer with absolute paths for the code files that it names, and allow those to be run."""
-    for section, (key, _) in CHOSEN.items():
+    """Return a user's layer with absolute paths for the code and data that it names; that code may be run."""
+    for section, (key, kinds) in CHOSEN.items():
         values = layer.get(section)
         name = values.get(key) if isinstance(values, dict) else None
         if isinstance(name, str):
-            layer = merged(layer, {section: {key: doors.named_by_user(name, folder)}})
+            layer = merged(layer, {section: {key: kinds.named_by_user(name, folder)}})
     return layer
 
 

@@ -53,9 +53,9 @@ def page() -> str:
 def _of_choices(section: str, defaults: Mapping[str, Any]) -> Iterator[str]:
     """Yield a table for each choice that has settings of its own, and a line about those that have none."""
     key, kinds = CHOSEN[section]
-    plain = [kind.name for kind in kinds if not own_settings(section, kind)]
+    plain = [kind.name for kind in kinds.with_settings if not own_settings(section, kind)]
     alike: dict[type[BaseModel], list[str]] = {}
-    for kind in kinds:
+    for kind in kinds.with_settings:
         if kind.name not in plain:
             alike.setdefault(kind.Settings, []).append(kind.name)
     for settings, names in alike.items():

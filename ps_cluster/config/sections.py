@@ -96,7 +96,7 @@ def own_settings(section: str, kind: Kind) -> list[str]:
 
 def users(section: str, name: str) -> list[str]:
     """Return the names of the choices in a section that have a setting of this name."""
-    return [kind.name for kind in CHOSEN[section].kinds if name in kind.Settings.model_fields]
+    return [kind.name for kind in CHOSEN[section].kinds.with_settings if name in kind.Settings.model_fields]
 
 
 def _name(tree: Layer, section: str, key: str) -> Any:

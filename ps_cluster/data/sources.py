@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import os
-import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -13,20 +10,20 @@ from pathlib import Path
 
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
-from ps_cluster.data import packed
+from ps_cluster.data import own_arrays, packed, packing
+from ps_cluster.data.copy_names import fingerprint, target
 from ps_cluster.data.download import DownloadError, Progress, download
-from ps_cluster.data.packed import PackedDataset, load_packed, write_packed
+from ps_cluster.data.packed import PackedDataset, load_packed
+from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
+from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
 
 Notify = Callable[[str], None]
 """Called with one line for a person to read."""
 
 _CACHE = "cache (PS_CLUSTER_CACHE)"
-# Packed copies of another format are left alone: an older version may be training on them.
-_FOLDER = f"packed-{packed.FORMAT}"
-
 # `auto` promises to start at once without a network. A user who names CIFAR-10 would rather wait.
 _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
 
@@ -115,7 +112,7 @@ def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
     assert settings.data_dir is not None
     data_dir = settings.data_dir.expanduser()
     if not kind.is_on_disk:
-        how = "generated" if kind.generated else "read by its own code"
+        how = "generated" if kind.generated else "read from its own path" if kind.path else "read by its own code"
         raise UserError(f"data_dir: '{data_dir}' has no use with dataset '{kind.name}', which is {how}; drop one")
     if os.path.isfile(data_dir / packed.MANIFEST):
         dataset = load_packed(data_dir)
@@ -124,9 +121,9 @@ def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
         return dataset
     ownership.check_folder(cache_dir, _CACHE, notify)
     for source in kind.candidates(data_dir):
-        target = _target(kind, settings, cache_dir, _fingerprint(source))
+        folder = target(kind, settings, cache_dir, fingerprint(source))
         try:
-            return _cached(target, notify) or _pack(kind, settings, source, target, notify)
+            return _cached(folder, notify) or _pack(kind, settings, source, folder, notify)
         except NotThisDataSet as error:
             raise UserError(f"data_dir: {error}") from error
     state = f"holds no {kind.full_name}" if os.path.isdir(data_dir) else "does not exist"
@@ -143,7 +140,7 @@ def _on_this_machine(kind: DataSet, settings: DataSettings, cache_dir: Path, not
         for source in kind.candidates(place):
             try:
                 ownership.refuse_foreign(source)
-                return _pack(kind, settings, source, _target(kind, settings, cache_dir), notify)
+                return _pack(kind, settings, source, target(kind, settings, cache_dir), notify)
             except (NotThisDataSet, ownership.Foreign) as error:
                 notify(f"passed over: {error}")
     return None
@@ -151,9 +148,9 @@ def _on_this_machine(kind: DataSet, settings: DataSettings, cache_dir: Path, not
 
 def _packed_before(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset | None:
     """Return a sound packed copy of a data set on disk: the one packed without --data-dir, else the newest."""
-    target = _target(kind, settings, cache_dir)
-    copies = sorted(target.parent.glob(f"{target.name}-*"), key=_packed_at, reverse=True)
-    for directory in (target, *copies):
+    folder = target(kind, settings, cache_dir)
+    copies = sorted(folder.parent.glob(f"{folder.name}-*"), key=_packed_at, reverse=True)
+    for directory in (folder, *copies):
         dataset = _cached(directory, notify, otherwise="passed over")
         if dataset is None or dataset.name != kind.name:
             continue
@@ -194,9 +191,9 @@ def _downloaded(
         try:
             download(place, file, one.sha256, progress, **patience)
         except OSError as error:
-            raise packed.cannot_write(file, error) from error
+            raise packing.cannot_write(file, error) from error
     source = files[0] if len(files) == 1 else folder
-    dataset = _pack(kind, settings, source, _target(kind, settings, cache_dir), notify)
+    dataset = _pack(kind, settings, source, target(kind, settings, cache_dir), notify)
     for file in files:  # only the packed copy is used from now on
         file.unlink(missing_ok=True)
     if source == folder:
@@ -204,68 +201,53 @@ def _downloaded(
     return dataset
 
 
-def _pack(kind: DataSet, settings: DataSettings, source: Path, target: Path, notify: Notify) -> PackedDataset:
+def _pack(kind: DataSet, settings: DataSettings, source: Path, folder: Path, notify: Notify) -> PackedDataset:
     notify(f"packing {kind.full_name} from '{source}', once")
-    return write_packed(target, kind.name, kind.kind, _contents(kind, settings, source), str(source.resolve()))
+    contents = _contents(kind, settings, source)
+    return write_packed(folder, kind.name, kind.kind, contents, str(source.resolve()), notify=notify)
 
 
 def _made(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset:
-    """Return the packed copy of a data set that its own code generates or reads."""
-    target = _target(kind, settings, cache_dir)
-    if dataset := _cached(target, notify):
-        return dataset
-    notify(f"{'generating' if kind.generated else 'packing'} the data set '{kind.name}', once")
-    return write_packed(target, kind.name, kind.kind, _contents(kind, settings, None))
+    """Return the packed copy of a data set that its own code generates or reads, or that is at a path of the user's."""
+    if kind.path is not None and not os.path.exists(kind.path):
+        raise UserError(f"dataset: there is no '{kind.path}': correct the path")
+    folder = target(kind, settings, cache_dir)
+    dataset = _cached(folder, notify)
+    if dataset is None:
+        notify(f"{'generating' if kind.generated else 'packing'} the data set '{kind.name}', once")
+        contents, source = _contents(kind, settings, None), str(kind.path or "")
+        dataset = write_packed(folder, kind.name, kind.kind, contents, source, notify=notify)
+    for note in dataset.notes:
+        notify(note)
+    return dataset
 
 
 def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
     """Return what a data set reads. Raises UserError, in one line, for whatever a user's own code raises."""
     try:
-        contents = kind.read(source, settings)
+        contents = own_arrays.as_contents(kind.read(source, settings), **own_arrays.settings_of(settings))
     except UserError:
         raise
+    except Malformed as error:
+        raise UserError(f"dataset: '{kind.path or kind.name}': {error}") from error
     except Exception as error:
         if kind.name in DATASETS.own:
             raise
         told = one_line(f"{type(error).__name__}: {error}", 500)
         raise UserError(f"dataset: '{kind.name}' can't be read: {told}") from error
-    if not isinstance(contents, Contents):
-        raise UserError(f"dataset: '{kind.name}' returned {type(contents).__name__}, not catalogue.datasets.Contents")
     if reference := doors.parse(kind.name):  # its objective may be in a file beside it
         objective = doors.absolute(contents.spec.objective, reference.file.parent)
         contents = replace(contents, spec=replace(contents.spec, objective=objective))
     return contents
 
 
-def _target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str) -> Path:
-    """Return the folder of a packed copy. Its name changes with all that `read` depends on."""
-    reference = doors.parse(kind.name)
-    if reference:
-        code = hashlib.sha256(reference.file.read_bytes()).hexdigest()[:8]
-        parts = (hashlib.sha256(str(reference).encode()).hexdigest()[:8], code, *parts)
-    if own := kind.own_settings(settings):
-        parts = (hashlib.sha256(json.dumps(own, sort_keys=True).encode()).hexdigest()[:8], *parts)
-    slug = re.sub(r"\W+", "-", f"{reference.file.stem}-{reference.name}" if reference else kind.name)[:60]
-    return cache_dir / _FOLDER / "-".join((f"{slug}.{kind.version}", *parts))
-
-
-def _fingerprint(source: Path) -> str:
-    """Return eight hexadecimal digits that change with a file, or with a folder's own files."""
-    files = sorted(path for path in source.iterdir() if path.is_file()) if source.is_dir() else [source]
-    digest = hashlib.sha256()
-    for file in files:
-        status = file.stat()
-        digest.update(f"{file.resolve()}\0{status.st_size}\0{status.st_mtime_ns}\n".encode())
-    return digest.hexdigest()[:8]
-
-
-def _cached(target: Path, notify: Notify, otherwise: str = "packing again") -> PackedDataset | None:
+def _cached(folder: Path, notify: Notify, otherwise: str = "packing again") -> PackedDataset | None:
     """Return the packed copy if it is sound; a damaged one is left for the next writer to replace."""
-    if not os.path.exists(target):
+    if not os.path.exists(folder):
         return None
-    ownership.refuse_foreign(target)
+    ownership.refuse_foreign(folder)
     try:
-        return load_packed(target)
+        return load_packed(folder)
     except UserError as error:
         notify(f"{otherwise}: {error}")
         return None

@@ -11,7 +11,6 @@ from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.imports import find
 from ps_cluster.config import RunConfig
 from ps_cluster.data import batches
-from ps_cluster.data.packed import TARGET, fields_of, file_name
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.training.judges import judge_of
 from ps_cluster.training.schedules import schedule_factor
@@ -63,13 +62,9 @@ class TrainStep:
         batch = batches.batch_of(
             step, batch_size=training.batch_size_per_worker, examples=self._examples, seed=training.seed
         )
-        fields = fields_of(self._spec).items()
-        mapped = {
-            name: batches.map_rows(file_name("train", name, field), field, self._examples) for name, field in fields
-        }
-        rows = {name: tf.gather(column, batch.ids) for name, column in mapped.items()}
-        targets = self._judge.targets(rows.pop(TARGET))
-        return rows if self._augment is None else self._augment(rows, batch, self._spec, self._config.data), targets
+        rows = batches.rows_of(batch, self._spec, self._examples)
+        inputs, targets = rows.inputs, self._judge.targets(rows.target)
+        return inputs if self._augment is None else self._augment(inputs, batch, self._spec, self._config.data), targets
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""

@@ -1,6 +1,7 @@
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -8,8 +9,8 @@ import pytest
 import tensorflow as tf
 
 import ps_cluster
-from ps_cluster.catalogue.examples import Field
-from ps_cluster.data.batches import batch_of, map_rows
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.data.batches import batch_of, map_rows, rows_of
 
 ROOT = Path(ps_cluster.__file__).parents[1]
 
@@ -136,7 +137,7 @@ def test_a_mapped_split_is_not_copied_into_the_memory_of_the_process(tmp_path):
     program = """
 import re, sys
 import tensorflow as tf
-from ps_cluster.catalogue.examples import Field
+from ps_cluster.catalogue.examples import ExampleSpec, Field
 from ps_cluster.data.batches import map_rows
 
 def private_mb():
@@ -158,3 +159,16 @@ print(private_mb() - before)
             file.truncate(size)  # sparse: takes no room on the disk
     grown_mb = float(in_another_process(program, str(tmp_path / "images.u8"), str(tmp_path / "labels.u8")))
     assert grown_mb < 30, f"mapping 300 MB took {grown_mb:.0f} MB of private memory"
+
+
+def test_a_batch_has_its_weights_beside_inputs_and_target(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (np.arange(12, dtype=np.float32)).tofile("train_x.float32")
+    np.arange(4, dtype=np.uint8).tofile("train_target.uint8")
+    np.array([0, 1, 4, 9], np.float32).tofile("train_weight.float32")
+    spec = ExampleSpec({"x": Field("float32", (3,))}, Field("uint8", ()), weight=Field("float32", ()))
+    batch = batch_of(tf.constant(0, tf.int64), batch_size=4, examples=4, seed=0)
+    rows = rows_of(batch, spec, 4)
+    np.testing.assert_array_equal(rows.weight, batch.ids.numpy() ** 2)
+    np.testing.assert_array_equal(rows.target, batch.ids)
+    assert list(rows.inputs) == ["x"] and rows_of(batch, replace(spec, weight=None), 4).weight is None

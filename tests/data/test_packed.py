@@ -9,7 +9,10 @@ import numpy as np
 import pytest
 
 from ps_cluster.catalogue.datasets import Contents
-from ps_cluster.data.packed import _with_statistics, load_packed
+from ps_cluster.catalogue.examples import Field
+from ps_cluster.data.packed import load_packed
+from ps_cluster.data.packing import write_packed
+from ps_cluster.data.statistics import RunningStatistics
 from ps_cluster.errors import UserError
 from tests.helpers.data import contents_of, only_named, pack_images
 
@@ -59,11 +62,12 @@ def test_images_held_out_are_the_last_ones_and_no_training_images(tmp_path):
         dataset.holding_out(6)
 
 
-def statistics(array, **spec):
+def statistics(array):
     """The mean and deviation that are kept of an input."""
-    target = np.zeros(len(array), np.uint8)
-    arrays = {"x": array, "target": target}
-    return _with_statistics(Contents.of(arrays, arrays, classes=["a"]).spec.inputs["x"], array)
+    gathered = RunningStatistics(Field(str(array.dtype), array.shape[1:]))
+    for piece in np.array_split(array, 3):
+        gathered.add(piece)
+    return gathered.field
 
 
 def test_statistics_are_those_of_the_training_examples_channel_by_channel():
@@ -81,6 +85,64 @@ def test_statistics_far_from_0_are_as_exact_and_a_constant_has_none():
 
 def test_a_long_last_axis_is_no_row_of_channels():
     assert statistics(np.ones((3, 5000), np.float32)).mean == ()
+
+
+def weighted(train_weights, test_weights=(1.0, 1.0)):
+    """Contents of two numbers with weights."""
+
+    def split(weights):
+        return {"x": np.zeros((2, 3), np.float32), "target": np.arange(2), "weight": np.array(weights, np.float32)}
+
+    return Contents.of(split(train_weights), split(test_weights))
+
+
+def test_weights_are_packed_and_are_no_input(tmp_path):
+    packed = write_packed(tmp_path / "set", "w", "real", weighted((0.5, 2)))
+    assert list(packed.inputs("train")) == ["x"] and packed == load_packed(tmp_path / "set")
+    assert packed.weight("train").tolist() == [0.5, 2] and packed.weight("test").tolist() == [1, 1]
+    assert pack_images(tmp_path / "other", "synthetic", CLASSES, made()).weight("train") is None
+
+
+@pytest.mark.parametrize(
+    ("contents", "reason"),
+    [
+        (weighted((1, -0.5)), "a train weight is -0.5: weights are finite and at least 0"),
+        (weighted((1, 1), (np.nan, 1)), "a test weight is nan: weights are finite and at least 0"),
+        (weighted((0, 0)), "all train weights are 0: nothing would count"),
+        (weighted(((1, 1), (1, 1)), ((1, 1), (1, 1))), r"train weights are float32 \[2\], not one float each"),
+        (weighted((1, 1), (1, 1, 1)), "test has 2 of x, 2 of target, 3 of weight"),
+    ],
+)
+def test_weights_that_cannot_count_are_refused(tmp_path, contents, reason):
+    with pytest.raises(UserError, match=f"^dataset: 'w' can't be packed: {reason}$"):
+        write_packed(tmp_path / "set", "w", "real", contents)
+    assert not list(tmp_path.iterdir())
+
+
+class Computed:
+    """Rows that are made when they are asked for, and only once."""
+
+    dtype, shape = np.dtype("float32"), (50_000, 700)
+
+    def __init__(self):
+        self.asked = []
+
+    def __len__(self):
+        return self.shape[0]
+
+    def __getitem__(self, part):
+        self.asked.append(part)
+        return np.arange(self.shape[0], dtype=np.float32)[part, None] * np.ones(700, np.float32)
+
+
+def test_rows_that_are_computed_are_asked_for_once_and_in_pieces(tmp_path):
+    rows = Computed()
+    train = {"x": rows, "target": np.zeros(50_000, np.uint8)}
+    test = {"x": np.zeros((2, 700), np.float32), "target": np.zeros(2, np.uint8)}
+    packed = write_packed(tmp_path / "set", "c", "real", Contents.of(train, test, classes=["a"]))
+    assert len(rows.asked) == 3 and rows.asked[-1].stop >= 50_000 and rows.asked[0].stop < 25_000
+    assert packed.inputs("train")["x"][49_999, 699] == 49_999
+    assert packed.spec.inputs["x"].mean[0] == pytest.approx(24_999.5)
 
 
 def test_directory_is_absolute_so_that_other_processes_find_it(tmp_path, monkeypatch):

@@ -9,6 +9,7 @@ import pytest
 
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.data import sources
+from ps_cluster.data.copy_names import fingerprint
 from ps_cluster.data.download import DownloadError
 from ps_cluster.data.sets import cifar10, synthetic
 from ps_cluster.errors import UserError
@@ -224,10 +225,10 @@ def test_cache_is_where_the_environment_says(monkeypatch):
 def test_fingerprint_changes_with_the_file_and_with_its_place(tmp_path):
     (tmp_path / "a").write_bytes(b"one")
     (tmp_path / "b").write_bytes(b"one")
-    before = sources._fingerprint(tmp_path / "a")
-    assert before == sources._fingerprint(tmp_path / "a") != sources._fingerprint(tmp_path / "b")
+    before = fingerprint(tmp_path / "a")
+    assert before == fingerprint(tmp_path / "a") != fingerprint(tmp_path / "b")
     (tmp_path / "a").write_bytes(b"other")
-    assert sources._fingerprint(tmp_path / "a") != before
+    assert fingerprint(tmp_path / "a") != before
 
 
 def test_nothing_here_imports_tensorflow():

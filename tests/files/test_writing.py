@@ -144,7 +144,8 @@ OWN_WAYS = {
     "files/writing.py": "the opener",
     "processes/namespace.py": "/proc alone, and nothing of ours is imported there",
     "run/checkpoints.py": "a member of a zip that the opener made",
-    "data/packed.py": "in a folder of a random name that it has just made",
+    "data/packing.py": "in a folder of a random name that it has just made",
+    "data/tfds_reader.py": "in a temporary folder that was made for it",
     "chaos/kinds/clock.py": "in a folder that it has just made",
     "chaos/limited_group.py": "a control group",
 }

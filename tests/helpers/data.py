@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.catalogue.datasets import Contents
-from ps_cluster.data.packed import PackedDataset, write_packed
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.packing import write_packed
 from ps_cluster.data.sets import cifar10
 
 LETTERS = tuple("abcdefghij")

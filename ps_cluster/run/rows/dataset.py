@@ -34,12 +34,14 @@ class FieldRow(Row):
     shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=8)]
     mean: list[Number] = []
     std: list[Number] = []
+    codes: list[Annotated[int, Field(ge=1, le=2**31)]] = []
 
 
 class Manifest(Row):
     """dataset.json of a packed folder.
 
-    `bytes`: file name → size. `source`: archive or folder that it was packed from; "" if there is none.
+    `weight`: how much an example counts; null if all count alike. `source`: archive or folder that it was packed from; ""
+    if there is none. `notes`: lines for a person to read. `bytes`: file name → size.
     """
 
     format: int
@@ -48,8 +50,33 @@ class Manifest(Row):
     objective: Name
     inputs: Annotated[dict[FieldName, FieldRow], Field(min_length=1, max_length=100)]
     target: FieldRow
+    weight: FieldRow | None = None
     classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)]
     train_examples: Examples
     test_examples: Examples
     source: Annotated[str, Field(max_length=4096)] = ""
+    notes: list[Annotated[str, Field(max_length=2000)]] = []
     bytes: dict[Word, Count]
+
+
+class NumberColumn(Row):
+    """A column of numbers of a table. The network gets (value - mean) / std; a missing value is the mean."""
+
+    name: Name
+    mean: float
+    std: float
+
+
+class CategoryColumn(Row):
+    """A column of names of a table. The network gets 1 for the first of `values` and so on, 0 for any other."""
+
+    name: Name
+    values: list[str]
+
+
+class TableEncoding(Row):
+    """encoding.json of a packed table: how its columns became inputs, in their order, by the training rows alone."""
+
+    target: Name
+    numbers: list[NumberColumn]
+    categories: list[CategoryColumn]

@@ -1,0 +1,123 @@
+"""Open users' .npy and .npz files: mapped, not read, where that is possible; no code in them is run."""
+
+from __future__ import annotations
+
+import io
+import os
+import struct
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO, Literal, NamedTuple
+
+import numpy as np
+
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import open_regular
+from ps_cluster.files.plain_text import one_line
+
+MOST_MEMBERS = 1000
+MOST_COMPRESSED_BYTES = 2**32  # that compressed arrays may have in memory; others are mapped
+_HEADER_BYTES = 10_000
+_LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and of its extra field
+
+
+class ArrayForm(NamedTuple):
+    """What the beginning of an array file says. `begin`: where its values begin, in bytes."""
+
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    order: Literal["C", "F"]
+    begin: int
+
+
+def form_of(path: Path, name: str) -> ArrayForm | None:
+    """Return the form of the array `name` in an .npz, or in the folder of an .npy; None if it can't be read."""
+    try:
+        if path.is_dir():
+            with open_regular(path / f"{name}.npy") as file:
+                return _form(name, file)
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive, archive.open(f"{name}.npy") as member:
+            return _form(name, member)  # type: ignore[arg-type]  # it is a file for reading
+    except (OSError, KeyError, ValueError, zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError):
+        return None
+
+
+def open_folder(folder: Path) -> Mapping[str, np.ndarray]:
+    """Return the arrays of all .npy files of a folder by name, mapped."""
+    return {file.stem: _open_npy(file) for file in sorted(folder.glob("*.npy"))}
+
+
+def open_npz(path: Path) -> Mapping[str, np.ndarray]:
+    """Return the arrays of an .npz by name: mapped; compressed ones are read into memory, within limits.
+
+    Raises:
+      Malformed: damaged, of another kind, or too large.
+    """
+    try:
+        with open_regular(path) as file, zipfile.ZipFile(file) as archive:
+            infos = archive.infolist()
+            compressed = sum(info.file_size for info in infos if info.compress_type != zipfile.ZIP_STORED)
+            if len(infos) > MOST_MEMBERS:
+                raise Malformed(f"it has more than {MOST_MEMBERS:,} members")
+            if compressed > MOST_COMPRESSED_BYTES:
+                raise Malformed(
+                    f"its compressed arrays have {compressed / 1e9:.1f} GB, more than the "
+                    f"{MOST_COMPRESSED_BYTES / 1e9:.1f} that are read into memory: save them by numpy.savez, or as .npy files"
+                )
+            return {info.filename.removesuffix(".npy"): _member(path, file, archive, info) for info in infos}
+    except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
+        raise Malformed(f"is no .npz file, or damaged ({one_line(str(error), 200)})") from error
+
+
+def _open_npy(path: Path) -> np.ndarray:
+    with open_regular(path) as file:
+        return _mapped(path, path.name, _form(path.name, file), os.fstat(file.fileno()).st_size)
+
+
+def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.ZipInfo) -> np.ndarray:
+    name = info.filename
+    if info.compress_type == zipfile.ZIP_STORED and not info.flag_bits & 1:
+        file.seek(info.header_offset)
+        name_bytes, extra_bytes = _LOCAL.unpack(file.read(_LOCAL.size))
+        begin = info.header_offset + _LOCAL.size + name_bytes + extra_bytes
+        file.seek(begin)
+        return _mapped(path, name, _form(name, file), begin + info.file_size)
+    with archive.open(info) as member:
+        found = _form(name, member)  # type: ignore[arg-type]  # it is a file for reading
+        content = member.read(info.file_size)
+    _check_size(name, found, len(content))
+    return np.ndarray(found.shape, found.dtype, content, order=found.order)
+
+
+def _mapped(path: Path, name: str, form: ArrayForm, end: int) -> np.ndarray:
+    """Map an array of a file. `end`: of its values, in bytes."""
+    _check_size(name, form, end - form.begin)
+    if 0 in form.shape:
+        return np.empty(form.shape, form.dtype)
+    return np.memmap(path, form.dtype, "r", form.begin, form.shape, form.order)
+
+
+def _check_size(name: str, form: ArrayForm, size: int) -> None:
+    needed = form.dtype.itemsize * int(np.prod(form.shape, dtype=object))
+    if needed > size:
+        raise Malformed(f"{name} ends after {max(0, size):,} of {needed:,} bytes")
+
+
+def _form(name: str, file: BinaryIO) -> ArrayForm:
+    """Read the header of an array, and leave the file behind it. Raises Malformed if it is none, or holds objects."""
+    start = file.tell()
+    beginning = io.BytesIO(file.read(_HEADER_BYTES))
+    try:
+        version = np.lib.format.read_magic(beginning)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        shape, fortran, dtype = read(beginning)
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SyntaxError) as error:
+        raise Malformed(f"{name} is no array that numpy.save has written") from error
+    if dtype.hasobject:
+        raise Malformed(f"{name} holds Python objects, which could run code: save plain arrays of numbers")
+    if min(shape, default=0) < 0:
+        raise Malformed(f"{name} has the shape {list(shape)}")
+    file.seek(start + beginning.tell())
+    return ArrayForm(dtype, shape, "F" if fortran else "C", start + beginning.tell())

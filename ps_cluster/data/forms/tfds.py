@@ -1,0 +1,102 @@
+"""The form `tfds`: pictures with labels in a folder that TensorFlow Datasets has prepared."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from ps_cluster.catalogue.datasets import Contents, DataSet, DataSettings, ImageDataSet
+from ps_cluster.catalogue.forms import Form
+from ps_cluster.data.image_sets import Labelled, PictureSettings, contents_of_pictures
+from ps_cluster.data.pictures import Picture
+from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.plain_text import one_line
+
+_TESTS = ("test", "validation", "valid", "val")
+_READER = "ps_cluster.data.tfds_reader"
+
+
+class TfdsAt(ImageDataSet):
+    """The pictures of a folder."""
+
+    Settings = PictureSettings
+
+    def __init__(self, path: Path):
+        self.path: Path = path
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        assert isinstance(settings, PictureSettings)
+        if importlib.util.find_spec("tensorflow_datasets") is None:
+            raise UserError(
+                f"dataset: '{self.path}' is a folder of TensorFlow Datasets, which is not installed: "
+                'pip install "ps-cluster[tfds]"'
+            )
+        copied = _Copied(self.path)
+        if "train" not in copied.splits:
+            raise Malformed(f"there is no split 'train', of {', '.join(copied.splits)}")
+        tests = [name for name in _TESTS if name in copied.splits]
+        used = {"train": "train"} | {"test": name for name in tests[:1]}
+        return contents_of_pictures(
+            {split: copied.labelled(name) for split, name in used.items()}, copied.classes, settings
+        )
+
+
+class Tfds(Form):
+    name = "tfds"
+    looks_for = "the folder of a version of a data set of TensorFlow Datasets, with dataset_info.json"
+    Settings = PictureSettings
+
+    def recognises(self, path: Path) -> bool:
+        return os.path.isfile(path / "dataset_info.json") and os.path.isfile(path / "features.json")
+
+    def dataset(self, path: Path) -> DataSet:
+        return TfdsAt(path)
+
+
+class _Copied:
+    """The encoded pictures, in a temporary folder that is removed with this object.
+
+    Another process reads them: that needs TensorFlow, which the launcher does not have.
+    """
+
+    def __init__(self, path: Path):
+        self._folder = tempfile.TemporaryDirectory(prefix="ps-cluster-tfds-")
+        place = Path(self._folder.name)
+        done = subprocess.run(
+            [sys.executable, "-m", _READER, str(path), str(place)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+        )
+        if done.returncode:
+            last = (done.stderr.decode(errors="replace").strip() or "no reason").splitlines()[-1]
+            raise Malformed(f"can't be read: {one_line(last, 300)}")
+        about = json.loads((place / "about.json").read_text())
+        self.classes: list[str] = about["classes"]
+        self.splits: list[str] = about["splits"]
+
+    def labelled(self, split: str) -> Labelled:
+        """Return the pictures of a split with their labels."""
+        place = Path(self._folder.name)
+        labels, ends = (np.load(place / f"{split}.{what}.npy") for what in ("labels", "ends"))
+        starts = [0, *ends[:-1].tolist()]
+        return [
+            (Picture(f"{split}[{number}]", partial(self._open, split, start, end)), label)
+            for number, (start, end, label) in enumerate(zip(starts, ends.tolist(), labels.tolist()))
+        ]
+
+    def _open(self, split: str, start: int, end: int) -> BinaryIO:
+        with (Path(self._folder.name) / f"{split}.pictures").open("rb") as file:
+            file.seek(start)
+            return io.BytesIO(file.read(end - start))
+
+
+TFDS = Tfds()

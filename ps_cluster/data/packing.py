@@ -1,0 +1,218 @@
+"""Pack a data set into raw files that every process maps without a copy: one folder, complete or absent."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import shutil
+import time
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from pydantic import ValidationError
+
+from ps_cluster.catalogue.datasets import SPLITS, Contents
+from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Field, Rows
+from ps_cluster.data.packed import (
+    ENCODING,
+    FORMAT,
+    MANIFEST,
+    PackedDataset,
+    check_values,
+    fields_of,
+    file_name,
+    load_packed,
+    pieces,
+    sizes,
+)
+from ps_cluster.data.packing_progress import PackingProgress
+from ps_cluster.data.statistics import RunningStatistics
+from ps_cluster.errors import UserError
+from ps_cluster.files.validation import first_error
+from ps_cluster.files.writing import write_whole
+from ps_cluster.run.rows.dataset import FieldRow, Manifest, TableEncoding
+
+_ABANDONED_AFTER_S = 3600.0  # an older temporary folder that nobody writes to was left by a killed process
+
+
+def write_packed(
+    directory: Path,
+    name: str,
+    kind: str,
+    contents: Contents,
+    source: str = "",
+    *,
+    notify: Callable[[str], None] = lambda line: None,
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+) -> PackedDataset:
+    """Pack what was read from `source` into `directory`, which appears complete or not at all.
+
+    If another process packs the same folder at the same time, the first to finish wins and both use its copy. A damaged
+    folder in the way is replaced.
+
+    Args:
+        notify: gets lines about the progress of what takes long.
+        free_bytes: returns how much fits on the disk of a folder.
+
+    Raises:
+        UserError: the arrays do not fit the spec or each other, or the folder cannot be written or has no room.
+    """
+    directory = Path(directory).resolve()
+    try:
+        _check_contents(contents)
+        manifest = _manifest(name, kind, contents, source)
+        directory.parent.mkdir(parents=True, exist_ok=True)
+        _remove_abandoned(directory)
+        _check_room(name, directory.parent, sum(manifest.bytes.values()), free_bytes)
+        return _written(directory, contents, manifest, PackingProgress(name, sum(manifest.bytes.values()), notify))
+    except ValidationError as error:
+        raise UserError(first_error(error, f"dataset '{name}'")) from error
+    except ValueError as error:
+        raise UserError(f"dataset: '{name}' can't be packed: {error}") from error
+    except OSError as error:
+        raise cannot_write(directory, error) from error
+
+
+def _written(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> PackedDataset:
+    """Write all files into a folder beside `directory`, and move it there. Nothing is left if that is interrupted."""
+    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+    temporary.mkdir()
+    try:
+        _write_files(temporary, contents, manifest, progress)
+        return _move_into_place(temporary, directory)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    """Return the error for a cache that can't write `path`."""
+    return UserError(
+        f"cache_dir: cannot write '{path}' ({error.strerror or error}); "
+        "set PS_CLUSTER_CACHE to a folder with enough free space (CIFAR-10 takes 400 MB) that you may write to"
+    )
+
+
+def _check_room(name: str, folder: Path, wanted: int, free_bytes: Callable[[Path], int]) -> None:
+    free = free_bytes(folder)
+    if wanted > free:
+        raise UserError(
+            f"cache_dir: the packed copy of '{name}' takes {wanted / 1e9:.2f} GB, and the disk of '{folder}' has "
+            f"{free / 1e9:.2f} GB free: set PS_CLUSTER_CACHE to a folder with more"
+        )
+
+
+def _check_contents(contents: Contents) -> None:
+    """Raise ValueError where arrays, spec and manifest's rules do not agree."""
+    fields = fields_of(contents.spec)
+    for split in SPLITS:
+        arrays = contents.arrays.get(split, {})
+        if missing := [name for name in fields if name not in arrays]:
+            raise ValueError(f"{split} has no '{missing[0]}'")
+        for name, field in fields.items():
+            _check_form(f"{split} '{name}'", arrays[name], field)
+        lengths = {name: len(arrays[name]) for name in fields}
+        if len(set(lengths.values())) > 1 or not min(lengths.values()):
+            raise ValueError(f"{split} has {', '.join(f'{count} of {name}' for name, count in lengths.items())}")
+    for split in SPLITS:
+        check_values(contents.spec, split, contents.arrays[split][TARGET], contents.arrays[split].get(WEIGHT))
+
+
+def _check_form(what: str, rows: object, field: Field) -> None:
+    if not isinstance(rows, Rows) or not rows.shape:
+        raise ValueError(f"{what} is {type(rows).__name__}, not an array with a row for each example")
+    if str(rows.dtype) != field.dtype or rows.shape[1:] != field.shape:
+        raise ValueError(f"{what} is {rows.dtype} {list(rows.shape[1:])}, not {field.dtype} {list(field.shape)}")
+
+
+def _manifest(name: str, kind: str, contents: Contents, source: str) -> Manifest:
+    spec = contents.spec
+    examples = {split: len(contents.arrays[split][TARGET]) for split in SPLITS}
+    return Manifest(
+        format=FORMAT,
+        name=name,
+        kind=kind,  # type: ignore[arg-type]  # checked there
+        objective=spec.objective,
+        target=_row(spec.target),
+        weight=_row(spec.weight) if spec.weight else None,
+        inputs={key: _row(field) for key, field in spec.inputs.items()},
+        classes=list(spec.classes),
+        train_examples=examples["train"],
+        test_examples=examples["test"],
+        source=source,
+        notes=list(contents.notes),
+        bytes=sizes(spec, examples),
+    )
+
+
+def _row(field: Field) -> FieldRow:
+    return FieldRow(
+        dtype=field.dtype,  # type: ignore[arg-type]  # checked there
+        shape=list(field.shape),
+        mean=list(field.mean),
+        std=list(field.std),
+        codes=list(field.codes),
+    )
+
+
+def _write_files(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> None:
+    """Write the files, and the manifest with the statistics of the training examples."""
+    statistics = {name: RunningStatistics(field) for name, field in fields_of(contents.spec).items()}
+    for split in SPLITS:
+        for name, field in fields_of(contents.spec).items():
+            seen = statistics[name].add if split == "train" else None
+            file = directory / file_name(split, name, field)
+            _write_rows(file, contents.arrays[split][name], seen, progress)
+    spec = _with_fields(contents.spec, {name: one.field for name, one in statistics.items()})
+    whole = _manifest(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
+    if contents.encoding is not None:
+        write_whole(directory / ENCODING, TableEncoding.model_validate(contents.encoding).model_dump_json() + "\n")
+    write_whole(directory / MANIFEST, whole.model_dump_json(indent=2) + "\n")
+
+
+def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | None, progress: PackingProgress) -> None:
+    """Write rows in pieces, each read once, and pass each to `seen`."""
+    with path.open("xb") as file:
+        for piece in pieces(rows):
+            whole = np.ascontiguousarray(piece)
+            whole.tofile(file)
+            progress.add(whole.nbytes)
+            if seen is not None:
+                seen(whole)
+
+
+def _with_fields(spec: ExampleSpec, fields: dict[str, Field]) -> ExampleSpec:
+    inputs = {name: fields[name] for name in spec.inputs}
+    return replace(spec, inputs=inputs, target=fields[TARGET], weight=fields.get(WEIGHT))
+
+
+def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
+    for attempt in range(3):
+        try:
+            temporary.rename(directory)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+        # Ours, the one of a faster process, or a damaged one that was there before.
+        try:
+            return load_packed(directory)
+        except UserError:
+            if attempt == 2:
+                raise
+            damaged = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+            with contextlib.suppress(FileNotFoundError):
+                directory.rename(damaged)
+            shutil.rmtree(damaged, ignore_errors=True)
+    raise AssertionError("the last attempt returns or raises")
+
+
+def _remove_abandoned(directory: Path) -> None:
+    for left_over in directory.parent.glob(f".{directory.name}.*.tmp"):
+        try:
+            age_s = time.time() - left_over.stat().st_mtime
+        except FileNotFoundError:
+            continue
+        if age_s > _ABANDONED_AFTER_S:
+            shutil.rmtree(left_over, ignore_errors=True)

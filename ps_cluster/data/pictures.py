@@ -1,0 +1,152 @@
+"""Decode pictures of any size to images of one size."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+
+import numpy as np
+
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.plain_text import one_line
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+_FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
+_GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
+_TURNED = (5, 6, 7, 8)  # values of EXIF's orientation that exchange height and width
+_ORIENTATION = 0x0112
+_AT_ONCE = 1024  # pictures that are decoded into memory together
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture to decode: its name for messages, and how to open it."""
+
+    name: str
+    open: Callable[[], BinaryIO]
+
+
+class Looked(NamedTuple):
+    """What a look at a picture found. `size`: height and width as shown. `wrong`: why it can't be read, else ""."""
+
+    size: tuple[int, int] = (0, 0)
+    grey: bool = False
+    wrong: str = ""
+
+
+class Size(NamedTuple):
+    """The form of the images: [height, width, channels]."""
+
+    height: int
+    width: int
+    channels: int
+
+
+class Images:
+    """Images uint8 [N, H, W, C], decoded when they are asked for, by several threads."""
+
+    def __init__(self, pictures: Sequence[Picture], size: Size):
+        self._pictures, self._size = pictures, size
+        self.dtype, self.shape = np.dtype(np.uint8), (len(pictures), *size)
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        pictures = self._pictures[part]
+        images = np.empty((len(pictures), *self._size), np.uint8)
+        for place, image in enumerate(_in_threads(self._decoded, pictures)):
+            images[place] = image
+        return images
+
+    def _decoded(self, picture: Picture) -> np.ndarray:
+        try:
+            return decoded(picture, self._size)
+        except Exception as error:  # a damaged picture can raise almost any
+            raise Malformed(unreadable(picture.name, _why(error))) from error
+
+
+def look(picture: Picture, *, wholly: bool = False) -> Looked:
+    """Return size and colour of a picture from its beginning. `wholly`: decode it too, so that all damage is found."""
+    try:
+        with picture.open() as file, _opened(file) as image:
+            turned = image.getexif().get(_ORIENTATION) in _TURNED
+            if wholly:
+                image.load()
+            return Looked(image.size if turned else image.size[::-1], image.mode in _GREY_MODES)
+    except Exception as error:  # a damaged picture can raise almost any
+        return Looked(wrong=_why(error))
+
+
+def look_at_all(pictures: Sequence[Picture], *, wholly: bool = False) -> list[Looked]:
+    """Return what `look` finds of each."""
+    return list(_in_threads(lambda picture: look(picture, wholly=wholly), pictures))
+
+
+def unreadable(name: str, why: str) -> str:
+    """Return the message about a picture that can't be read."""
+    return f"the picture '{name}' can't be read ({why}): replace it, or go on without such pictures by --skip-bad"
+
+
+def size_of(found: Sequence[Looked], wanted: tuple[int, int] | None) -> Size:
+    """Return the form of the images: `wanted` (height, width), else the one size that all pictures have; RGB unless all
+    are grey.
+
+    Raises:
+      Malformed: no size is given, and they have several.
+    """
+    sizes = Counter(one.size for one in found)
+    if wanted is None and len(sizes) > 1:
+        smallest, largest = (f"{height}x{width}" for height, width in (min(sizes), max(sizes)))
+        raise Malformed(
+            f"the pictures have {len(sizes):,} sizes, from {smallest} to {largest} (height x width): say which one to give "
+            "them, e.g. --image-size 64 or --image-size 48x64"
+        )
+    height, width = wanted or next(iter(sizes))
+    return Size(height, width, 1 if all(one.grey for one in found) else 3)
+
+
+def decoded(picture: Picture, size: Size) -> np.ndarray:
+    """Return uint8 [H, W, C]: turned as EXIF says, the shorter side resized, then the middle cut out."""
+    from PIL import Image, ImageOps
+
+    with picture.open() as file, _opened(file) as image:
+        image.draft("RGB" if size.channels == 3 else "L", (2 * max(size[:2]),) * 2)  # JPEG: not larger than useful
+        shown: Any = ImageOps.exif_transpose(image)
+        if shown.mode.startswith("I"):  # 16 bits, which `convert` would cut off at 255
+            shown = Image.fromarray((np.asarray(shown) >> 8).clip(0, 255).astype(np.uint8))
+        plain = shown.convert("RGB" if size.channels == 3 else "L")
+        wanted = (size.width, size.height)
+        fitting = plain if plain.size == wanted else ImageOps.fit(plain, wanted, Image.Resampling.BICUBIC)
+        return np.asarray(fitting).reshape(size)
+
+
+def _opened(file: BinaryIO) -> Image:
+    """Open a picture of a known format, without decoding it. Raises ValueError if it has too many pixels."""
+    from PIL import Image
+
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)  # told as an error, below
+    image = Image.open(file, formats=_FORMATS)
+    most = Image.MAX_IMAGE_PIXELS or 0
+    if image.width * image.height > most:
+        raise Malformed(f"it has {image.width * image.height:,} pixels, more than {most:,}")
+    return image
+
+
+def _in_threads(work: Callable[[Picture], Any], pictures: Sequence[Picture]) -> Iterator[Any]:
+    """Yield the result for each picture, in their order; only some of them are in memory."""
+    with ThreadPoolExecutor(os.cpu_count()) as pool:
+        for start in range(0, len(pictures), _AT_ONCE):
+            yield from pool.map(work, pictures[start : start + _AT_ONCE])
+
+
+def _why(error: Exception) -> str:
+    text = getattr(error, "strerror", None) or str(error) or type(error).__name__
+    return "it is no picture that is known" if text.startswith("cannot identify") else one_line(text, 200)

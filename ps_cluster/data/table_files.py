@@ -1,0 +1,118 @@
+"""Read the columns of CSV and Parquet files in pieces."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, Protocol
+
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.plain_text import one_line
+
+_BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken from the first
+_BATCH_ROWS = 2**16
+
+
+class Table(Protocol):
+    """A table that is read in pieces. `columns`: name → type of pyarrow."""
+
+    columns: dict[str, Any]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield record batches of pyarrow, with these columns in this order, from the first row to the last."""
+
+
+class CsvTable:
+    """A CSV file with a line of names; separated by commas, semicolons or tabs, whatever that line has most of."""
+
+    def __init__(self, path: Path, types: Mapping[str, Any]):
+        """Look at the beginning of a file. `types`: those of columns that are known."""
+        import pyarrow
+
+        self._path = path
+        with path.open("rb") as file:
+            first = file.readline(2**20)
+        if not first.strip():
+            raise Malformed(f"'{path.name}' is empty: its first line has to name the columns")
+        self._delimiter = max(",;\t", key=lambda sign: first.count(sign.encode()))
+        with _arrow_errors(), self._open(types) as reader:
+            found = reader.schema
+        if len(set(found.names)) < len(found.names):
+            raise Malformed(f"'{path.name}' has two columns of one name: {one_line(', '.join(found.names), 300)}")
+        # A later row may have what the first ones don't: a fraction, or a text.
+        plain = {pyarrow.null(): pyarrow.string()}
+        self.columns = {field.name: plain.get(field.type, field.type) for field in found}
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        import pyarrow
+
+        types = {
+            name: pyarrow.float64() if pyarrow.types.is_integer(self.columns[name]) else self.columns[name]
+            for name in columns
+        }
+        with _arrow_errors(f"'{self._path.name}'"), self._open(types, columns) as reader:
+            yield from reader
+
+    def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Any:
+        from pyarrow import csv
+
+        return csv.open_csv(
+            self._path,
+            csv.ReadOptions(block_size=_BLOCK_BYTES),
+            csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+            csv.ConvertOptions(column_types=dict(types), include_columns=list(columns), strings_can_be_null=True),
+        )
+
+
+class ParquetTable:
+    """A Parquet file."""
+
+    def __init__(self, path: Path, types: Mapping[str, Any]):
+        """Read the types, which the file knows itself."""
+        with _arrow_errors(f"'{path.name}'"):
+            self.columns = {field.name: field.type for field in self._file(path).schema_arrow}
+        self._path = path
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        with _arrow_errors(f"'{self._path.name}'"):
+            for batch in self._file(self._path).iter_batches(_BATCH_ROWS, columns=list(columns)):
+                yield batch.select(list(columns))
+
+    def _file(self, path: Path) -> Any:
+        from pyarrow.parquet import ParquetFile
+
+        return ParquetFile(path)
+
+
+TABLES: dict[str, Callable[[Path, Mapping[str, Any]], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
+"""Ending of a file's name → how it is read."""
+
+
+def open_tables(files: Mapping[str, Path], text: Sequence[str]) -> dict[str, Table]:
+    """Return split → table. All have the types of the first.
+
+    Args:
+      text: columns of names, even if they look like numbers.
+    """
+    import pyarrow
+
+    types: dict[str, Any] = {name: pyarrow.string() for name in text}
+    tables = {}
+    for split, file in files.items():
+        tables[split] = TABLES[file.suffix.lower()](file, types)
+        types = tables[split].columns
+    return tables
+
+
+@contextmanager
+def _arrow_errors(what: str = "it") -> Iterator[None]:
+    """Raise Malformed for what pyarrow can't read."""
+    import pyarrow
+
+    try:
+        yield
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        text = one_line(str(error), 300)
+        hint = "; a column of names is one that data.categorical lists" if "conversion error" in text else ""
+        raise Malformed(f"{what} can't be read: {text}{hint}") from error

@@ -1,0 +1,150 @@
+"""Turn what users give as targets into targets of an objective; say what is wrong with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import numpy as np
+
+from ps_cluster.catalogue.datasets import MOST_CLASSES
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.plain_text import one_line
+
+
+class Targets(NamedTuple):
+    """Targets as they are packed.
+
+    Attributes:
+      train, test: [N, ...]; test is None where none were given.
+      classes: names of the classes or labels.
+    """
+
+    train: np.ndarray
+    test: np.ndarray | None
+    objective: str
+    classes: tuple[str, ...] = ()
+
+
+def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "auto") -> Targets:
+    """Return targets [N] or [N, k] for an objective; "auto": regression for floats, multi-label for rows of 0 and 1, else
+    classification.
+
+    Raises:
+      Malformed: they do not fit the objective, or there is nothing to learn.
+    """
+    train, test = _flat(train), None if test is None else _flat(test)
+    if objective == "auto":
+        objective = _objective(train)
+    return _OBJECTIVES[objective](train, test)
+
+
+def classes_by_name(train: np.ndarray, test: np.ndarray | None) -> Targets:
+    """Return labels of targets [N] that are names or numbers: all that are different, sorted, are the classes."""
+    names = np.unique(train)
+    _check_names(names)
+    if test is not None and len(strange := np.setdiff1d(test, names)):
+        raise Malformed(f"the test targets have the class '{_shown(strange[0])}', which no training example has")
+    dtype = _smallest(len(names))
+    labels = np.searchsorted(names, train).astype(dtype)
+    test_labels = None if test is None else np.searchsorted(names, test).astype(dtype)
+    return Targets(labels, test_labels, "classification", tuple(_shown(name) for name in names))
+
+
+def _flat(targets: np.ndarray) -> np.ndarray:
+    targets = np.asarray(targets)
+    return targets[:, 0] if targets.ndim == 2 and targets.shape[1] == 1 else targets
+
+
+def _objective(train: np.ndarray) -> str:
+    if train.dtype.kind == "f":
+        return "regression"
+    if train.ndim == 1:
+        return "classification"
+    if train.ndim == 2 and train.dtype.kind in "iub" and np.isin(train, (0, 1)).all():
+        return "multi-label"
+    raise Malformed(
+        f"the targets are {train.dtype} {list(train.shape[1:])}: say by data.objective what they are, or give one class each"
+    )
+
+
+def _classes(train: np.ndarray, test: np.ndarray | None) -> Targets:
+    if train.dtype.kind in "US":
+        return classes_by_name(train.astype(str), None if test is None else test.astype(str))
+    train, test = _whole(train, "training"), None if test is None else _whole(test, "test")
+    lowest, highest = int(train.min()), int(train.max())
+    if lowest < 0 or highest >= MOST_CLASSES:
+        wrong = lowest if lowest < 0 else highest
+        raise Malformed(f"a label is {wrong}: number the classes from 0 to at most {MOST_CLASSES - 1:,}")
+    counts = np.bincount(train)
+    if np.count_nonzero(counts) == 1:
+        raise Malformed(f"all training examples are of one class, {highest}: there is nothing to tell apart")
+    if not counts.all():
+        empty = int(np.argmin(counts))
+        raise Malformed(
+            f"no training example is of class {empty}, of 0 to {highest}: number the classes from 0, without gaps"
+        )
+    if test is not None and (test.min() < 0 or test.max() > highest):
+        strange = int(test.min() if test.min() < 0 else test.max())
+        raise Malformed(f"the test targets have the class {strange}, which no training example has")
+    dtype = _smallest(highest + 1)
+    names = tuple(str(label) for label in range(highest + 1))
+    return Targets(train.astype(dtype), None if test is None else test.astype(dtype), "classification", names)
+
+
+def _whole(targets: np.ndarray, split: str) -> np.ndarray:
+    """Return whole numbers [N], also of rows with a single 1 at the place of the class."""
+    if targets.dtype.kind not in "iubf":
+        raise Malformed(f"the {split} targets are {targets.dtype}: classes are whole numbers from 0, or text")
+    if targets.ndim == 2 and np.isin(targets, (0, 1)).all() and (targets.sum(1) == 1).all():
+        return targets.argmax(1)
+    if targets.ndim != 1:
+        raise Malformed(f"the {split} targets have shape {list(targets.shape[1:])}: a class is one whole number")
+    if targets.dtype.kind == "f" and not (wrong := np.isfinite(targets) & (targets % 1 == 0)).all():
+        raise Malformed(f"a {split} target is {targets[~wrong][0]}, which is no class: give data.objective=regression")
+    return targets.astype(np.int64)
+
+
+def _labels(train: np.ndarray, test: np.ndarray | None) -> Targets:
+    for split, targets in (("training", train), ("test", test)):
+        if targets is not None and (targets.ndim != 2 or not np.isin(targets, (0, 1)).all()):
+            raise Malformed(f"the {split} targets of a multi-label task are rows of 0 and 1, one for each label")
+    names = tuple(str(label) for label in range(train.shape[1]))
+    return Targets(train.astype(np.uint8), None if test is None else test.astype(np.uint8), "multi-label", names)
+
+
+def _numbers(train: np.ndarray, test: np.ndarray | None) -> Targets:
+    for split, targets in (("training", train), ("test", test)):
+        if targets is not None and targets.dtype.kind not in "iubf":
+            raise Malformed(f"the {split} targets are {targets.dtype}: a regression takes numbers")
+        if targets is not None and not np.isfinite(targets).all():
+            raise Malformed(f"a {split} target is {targets[~np.isfinite(targets)][0]}, no finite number")
+    if train.min() == train.max():
+        raise Malformed(f"all training targets are {train.min()}: there is nothing to learn")
+    return Targets(_as_floats(train), None if test is None else _as_floats(test), "regression")
+
+
+def _as_floats(targets: np.ndarray) -> np.ndarray:
+    return targets.astype(np.float64 if targets.dtype.itemsize > 4 else np.float32)
+
+
+def _check_names(names: np.ndarray) -> None:
+    if len(names) == 1:
+        raise Malformed(f"all training examples are of one class, '{_shown(names[0])}': there is nothing to tell apart")
+    if len(names) > MOST_CLASSES:
+        raise Malformed(f"the targets have {len(names):,} different texts, of at most {MOST_CLASSES:,} classes")
+
+
+def _shown(name: str) -> str:
+    return one_line(str(name), 200)
+
+
+def _smallest(classes: int) -> type[np.generic]:
+    return np.uint8 if classes <= 2**8 else np.uint16
+
+
+_OBJECTIVES: dict[str, Callable[[np.ndarray, np.ndarray | None], Targets]] = {
+    "classification": _classes,
+    "multi-label": _labels,
+    "regression": _numbers,
+}

@@ -1,0 +1,132 @@
+"""Which form of data a path is taken for."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.catalogue.forms import FORMS
+from ps_cluster.config import build_config, load_config
+from ps_cluster.errors import UserError
+from tests.helpers.own_data import draw, packed
+
+NUMBERS = {"x_train": np.arange(40.0).reshape(10, 4), "y_train": np.arange(10) % 2}
+PIXELS = {"x_train": np.zeros((10, 5, 4), np.uint8), "y_train": np.arange(10) % 2}
+
+
+def touched(*files):
+    for file in files:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("{}")
+
+
+def npy(folder, arrays):
+    folder.mkdir()
+    for name, array in arrays.items():
+        np.save(folder / name, array)
+
+
+MADE = {
+    "arrays": ("a.npz", lambda path: np.savez(path, **NUMBERS)),
+    "arrays of a folder": ("a", lambda path: npy(path, NUMBERS)),
+    "image_arrays": ("a.npz", lambda path: np.savez_compressed(path, **PIXELS)),
+    "image_arrays of a folder": ("a", lambda path: npy(path, PIXELS)),
+    "arrays, though one alone": ("a.npy", lambda path: np.save(path, PIXELS["x_train"])),
+    "image_folder": ("a", lambda path: draw(path / "train" / "cat" / "1.PNG")),
+    "image_folder without splits": ("a", lambda path: draw(path / "cat" / "1.jpeg")),
+    "table": ("a.csv", lambda path: path.write_text("a,b\n1,2\n")),
+    "table in capitals": ("A.CSV", lambda path: path.write_text("a,b\n1,2\n")),
+    "table of a folder": ("a", lambda path: touched(path / "train.parquet")),
+    "hugging_face": ("a", lambda path: touched(path / "state.json", path / "dataset_info.json")),
+    "tfds": ("a", lambda path: touched(path / "features.json", path / "dataset_info.json")),
+}
+
+
+@pytest.mark.parametrize("case", MADE)
+def test_a_path_is_recognised_by_what_is_there(tmp_path, case):
+    name, make = MADE[case]
+    make(tmp_path / name)
+    form = case.replace(",", " ").split()[0]
+    assert DATASETS.named_by_user(str(tmp_path / name), tmp_path) == f"{form}:{tmp_path / name}"
+
+
+def test_a_relative_path_is_that_of_the_folder_in_which_it_was_written(tmp_path):
+    (tmp_path / "sub").mkdir()
+    np.savez(tmp_path / "sub" / "a.npz", **NUMBERS)
+    file = tmp_path / "sub" / "mine.yaml"
+    file.write_text("data: {dataset: a.npz}\nmodel: {name: mlp}\n")
+    whole = f"arrays:{tmp_path}/sub/a.npz"
+    assert build_config(file).data.dataset == whole
+    assert DATASETS.named_by_user("sub/../sub/a.npz", tmp_path) == whole
+
+
+def test_a_name_of_a_data_set_is_no_path_even_if_a_folder_has_it(tmp_path):
+    draw(tmp_path / "mnist" / "cat" / "1.png")
+    draw(tmp_path / "pets" / "cat" / "1.png")
+    assert DATASETS.named_by_user("mnist", tmp_path) == "mnist"
+    assert DATASETS.named_by_user("pets", tmp_path) == f"image_folder:{tmp_path}/pets"
+
+
+def test_the_form_can_be_chosen(tmp_path):
+    assert DATASETS.named_by_user("table:numbers.txt", tmp_path) == f"table:{tmp_path}/numbers.txt"
+
+
+def test_the_configuration_of_a_run_is_read_after_its_data_has_gone(tmp_path):
+    np.savez(tmp_path / "a.npz", **PIXELS)
+    config = build_config(None, {"data.dataset": str(tmp_path / "a.npz"), "data.held_out": 0.25})
+    (tmp_path / "config.yaml").write_text(config.to_yaml())
+    (tmp_path / "a.npz").unlink()
+    assert load_config(tmp_path / "config.yaml").data == config.data
+    assert config.data.augmentation.flip == "alternating", "images are varied"
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("../own", "there is no '{folder}/own': correct the path"),
+        ("none.npz", "there is no '{folder}/here/none.npz'"),
+        ("~nobody-of-this-name/x", "there is no '{folder}/here/~nobody-of-this-name/x'"),
+        ("mine.py", "to run code, name what it defines, e.g. '{folder}/here/mine.py:load'"),
+        ("empty", "'{folder}/here/empty' has no form that is known."),
+        ("notes.txt", "docs/own-data.md shows each"),
+    ],
+)
+def test_a_path_that_can_not_be_data_is_told_with_all_forms(tmp_path, text, told):
+    touched(tmp_path / "here" / "mine.py", tmp_path / "here" / "notes.txt")
+    (tmp_path / "here" / "empty").mkdir()
+    with pytest.raises(UserError) as error:
+        DATASETS.named_by_user(text, tmp_path / "here")
+    line = str(error.value)
+    assert line.startswith("dataset: ") and told.format(folder=tmp_path) in line and "\n" not in line
+    assert "there is no" in line or all(form.looks_for in line for form in FORMS)
+
+
+def test_a_copy_is_made_anew_when_a_file_or_a_setting_changes_and_not_otherwise(tmp_path):
+    draw(tmp_path / "a" / "cat" / "1.png")
+    for name in ("cat/2", "dog/1", "dog/2"):
+        draw(tmp_path / "a" / f"{name}.png")
+    first = packed(tmp_path / "a")[0].directory
+    assert packed(tmp_path / "a")[0].directory == first
+    assert packed(tmp_path / "a", held_out=0.4)[0].directory != first
+    draw(tmp_path / "a" / "dog" / "3.png", colour=(0, 0, 9))
+    changed = packed(tmp_path / "a")[0]
+    assert changed.directory != first and changed.train_examples == 4
+
+
+def test_what_was_held_out_is_told_for_a_copy_that_was_there_before_too(tmp_path):
+    np.savez(tmp_path / "a.npz", **NUMBERS)
+    _, first = packed(tmp_path / "a.npz")
+    _, again = packed(tmp_path / "a.npz")
+    assert again == first[1:] and again[0].startswith("held out 1 of 10 examples for testing")
+
+
+def test_a_folder_to_look_in_has_no_use_beside_a_path(tmp_path):
+    np.savez(tmp_path / "a.npz", **NUMBERS)
+    with pytest.raises(UserError, match="^data_dir: .* has no use with dataset .* read from its own path; drop one"):
+        packed(tmp_path / "a.npz", data_dir=tmp_path)
+
+
+def test_every_form_says_what_it_looks_for():
+    assert [form.name for form in FORMS if not form.looks_for or not form.Settings.model_fields] == []
+    assert Path("x.npz").suffix in next(form for form in FORMS if form.name == "arrays").endings

@@ -1,0 +1,149 @@
+"""Pictures in a folder for each class."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ps_cluster.data.image_sets import PictureSettings
+from tests.helpers.own_data import draw, packed, refused
+
+RED, BLUE = (250, 10, 10), (10, 10, 250)
+
+
+@pytest.fixture
+def pets(tmp_path):
+    """A folder with two classes of three pictures to train on and one to test on, of several types."""
+    for split, count in (("train", 3), ("test", 1)):
+        for name, colour in (("cat", RED), ("dog", BLUE)):
+            for number, ending in zip(range(count), ("png", "bmp", "gif")):
+                draw(tmp_path / "pets" / split / name / f"{number}.{ending}", colour=colour)
+    return tmp_path / "pets"
+
+
+def test_pictures_become_images_of_the_classes_that_the_folders_are_called(pets):
+    dataset, _ = packed(pets)
+    assert dataset.spec.classes == ("cat", "dog") and dataset.spec.image("x").shape == (8, 6, 3)
+    assert dataset.target("train").tolist() == [0, 0, 0, 1, 1, 1] and dataset.target("test").tolist() == [0, 1]
+    means = dataset.inputs("train")["image"].mean((1, 2))
+    np.testing.assert_allclose(means, [RED] * 3 + [BLUE] * 3, atol=4)
+
+
+@pytest.mark.parametrize("name", ["val", "valid", "validation"])
+def test_a_folder_to_validate_on_is_tested_on(pets, name):
+    (pets / "test").rename(pets / name)
+    assert packed(pets)[0].test_examples == 2
+
+
+def test_a_second_folder_to_test_on_is_told(pets):
+    draw(pets / "val" / "cat" / "1.png")
+    assert "'val' is not used: 'test' has the pictures to test on" in packed(pets)[1]
+
+
+def test_without_a_folder_to_test_on_a_share_of_each_class_is_held_out(pets):
+    dataset, told = packed(pets / "train", held_out=0.3)
+    assert dataset.target("test").tolist() == [0, 1] and dataset.train_examples == 4
+    assert any(line.startswith("held out 2 of 6 examples for testing") for line in told)
+
+
+def test_a_class_that_is_not_tested_is_no_mistake(pets):
+    (pets / "test" / "dog" / "0.png").unlink()
+    assert packed(pets)[0].target("test").tolist() == [0]
+
+
+def test_pictures_are_grey_only_if_all_are(tmp_path):
+    for name in ("a", "b"):
+        draw(tmp_path / "grey" / name / "1.png", colour=(7,))
+        draw(tmp_path / "grey" / name / "2.png", colour=(7,))
+    assert packed(tmp_path / "grey")[0].spec.image("x").shape == (8, 6, 1)
+    draw(tmp_path / "grey" / "a" / "3.png")
+    assert packed(tmp_path / "grey")[0].spec.image("x").shape == (8, 6, 3)
+
+
+def test_sixteen_bits_of_grey_are_scaled_not_cut_off(tmp_path):
+    for name in "ab":
+        for number in (1, 2):
+            (tmp_path / "deep" / name).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(np.full((4, 4), 128 * 256, np.uint16)).save(tmp_path / "deep" / name / f"{number}.png")
+    assert (packed(tmp_path / "deep")[0].inputs("train")["image"] == 128).all()
+
+
+def test_the_shorter_side_is_resized_and_the_middle_cut_out(pets):
+    wide = np.zeros((10, 40, 3), np.uint8)
+    wide[:, 15:25] = RED  # the middle square
+    Image.fromarray(wide).save(pets / "test" / "cat" / "0.png")
+    dataset, _ = packed(pets, image_size="5")
+    image = dataset.inputs("test")["image"][0]
+    assert image.shape == (5, 5, 3) and abs(image.astype(int) - RED).max() <= 40
+    assert packed(pets, image_size="4x7")[0].spec.image("x").shape == (4, 7, 3)
+
+
+def test_a_picture_is_shown_as_its_camera_was_held(pets):
+    exif = Image.Exif()
+    exif[0x0112] = 6  # turned by a quarter
+    halves = np.zeros((6, 8, 3), np.uint8)
+    halves[:, :4] = 255
+    Image.fromarray(halves).save(pets / "test" / "cat" / "0.png", exif=exif)
+    image = packed(pets)[0].inputs("test")["image"][0]
+    assert image.shape == (8, 6, 3), "all have one size, as shown"
+    assert image[:4].min() == 255 and image[4:].max() == 0
+
+
+def broken(file):
+    draw(file, size=(40, 40))
+    file.write_bytes(file.read_bytes()[:-30])
+
+
+def test_pictures_that_can_not_be_read_are_named_and_skipped_if_that_is_asked_for(pets):
+    (pets / "train" / "cat" / "no.jpg").write_text("no picture")
+    assert "the picture 'train/cat/no.jpg' can't be read (it is no picture that is known)" in refused(pets)
+    assert "--skip-bad" in refused(pets)
+    dataset, told = packed(pets, skip_bad=True)
+    assert dataset.train_examples == 6 and "skipped 1 picture that can't be read: 'train/cat/no.jpg'" in told
+    for number in range(6):
+        (pets / "train" / "cat" / f"no{number}.jpg").touch()
+    assert any("skipped 7 pictures" in line and line.endswith("and 2 more") for line in packed(pets, skip_bad=True)[1])
+
+
+def test_damage_at_the_end_of_a_picture_is_found_too(pets):
+    rng = np.random.default_rng(0)
+    Image.fromarray(rng.integers(0, 256, (8, 6, 3), np.uint8)).save(pets / "train" / "cat" / "cut.png")
+    content = (pets / "train" / "cat" / "cut.png").read_bytes()
+    (pets / "train" / "cat" / "cut.png").write_bytes(content[: len(content) // 2])
+    line = refused(pets)
+    assert "the picture 'train/cat/cut.png' can't be read" in line and "--skip-bad" in line
+    dataset, told = packed(pets, skip_bad=True)
+    assert dataset.train_examples == 6 and any("'train/cat/cut.png'" in line for line in told)
+
+
+def test_a_picture_with_too_many_pixels_is_not_decoded(pets, monkeypatch):
+    monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 100)
+    draw(pets / "train" / "cat" / "large.png", size=(11, 10))
+    assert "'train/cat/large.png' can't be read (it has 110 pixels, more than 100)" in refused(pets)
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda pets: draw(pets / "train" / "cat" / "9.png", size=(9, 9)),
+         "the pictures have 2 sizes, from 8x6 to 9x9 (height x width): say which one to give them, e.g. --image-size 64"),
+        (lambda pets: draw(pets / "test" / "cow" / "1.png"), "the class 'cow' is in 'test' and not in 'train'"),
+        (lambda pets: (pets / "train" / "cow").mkdir(), "the class 'cow' has no picture to train on"),
+        (lambda pets: [file.unlink() for file in pets.glob("test/*/*")], "there is no picture to test on"),
+        (lambda pets: (pets / "train" / "dog").rename(pets / "train" / ".dog") and (pets / "test" / "dog").rename(
+            pets / "test" / ".dog"), "there is only one class, 'cat': there is nothing to tell apart"),
+    ],
+)  # fmt: skip
+def test_folders_that_can_not_be_learned_from_are_told(pets, change, told):
+    change(pets)
+    line = refused(pets)
+    assert told in line and line.startswith(f"dataset: '{pets}': ")
+
+
+@pytest.mark.parametrize("size", ["0", "x", "5x", "5x5x5", "-1", "10001", "4.5", ""])
+def test_a_size_that_is_none_is_refused(size):
+    with pytest.raises(ValueError, match="give height x width"):
+        PictureSettings(dataset="auto", image_size=size)
+
+
+def test_a_size_may_be_a_number():
+    assert PictureSettings(dataset="auto", image_size=12).sides == (12, 12)

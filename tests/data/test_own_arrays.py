@@ -1,0 +1,198 @@
+"""Arrays of users: what becomes of them, and what is wrong with them."""
+
+import zipfile
+
+import numpy as np
+import pytest
+
+from ps_cluster.data import array_files
+from ps_cluster.data.own_arrays import as_contents
+from ps_cluster.files.malformed import Malformed
+from tests.helpers.own_data import packed, refused
+
+DRAW = np.random.default_rng(0)
+LABELS = np.arange(20) % 4
+
+
+def arrays(x=None, y=LABELS, **more):
+    return {"x_train": DRAW.normal(size=(20, 3)) if x is None else x, "y_train": y, **more}
+
+
+def with_test(x=None, y=LABELS, **more):
+    given = arrays(x, y)
+    return {**given, "x_test": given["x_train"][:5], "y_test": given["y_train"][:5], **more}
+
+
+@pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
+def test_an_npz_is_packed_as_it_is(tmp_path, save):
+    given = with_test(DRAW.normal(size=(20, 3, 2)).astype(np.float32))
+    save(tmp_path / "a.npz", **given)
+    dataset, _ = packed(tmp_path / "a.npz")
+    np.testing.assert_array_equal(dataset.inputs("train")["x"], given["x_train"])
+    np.testing.assert_array_equal(dataset.inputs("test")["x"], given["x_test"])
+    assert dataset.target("train").tolist() == LABELS.tolist() and dataset.spec.classes == ("0", "1", "2", "3")
+    assert dataset.kind == "real" and dataset.source == str(tmp_path / "a.npz")
+
+
+def test_a_folder_of_npy_files_is_mapped_in_any_byte_order_and_layout(tmp_path):
+    given = with_test(np.asfortranarray(DRAW.normal(size=(20, 3)).astype(">f8")))
+    (tmp_path / "a").mkdir()
+    for name, array in given.items():
+        np.save(tmp_path / "a" / f"{name}.npy", array)
+    dataset, _ = packed(tmp_path / "a")
+    np.testing.assert_array_equal(dataset.inputs("train")["x"], given["x_train"])
+    assert dataset.spec.inputs["x"].dtype == "float64"
+
+
+@pytest.mark.parametrize("shape", [(20, 6, 5), (20, 6, 5, 1), (20, 6, 5, 3)])
+def test_bytes_of_the_shape_of_images_are_images(tmp_path, shape):
+    pixels = DRAW.integers(0, 256, shape, np.uint8)
+    np.savez(tmp_path / "a.npz", **arrays(pixels))
+    dataset, _ = packed(tmp_path / "a.npz", held_out=0.2)
+    assert dataset.spec.unit == "images" and dataset.spec.image("x").shape == (*shape[1:], 1)[:3]
+    assert (dataset.train_examples, dataset.test_examples) == (16, 4)
+
+
+@pytest.mark.parametrize(
+    ("y", "objective", "expected"),
+    [
+        (LABELS[:, None], "auto", ("classification", (), LABELS)),
+        (LABELS % 2 == 1, "auto", ("classification", (), LABELS % 2)),
+        (np.array(list("abcd") * 5), "auto", ("classification", (), LABELS)),
+        (np.eye(4)[LABELS], "classification", ("classification", (), LABELS)),
+        (LABELS.astype(float), "classification", ("classification", (), LABELS)),
+        (np.eye(4, dtype=int)[LABELS], "auto", ("multi-label", (4,), np.eye(4)[LABELS])),
+        (LABELS.astype(np.float32), "auto", ("regression", (), LABELS)),
+        (np.eye(4)[LABELS], "auto", ("regression", (4,), np.eye(4)[LABELS])),
+        (LABELS, "regression", ("regression", (), LABELS)),
+    ],
+)
+def test_the_targets_say_what_is_trained_for(y, objective, expected):
+    contents = as_contents(with_test(y=y), objective=objective)
+    kind, shape, values = expected
+    assert (contents.spec.objective, contents.spec.target.shape) == (kind, shape)
+    np.testing.assert_array_equal(contents.arrays["train"]["target"], values)
+
+
+def test_names_of_classes_are_sorted():
+    assert as_contents(with_test(y=np.array(list("dbca") * 5))).spec.classes == tuple("abcd")
+
+
+def test_weights_belong_to_the_examples_that_they_were_given_with():
+    weights = np.arange(20)
+    contents = as_contents(arrays(np.arange(20.0), weight_train=weights))
+    for split in ("train", "test"):
+        rows = contents.arrays[split]
+        np.testing.assert_array_equal(rows["weight"], rows["x"][:][:, 0])
+    assert as_contents(with_test(weight_train=weights)).arrays["test"]["weight"].tolist() == [1.0] * 5
+
+
+def test_keras_pairs_and_a_mapping_are_the_same():
+    given = with_test()
+    pairs = ((given["x_train"], given["y_train"]), (given["x_test"], given["y_test"]))
+    one, other = as_contents(given), as_contents(pairs)
+    assert one.spec == other.spec and (one.arrays["test"]["x"] == other.arrays["test"]["x"]).all()
+    assert as_contents(one) is one
+
+
+def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
+    mapped = np.lib.format.open_memmap(tmp_path / "x.npy", "w+", np.uint8, (20, 4, 4))
+    assert as_contents(with_test(mapped)).arrays["train"]["image"]._rows is mapped
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"x": 1}, "x_train is missing, there is x: give x_train, y_train"),
+        ({}, "x_train is missing, there is nothing"),
+        ({"x_train": LABELS}, "y_train is missing, there is x_train"),
+        (arrays(y=LABELS[:7]), "x_train has 20 rows, and y_train has 7"),
+        (arrays(x_test=LABELS), "y_test is missing, and there is x_test"),
+        (arrays(y_test=LABELS), "x_test is missing, and there is y_test"),
+        (with_test(y_test=LABELS[:3]), "x_test has 5 rows, and y_test has 3"),
+        (with_test(x_test=np.zeros((0, 3))), "x_test has no rows"),
+        (arrays(x=np.float64(3)), "x_train has no rows"),
+        (arrays(x=np.zeros((20, 2), np.complex64)), "x_train is complex64: give one of bool, uint8"),
+        (arrays(x=np.array(["a"] * 20)), "x_train is <U1: give one of"),
+        (arrays(y=LABELS - 1), "a label is -1: number the classes from 0"),
+        (arrays(y=LABELS * 10**6), "a label is 3000000: number the classes"),
+        (arrays(y=LABELS + 1), "no training example is of class 0, of 0 to 4: number the classes from 0, without gaps"),
+        (arrays(y=LABELS * 0), "all training examples are of one class, 0: there is nothing to tell apart"),
+        (arrays(y=np.array(["a"] * 20)), "all training examples are of one class, 'a'"),
+        (arrays(y=np.ones(20)), "all training targets are 1.0: there is nothing to learn"),
+        (arrays(y=np.where(LABELS == 3, np.nan, 1.0)), "a training target is nan, no finite number"),
+        (
+            with_test(y_test=np.array([0, 1, 2, 3, 9])),
+            "the test targets have the class 9, which no training example has",
+        ),
+        (
+            with_test(y=np.array(list("abcd") * 5), y_test=np.array(list("abcde"))),
+            "the test targets have the class 'e'",
+        ),
+        (arrays(y=np.stack([LABELS, LABELS], 1)), "the targets are int64 [2]: say by data.objective"),
+        (arrays(weight_train=LABELS[:2]), "x_train has 20 rows, and weight_train has 2"),
+        (arrays(weight_train=np.array(["a"] * 20)), "weight_train is <U1 []: give one number for each example"),
+        ({"x_train": LABELS[:1], "y_train": np.ones(1) * 2}, "there is nothing to learn"),
+    ],
+)
+def test_arrays_that_do_not_fit_are_told(given, told):
+    with pytest.raises(Malformed) as error:
+        as_contents(given)
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_an_objective_that_the_targets_do_not_fit_is_told():
+    with pytest.raises(Malformed, match="a training target is 0.5, which is no class: give data.objective=regression"):
+        as_contents(with_test(y=LABELS / 2), objective="classification")
+    with pytest.raises(Malformed, match="rows of 0 and 1"):
+        as_contents(with_test(), objective="multi-label")
+
+
+def npz_with(content, compression=zipfile.ZIP_STORED):
+    def make(path):
+        with zipfile.ZipFile(path, "w", compression) as archive:
+            archive.writestr("x_train.npy", content)
+
+    return make
+
+
+def header(shape, dtype="<f8"):
+    text = f"{{'descr': '{dtype}', 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+@pytest.mark.parametrize(
+    ("make", "told"),
+    [
+        (lambda path: path.write_bytes(b"no zip"), "is no .npz file, or damaged"),
+        (npz_with(b"nothing"), "x_train.npy is no array that numpy.save has written"),
+        (npz_with(header((2, 2)) + b"short"), "ends after 5 of 32 bytes"),
+        (
+            npz_with(header((2**40,)) + b"x", zipfile.ZIP_DEFLATED),
+            "x_train.npy ends after 1 of 8,796,093,022,208 bytes",
+        ),
+        (npz_with(header((1,), "|O") + b"x" * 8), "x_train.npy holds Python objects, which could run code"),
+        (lambda path: np.savez(path, a=LABELS, b=LABELS), "x_train is missing, there is a, b"),
+        (lambda path: np.savez(path, **arrays(np.full((20, 2), np.nan))), "values that are not finite"),
+    ],
+)
+def test_a_file_that_is_damaged_or_dangerous_is_refused_in_one_line(tmp_path, make, told):
+    make(tmp_path / "a.npz")
+    line = refused(tmp_path / "a.npz")
+    assert told in line and "a.npz'" in line and line.startswith("dataset: ")
+
+
+def test_one_array_alone_is_told_what_it_lacks(tmp_path):
+    np.save(tmp_path / "a.npy", LABELS)
+    assert "is one array, and y_train is missing: put x_train.npy and y_train.npy into a folder" in refused(
+        tmp_path / "a.npy"
+    )
+
+
+def test_compressed_arrays_that_would_fill_the_memory_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
+    monkeypatch.setattr(array_files, "MOST_COMPRESSED_BYTES", 100)
+    (tmp_path / "b").mkdir()
+    np.savez(tmp_path / "b" / "b.npz", **arrays())
+    assert packed(tmp_path / "b" / "b.npz")[0].train_examples == 18, "others are mapped"
+    np.savez_compressed(tmp_path / "a.npz", **arrays())
+    assert "its compressed arrays have 0.0 GB, more than" in refused(tmp_path / "a.npz")

@@ -1,0 +1,175 @@
+"""Tables: the roles of columns, and their encoding by the training rows alone."""
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from ps_cluster.data import table_files
+from tests.helpers.own_data import packed, refused
+
+TRAIN = "size,city,rooms,price\n" + "1.0,Rome,2,10.5\n" * 3 + "3.0,Oslo,3,20\n" * 3 + ",Oslo,4,30\n,,5,40\n"
+TEST = "price,rooms,city,size\n7.5,2,Rome,101\n8.5,3,Paris,\n"
+
+
+@pytest.fixture
+def table(tmp_path):
+    """table(train, test): the path of a folder with these tables, or of the only one."""
+
+    def write(train=TRAIN, test=TEST):
+        folder = tmp_path / "t"
+        folder.mkdir(exist_ok=True)
+        for name, text in (("train", train), ("test", test)):
+            if text is not None:
+                (folder / f"{name}.csv").write_text(text)
+        return folder if test is not None else folder / "train.csv"
+
+    return write
+
+
+def test_numbers_are_standardised_by_the_training_rows_alone(table):
+    dataset, _ = packed(table(), target="price")
+    sizes, rooms = np.array([1, 1, 1, 3, 3, 3, np.nan, np.nan]), np.array([2, 2, 2, 3, 3, 3, 4, 5.0])
+    expected = np.stack([(sizes - 2) / 1, (rooms - rooms.mean()) / rooms.std()], 1)
+    np.testing.assert_allclose(dataset.inputs("train")["numbers"], np.nan_to_num(expected), rtol=1e-6)
+    assert dataset.inputs("test")["numbers"][:, 0].tolist() == [99, 0], "missing is the training mean"
+    assert (dataset.spec.objective, dataset.target("test").tolist()) == ("regression", [7.5, 8.5])
+
+
+def test_categories_are_codes_of_the_training_rows_and_0_is_unknown(table):
+    dataset, _ = packed(table(), target="price")
+    assert dataset.inputs("train")["categories"][:, 0].tolist() == [2, 2, 2, 1, 1, 1, 1, 0]
+    assert dataset.inputs("test")["categories"][:, 0].tolist() == [2, 0], "Paris was not seen"
+    assert dataset.spec.inputs["categories"].codes == (3,)
+
+
+def test_the_encoding_is_kept_beside_the_data(table):
+    encoding = packed(table(), target="price")[0].encoding()
+    assert encoding.target == "price" and [column.name for column in encoding.numbers] == ["size", "rooms"]
+    assert (encoding.numbers[0].mean, encoding.numbers[0].std) == (2, 1)
+    assert [(column.name, column.values) for column in encoding.categories] == [("city", ["Oslo", "Rome"])]
+
+
+def test_of_one_file_the_rows_held_out_have_no_part_in_the_statistics(table):
+    rows = [f"{value},{value * 2}.5" for value in range(100)]
+    dataset, told = packed(table("a,b\n" + "\n".join(rows), None), target="b", held_out=0.25)
+    assert (dataset.train_examples, dataset.test_examples) == (75, 25)
+    trained = (dataset.target("train") - 0.5) / 2
+    numbers = dataset.encoding().numbers[0]
+    assert numbers.mean == pytest.approx(trained.mean()) and numbers.std == pytest.approx(trained.std())
+    for split in ("train", "test"):
+        shown = dataset.inputs(split)["numbers"][:, 0] * numbers.std + numbers.mean
+        np.testing.assert_allclose(shown, (dataset.target(split) - 0.5) / 2, atol=1e-4)
+    assert any(line.startswith("held out 25 of 100") for line in told)
+
+
+def test_a_table_is_the_same_in_pieces(table, monkeypatch):
+    lines = [f"{row},{'xyz'[row % 3]},{row % 7}.5" for row in range(5000)]
+    path = table("a,b,c\n" + "\n".join(lines), None)
+    whole, _ = packed(path, target="c")
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 3000)
+    pieces, _ = packed(path, target="c", held_out=0.1000001)  # another copy
+    for name, rows in whole.inputs("train").items():
+        np.testing.assert_allclose(pieces.inputs("train")[name], rows, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "settings", "objective", "classes"),
+    [
+        ("b a b c", {}, "classification", ("a", "b", "c")),
+        ("10 20 10 20", {}, "classification", ("10", "20")),
+        ("1.0 2.0 1.0 2.5", {}, "regression", ()),
+        ("10 20 10 20", {"objective": "regression"}, "regression", ()),
+        ("1.5 2 1.5 2", {"objective": "classification"}, "classification", ("1.5", "2.0")),
+        ("true false true true", {}, "classification", ("false", "true")),
+        (" ".join(map(str, range(101))), {}, "regression", ()),
+    ],
+)
+def test_the_target_column_says_what_is_trained_for(table, values, settings, objective, classes):
+    rows = [f"{number},{value}" for number, value in enumerate(values.split() * 2)]
+    spec = packed(table("a,b\n" + "\n".join(rows), None), target="b", **settings)[0].spec
+    assert (spec.objective, spec.classes) == (objective, classes)
+
+
+def test_columns_can_be_left_out_weigh_or_be_names_though_they_look_like_numbers(table):
+    rows = "id,code,w,y\n" + "".join(f"{row},0{row % 2},{row}.0,{row * 1.5}\n" for row in range(8))
+    path = table(rows, rows)
+    dataset, _ = packed(path, target="y", categorical=["code"], leave_out=["id"], weight="w")
+    assert list(dataset.inputs("train")) == ["categories"] and dataset.weight("train").tolist() == list(range(8))
+    assert dataset.encoding().categories[0].values == ["00", "01"], "not 0 and 1"
+
+
+def test_parquet_has_its_own_types(tmp_path):
+    columns = {
+        "when": pa.array(np.arange(8).astype("datetime64[s]")),
+        "ok": pa.array([True, None] * 4),
+        "kind": pa.array(list("uv") * 4).dictionary_encode(),
+        "y": pa.array(list("pq") * 4),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    dataset, _ = packed(tmp_path / "a.parquet", target="y", held_out=0.25)
+    assert dataset.spec.inputs["categories"].codes == (2, 3) and dataset.spec.inputs["numbers"].shape == (1,)
+
+
+@pytest.mark.parametrize("sign", [";", "\t"])
+def test_other_signs_between_columns_are_found(table, sign):
+    text = TRAIN.replace(",", sign)
+    assert packed(table(text, None), target="price")[0].spec.inputs["numbers"].shape == (2,)
+
+
+@pytest.mark.parametrize(
+    ("train", "test", "settings", "told"),
+    [
+        (
+            TRAIN,
+            TEST,
+            {},
+            "data.target is missing: say by --target which column to predict, of size, city, rooms, price",
+        ),
+        (TRAIN, TEST, {"target": "cost"}, "data.target: there is no column 'cost', of size, city, rooms, price"),
+        (TRAIN, TEST, {"target": "price", "weight": "w"}, "data.weight: there is no column 'w'"),
+        (TRAIN, TEST, {"target": "price", "leave_out": ["id"]}, "data.leave_out: there is no column 'id'"),
+        (TRAIN, TEST, {"target": "price", "categorical": ["x"]}, "data.categorical: there is no column 'x'"),
+        (TRAIN, TEST, {"target": "price", "leave_out": ["size", "city", "rooms"]}, "no column but 'price'"),
+        (TRAIN, "size,city,price\n1,Rome,3\n", {"target": "price"}, "the test table has no column 'rooms'"),
+        (TRAIN, TEST, {"target": "size"}, "the column 'size' has no value in 2 of 8 rows: fill or remove them"),
+        (TRAIN, TEST, {"target": "city"}, "the column 'city' has no value in 1 of 8 rows"),
+        (TRAIN, TEST, {"target": "price", "objective": "multi-label"}, "a table has one"),
+        ("a,b\n1,x\n2,y\n", None, {"target": "b", "objective": "regression"}, "a regression takes numbers"),
+        ("a,b\n1,x\n2,x\n", None, {"target": "b"}, "all training examples are of one class, 'x'"),
+        ("a,b\n1,x\n2,y\n", "a,b\n1,z\n", {"target": "b"}, "the test targets have the class 'z'"),
+        ("a,b\n", None, {"target": "b"}, "the train table has no rows"),
+        ("", None, {"target": "b"}, "its first line has to name the columns"),
+        ("a,a\n1,2\n", None, {"target": "a"}, "has two columns of one name"),
+        ("a,b\n1,2\n1,2,3\n", None, {"target": "a"}, "can't be read: CSV parse error"),
+        ("a,b\n1.5,inf\n2,inf\n3,inf\n4,5\n", None, {"target": "a"}, "the column 'b' has infinite or too large values"),
+    ],
+)
+def test_a_table_that_can_not_be_learned_from_is_told(table, train, test, settings, told):
+    line = refused(table(train, test), **settings)
+    assert told in line and line.startswith("dataset: ")
+
+
+def test_a_text_in_a_later_row_of_numbers_is_told_with_a_way_out(table, monkeypatch):
+    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 1000)
+    text = "a,b\n" + "1,2.5\n" * 1000 + "x,3.5\n"
+    line = refused(table(text, None), target="b")
+    assert "conversion error" in line and "data.categorical" in line
+
+
+def test_a_column_with_too_many_names_is_told(table, monkeypatch):
+    monkeypatch.setattr("ps_cluster.data.table_encoding.MOST_CATEGORIES", 50)
+    text = "a,b\n" + "".join(f"n{row},{row}.5\n" for row in range(60))
+    assert "the column 'a' has more than 50 different values: name it in data.leave_out" in refused(
+        table(text, None), target="b"
+    )
+
+
+def test_a_damaged_parquet_file_is_told(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"PAR1 and no more")
+    assert "'a.parquet' can't be read" in refused(tmp_path / "a.parquet", target="b")
+
+
+def test_a_column_of_lists_is_told(tmp_path):
+    pq.write_table(pa.table({"a": [[1], [2]], "b": [1.5, 2.5]}), tmp_path / "a.parquet")
+    assert "the column 'a' is list<" in refused(tmp_path / "a.parquet", target="b")

@@ -1,0 +1,36 @@
+"""Pack data that users bring by its path, in a cache of the test."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.data import sources
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+
+
+def packed(path: Path, **settings) -> tuple[PackedDataset, list[str]]:
+    """Return the packed copy of what is at a path, and the lines that were told."""
+    name, told = DATASETS.named_by_user(str(path), Path.cwd()), []
+    chosen = DATASETS[name].Settings(dataset=name, **settings)
+    cache = (path.parent if path.parent.is_dir() else path) / "cache"
+    return sources.resolve(chosen, cache, notify=told.append), told
+
+
+def refused(path: Path, **settings) -> str:
+    """Return the line with which data is refused."""
+    with pytest.raises(UserError) as error:
+        packed(path, **settings)
+    assert "\n" not in str(error.value) and not list(path.parent.glob("cache/**/dataset.json"))
+    return str(error.value)
+
+
+def draw(file: Path, size=(8, 6), colour=(200, 30, 30), **save) -> Path:
+    """Write a picture of one colour; `size` is height and width."""
+    file.parent.mkdir(parents=True, exist_ok=True)
+    pixels = np.full((*size, len(colour)) if len(colour) > 1 else size, colour, np.uint8)
+    Image.fromarray(pixels).save(file, **save)
+    return file
