@@ -50,7 +50,7 @@ def train(
     batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
 
     def one_step(step: tf.Tensor) -> tf.Tensor:
-        inputs, labels = batches.batch(step)
+        inputs, labels, _ = batches.batch(step)
         with tf.GradientTape() as tape:
             value = loss(labels, model(as_arguments(inputs), training=True))
         optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)

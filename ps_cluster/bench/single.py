@@ -33,7 +33,7 @@ def main(root: Path) -> None:
     @tf.function(autograph=False)
     def train(first: tf.Tensor) -> tf.Tensor:
         def one(step: tf.Tensor) -> tf.Tensor:
-            inputs, labels = batches.batch(step)
+            inputs, labels, _ = batches.batch(step)
             with tf.GradientTape() as tape:
                 value = loss(labels, model(as_arguments(inputs), training=True))
             gradients = tape.gradient(value, model.trainable_variables)

@@ -200,7 +200,7 @@ class DataSet:
 
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit its examples."""
-        OBJECTIVES[spec.objective].check(config)
+        OBJECTIVES[spec.objective].check(config, spec)
 
 
 class ImageDataSet(DataSet):

@@ -80,6 +80,16 @@ def short_name(text: str) -> str:
     return reference.name if reference else text
 
 
+def defined_in_trusted() -> dict[str, Any]:
+    """Run the Python files that the user has named; return what they define at their top level, by name.
+
+    Raises:
+      UserError: a file can't be read or run.
+    """
+    files = [Path(name) for name in _trusted() if name.endswith(".py")]
+    return {name: thing for file in files for name, thing in vars(_module(Reference(file, "*"))).items()}
+
+
 def load(reference: Reference) -> Any:
     """Run the file, once per process, and return the object that it defines under the name.
 

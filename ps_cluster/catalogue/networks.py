@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import AfterValidator, Field
 
+from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.lazily import keras
 from ps_cluster.catalogue.settings import Section
+from ps_cluster.errors import UserError
 
 
 class NetworkSettings(Section):
@@ -60,6 +65,48 @@ class Network:
         """
 
 
+class SavedNetwork(Network):
+    """A model in a .keras file: its weights are the initial ones."""
+
+    def __init__(self, file: Path):
+        self._file = file
+
+    def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
+        """Return the saved model."""
+        return find("ps_cluster.models.saved:load_saved")(self._file)
+
+
+class Networks(Kinds[Network]):
+    """The networks, and models that Keras has saved as FILE.keras."""
+
+    def __contains__(self, name: object) -> bool:
+        return _is_saved(name) or super().__contains__(name)
+
+    def named_by_user(self, name: str, folder: Path) -> str:
+        """Return a name that the user has written, a file with its whole path; it may be read from now on."""
+        if not _is_saved(name):
+            return super().named_by_user(name, folder)
+        file = Path(os.path.normpath(folder.absolute() / Path(name).expanduser()))
+        doors.trust(file)
+        return str(file)
+
+    def unknown(self, name: str) -> str:
+        return f"{super().unknown(name)}, or a saved model as FILE.keras"
+
+    def _load(self, name: str) -> Network:
+        if not _is_saved(name):
+            return super()._load(name)
+        if not Path(name).is_file():
+            raise UserError(f"model.name: '{name}': there is no such file")
+        network = SavedNetwork(Path(name))
+        network.name = name
+        return network
+
+
+def _is_saved(name: object) -> bool:
+    return isinstance(name, str) and name.endswith(".keras")
+
+
 def _from_function(found: Any) -> Any:
     """Return a network for a function that builds a model; return anything else as it is."""
     if isinstance(found, type) or not callable(found):
@@ -69,6 +116,4 @@ def _from_function(found: Any) -> Any:
     return network
 
 
-NETWORKS: Kinds[Network] = Kinds(
-    "network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=_from_function
-)
+NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=_from_function)

@@ -5,6 +5,7 @@ Each names its TensorFlow part, a subclass of `ps_cluster.training.judges.Judge`
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,12 +25,14 @@ class Objective:
       has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
       judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.judges.Judge`).
       smooths_labels: whether `training.label_smoothing` has a meaning.
+      weighs_classes: whether `training.class_weights` has a meaning.
     """
 
     name = ""
     has_accuracy = True
     judge: Any = None
     smooths_labels = True
+    weighs_classes = False
 
     @property
     def field(self) -> str:
@@ -39,8 +42,13 @@ class Objective:
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         """Raise ValueError, in a few words, for targets of a split that can't be trained on."""
 
-    def check(self, config: RunConfig) -> None:
-        """Raise ValueError, with the setting and its value, for settings that do not fit."""
+    def check(self, config: RunConfig, spec: ExampleSpec) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit the examples."""
+        if config.training.class_weights and not self.weighs_classes:
+            raise ValueError(
+                f"training.class_weights: got {config.training.class_weights}: only a classification has them"
+            )
+        class_weights(config.training.class_weights, spec.classes)
         smoothing = config.training.label_smoothing
         if smoothing and not self.smooths_labels:
             raise ValueError(f"training.label_smoothing: got {smoothing}: a {self.name} has no labels: set it to 0")
@@ -51,6 +59,7 @@ class Classification(Objective):
 
     name = "classification"
     judge = "ps_cluster.training.judges:ClassificationJudge"
+    weighs_classes = True
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape or target.dtype.kind not in "iu":
@@ -88,6 +97,29 @@ class Regression(Objective):
             raise ValueError(f"a regression has no classes, and {len(spec.classes)} are named")
         if not np.isfinite(target).all():
             raise ValueError("a target is not a finite number")
+
+
+def class_weights(given: Mapping[str | int, float], classes: Sequence[str]) -> np.ndarray:
+    """Return float32 [classes]: the weight of each class, 1 for those that are not named.
+
+    Args:
+      given: name of a class, or its label → weight.
+    Raises:
+      ValueError: there is no such class, or it is named twice.
+    """
+    weights = np.ones(len(classes), np.float32)
+    named: set[int] = set()
+    for name, weight in given.items():
+        label = classes.index(name) if name in classes else name
+        if isinstance(label, str) and label.isdecimal():
+            label = int(label)
+        if not isinstance(label, int) or not 0 <= label < len(classes) or label in named:
+            known = ", ".join(classes[:10]) + ", …" * (len(classes) > 10)
+            what = "named twice" if label in named else f"not one of the classes {known}, nor a label from 0"
+            raise ValueError(f"training.class_weights: got '{name}': it is {what}")
+        named.add(label)
+        weights[label] = weight
+    return weights
 
 
 CLASSIFICATION = Classification()

@@ -7,12 +7,14 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, Field, field_validator
+from pydantic import AfterValidator, Field, field_validator, model_validator
 
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.settings import LARGEST_FACTOR, Factor, Section
 
 MOST_FACTORS = 100
+CLIPPING = ("clip_norm", "global_clip_norm", "clip_value")
+Limit = Annotated[float, Field(gt=0, le=1e30)]
 
 
 class LearningRateFactor(Section):
@@ -36,6 +38,20 @@ class RuleSettings(Section):
     learning_rate: float = Field(gt=0, le=LARGEST_FACTOR)
     weight_decay: Factor
     learning_rate_factors: tuple[LearningRateFactor, ...] = Field(strict=False, max_length=MOST_FACTORS)
+    clip_norm: Limit | None = Field(
+        description="Scale the gradient of a variable down to this norm where it is larger. A worker does it to its own "
+        "gradient, before the push."
+    )
+    global_clip_norm: Limit | None = Field(description="The same for the norm of the whole gradient.")
+    clip_value: Limit | None = Field(description="Cut each number of a gradient to between - this and this.")
+
+    @model_validator(mode="after")
+    def _clips_in_one_way(self) -> RuleSettings:
+        given = {name: getattr(self, name) for name in CLIPPING if getattr(self, name) is not None}
+        if len(given) > 1:
+            told = " and ".join(f"optimizer.{name} {value:g}" for name, value in given.items())
+            raise ValueError(f"got {told}: choose one way to clip")
+        return self
 
 
 class OptimizerRule:

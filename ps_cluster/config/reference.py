@@ -105,6 +105,8 @@ def _values(schema: Schema, parts: Schema) -> str:
         return f"list of: {_values(_resolved(schema['items'], parts), parts)}"
     if "properties" in schema:
         return "; ".join(f"{name}: {_values(value, parts)}" for name, value in schema["properties"].items())
+    if "additionalProperties" in schema and schema["type"] == "object":
+        return f"names, each with a {_values(schema['additionalProperties'], parts)}"
     limits = ", ".join(f"{sign} {schema[name]:,.15g}" for name, sign in _LIMITS.items() if name in schema)
     return f"{_NAMES[schema['type']]} {limits}".strip()
 

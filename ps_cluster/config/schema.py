@@ -13,7 +13,7 @@ from ps_cluster.catalogue.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.catalogue.networks import NetworkSettings
 from ps_cluster.catalogue.rules import RuleSettings
 from ps_cluster.catalogue.schedules import ScheduleSettings
-from ps_cluster.catalogue.settings import Fraction, Section
+from ps_cluster.catalogue.settings import LARGEST_FACTOR, Fraction, Section
 from ps_cluster.catalogue.staleness import METHODS, StalenessSettings
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config.dispatch_size import dispatch_size
@@ -36,6 +36,7 @@ SLOWEST_EXAMPLES_PER_SECOND = 20.0
 LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER = 2**16, 256
 
 LONGEST_SECONDS = 1e9  # far above any useful value
+ClassWeight = Annotated[float, Field(gt=0, le=LARGEST_FACTOR)]
 
 
 class ClusterSettings(Section):
@@ -95,6 +96,11 @@ class TrainingSettings(Section):
         description="Updates of the whole run, all workers together; null: as `training.epochs` says.",
     )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
+    class_weights: dict[str | int, ClassWeight] = Field(
+        default={},
+        max_length=100_000,
+        description="How much examples of a class count in the loss: its name or label, and a weight; others count 1.",
+    )
 
 
 class LookaheadSettings(Section):

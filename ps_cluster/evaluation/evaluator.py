@@ -185,6 +185,7 @@ class _Evaluator:
             step=checkpoint.step,
             **_measured(score, self._scorer.objective.field),
             test_loss=score.loss,
+            compiled=dict(score.compiled),
             train_seconds=checkpoint.meta.train_seconds,
             examples=checkpoint.meta.examples,
             seconds=time.monotonic() - started,
@@ -267,8 +268,9 @@ def _line(row: EvaluationRow, count: str, unit: str, dataset_kind: str | None) -
     loss = "not a finite number" if row.test_loss is None else f"{row.test_loss:.4f}"
     held_out = "" if row.validation is None else f", on {unit} held out {row.validation}"
     views = f", over six views {row.augmented_test_accuracy:.2%}" if row.augmented_test_accuracy else ""
+    compiled = "".join(f", {name} {value:.4g}" for name, value in row.compiled.items())
     return (
-        f"step {row.step:,}: test {row.test}{held_out}{views}, loss {loss} "
+        f"step {row.step:,}: test {row.test}{held_out}{views}, loss {loss}{compiled} "
         f"({count} {'GENERATED ' * (dataset_kind == 'synthetic')}{unit}, {row.seconds:.1f} s)"
         f"{', best so far' * row.best}"
     )

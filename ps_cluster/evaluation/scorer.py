@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -28,6 +28,7 @@ from ps_cluster.run.checkpoints import Checkpoint
 if TYPE_CHECKING:
     import tensorflow as tf
 
+    from ps_cluster.training.compiled import CompiledMetrics
     from ps_cluster.training.judges import Judge
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
@@ -41,6 +42,7 @@ class Scored:
     loss: float | None
     validation_metric: float | None = None  # on held-out training examples, if there are any
     augmented_metric: float | None = None  # of the mean over views of each test example, if asked for
+    compiled: Mapping[str, float] = field(default_factory=dict)  # of compile(), on the test examples
 
 
 class Scorer:
@@ -54,11 +56,13 @@ class Scorer:
         """
         os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         with without_first_lines():
+            import keras
             import tensorflow as tf
 
         from ps_cluster.models.build import build
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.fused import with_fused_layers
+        from ps_cluster.training.compiled import CompiledMetrics
         from ps_cluster.training.judges import judge_of
 
         if threads is not None:
@@ -67,16 +71,21 @@ class Scorer:
         self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._dataset = dataset
-        self._judge = judge_of(dataset.spec)
         self._model = build(config.model, dataset.spec, seed=config.training.seed)
+        self._judge = judge_of(dataset.spec, model=self._model)
         self._fused = with_fused_layers(self._model)  # the same function, faster; the model itself is what is saved
 
         def outputs(inputs: dict[str, Any]) -> Any:
             return self._fused(as_arguments(inputs), training=False)
 
+        def first(inputs: dict[str, Any]) -> Any:
+            return keras.tree.flatten(outputs(inputs))[0]
+
         views = find(DATASETS[config.data.dataset].views)
-        self._sums = _summing(outputs, self._judge, dataset.spec)
-        self._sums_of_views = views and _summing(partial(views, outputs), self._judge, dataset.spec)
+        self._compiled = CompiledMetrics(self._model)
+        self._sums = _summing(outputs, self._judge, dataset.spec, self._compiled)
+        # The mean over views is of the prediction alone, which is the first of several outputs.
+        self._sums_of_views = views and _summing(partial(views, first), judge_of(dataset.spec), dataset.spec)
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
         """Score all test and held-out examples once; with `augmented` the test examples also by their views.
@@ -85,10 +94,12 @@ class Scorer:
           UserError: the checkpoint is not of this network.
         """
         self._assign(checkpoint)
-        metric, loss = self._over("test", self._sums)
         held_out = self._over("validation", self._sums)[0] if self._dataset.validation_examples else None
+        self._compiled.taken()
+        metric, loss = self._over("test", self._sums)
+        compiled = self._compiled.taken()
         by_views = self._over("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
-        return Scored(metric, loss, held_out, by_views)
+        return Scored(metric, loss, held_out, by_views, compiled)
 
     def save_model(self, path: Path) -> None:
         """Save the network with the weights scored last, as a .keras file that loads without this code."""
@@ -122,8 +133,9 @@ def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
-def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec) -> Callable:
+def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec, compiled: CompiledMetrics | None = None) -> Callable:
     """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [])."""
+    import keras
     import tensorflow as tf
 
     def of_rows(field: Field) -> tf.TensorSpec:
@@ -136,7 +148,10 @@ def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec) -> Callable:
         pixels = {
             name: tf.cast(value, tf.float32) if spec.inputs[name].is_image else value for name, value in arrays.items()
         }
-        found, targets = tf.cast(outputs(pixels), tf.float32), judge.targets(rows)
+        found = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs(pixels))
+        targets = judge.targets(rows)
+        if compiled is not None:
+            compiled.update(targets, judge.final(found))
         return tf.reduce_sum(judge.metric(targets, found)), tf.reduce_sum(judge.losses(targets, found))
 
     return sums

@@ -12,6 +12,7 @@ from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.networks import NETWORKS, Network, NetworkSettings
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
+from ps_cluster.models.brought import check_outputs, look_over
 
 EXAMPLES = 2000  # most examples that initial weights are computed from
 _BOLD = re.compile("\x1b\\[1m(.*?)\x1b\\[0m", re.DOTALL)
@@ -45,13 +46,20 @@ def build(
 
 
 def _built(network: Network, settings: NetworkSettings, spec: ExampleSpec) -> keras.Model:
+    own = settings.name in NETWORKS.own
     try:
         model = network.build(spec, settings)
-        shapes = [output.shape for output in model.outputs]
-        if shapes != [(None, spec.outputs)]:
-            raise ValueError(f"it returns {shapes}, not {spec.outputs} numbers for each")
-    except ValueError as error:  # as Keras says what does not fit
-        reason = one_line(_reason(str(error)), 500)
+        if own:
+            check_outputs(model, spec, model.outputs)
+        else:
+            look_over(model, spec)
+    except UserError:
+        raise
+    except Exception as error:
+        if own and not isinstance(error, ValueError):  # as Keras says what does not fit
+            raise
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        reason = one_line(kind + _reason(str(error)), 500)
         raise UserError(f"model.name: '{settings.name}' can't be built for examples of {spec}: {reason}") from error
     return model
 

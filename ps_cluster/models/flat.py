@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import keras
 import numpy as np
 import tensorflow as tf
 
 from ps_cluster.models.fused import with_fused_layers
+from ps_cluster.models.pure import PureScope, seed_states, seeds_of
 
 
 @dataclass(frozen=True)
@@ -57,31 +58,35 @@ class FlatLayout:
 
 
 def statistics_of(model: keras.Model) -> list[keras.Variable]:
-    """Return the non-trainable float variables (BatchNorm's moving statistics)."""
+    """Return the non-trainable float variables: moving statistics, frozen weights, state of a user's own layers."""
     return [v for v in model.non_trainable_variables if v.dtype == "float32"]
 
 
 def kept_shares(model: keras.Model) -> np.ndarray:
     """Return float32 [m]: the share of each statistic's old value that a batch in training mode keeps.
 
-    That is the layer's momentum for moving mean and variance of a BatchNormalization, and 1 for any other variable.
+    That is the layer's momentum for moving mean and variance of a BatchNormalization, and 1 for a frozen weight. Of any
+    other variable the newest value that a step has computed is taken whole: its share is 0, which is stable.
     """
-    momenta = {
+    layers = layers_of(model)
+    shares = {
         id(variable): layer.momentum
-        for layer in _layers_in(model)
+        for layer in layers
         if isinstance(layer, keras.layers.BatchNormalization)
         for variable in (layer.moving_mean, layer.moving_variance)
     }
+    frozen = [layer for layer in layers if not layer.trainable]
+    shares |= {id(variable): 1.0 for layer in frozen for variable in layer.variables}
+    shares |= {id(variable): 1.0 for layer in layers for variable in layer._trainable_variables}
     statistics = statistics_of(model)
-    shares = np.array([momenta.get(id(variable), 1.0) for variable in statistics], np.float32)
-    return np.repeat(shares, FlatLayout.of(statistics).sizes)
+    found = np.array([shares.get(id(variable), 0.0) for variable in statistics], np.float32)
+    return np.repeat(found, FlatLayout.of(statistics).sizes)
 
 
-def _layers_in(layer: keras.Layer) -> Iterator[keras.Layer]:
-    """Yield the layer and all layers of the models inside it."""
-    yield layer
-    for inner in getattr(layer, "layers", ()):
-        yield from _layers_in(inner)
+def layers_of(model: keras.Model) -> list[keras.Layer]:
+    """Return the model and all layers in it, also those within models, wrappers and layers."""
+    found: list[keras.Layer] = model._flatten_layers()
+    return found
 
 
 def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
@@ -111,6 +116,14 @@ def as_arguments(inputs: Mapping[str, Any]) -> Any:
     return next(iter(inputs.values())) if len(inputs) == 1 else dict(inputs)
 
 
+class Forward(NamedTuple):
+    """The result of a forward pass in training mode."""
+
+    outputs: Any  # float32 [B, outputs], or a list or dictionary of such, as the model has them
+    fresh: tf.Tensor  # float32 [m], the new statistics less `keep` times those given
+    losses: list[tf.Tensor]  # [] each: of regularisers, and what layers have added
+
+
 class FlatNetwork:
     """A Keras model as a pure function of flat vectors. Its own variables are never read or written.
 
@@ -118,18 +131,28 @@ class FlatNetwork:
     it can be applied to other statistics than those that the step was given.
 
     Attributes:
+      model: the model that it was made of.
       keep: float32 [m], see `kept_shares`.
     """
 
     def __init__(self, model: keras.Model):
-        self._model = with_fused_layers(model)
+        self.model = model
+        self._computing = with_fused_layers(model)
         self.weights = FlatLayout.of(model.trainable_variables)
         self.statistics = FlatLayout.of(statistics_of(model))
         self.keep = kept_shares(model)
+        self._seeds = seeds_of(self._computing)
+        self._statistics = statistics_of(self._computing)
+        varying = {id(variable) for variable in (*self._seeds, *self._statistics)}
+        self._constants = [
+            (variable, keras.ops.convert_to_numpy(own))
+            for variable, own in zip(self._computing.non_trainable_variables, model.non_trainable_variables)
+            if id(variable) not in varying
+        ]
 
-    def outputs(
+    def forward(
         self, weights: tf.Tensor, statistics: tf.Tensor, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
+    ) -> Forward:
         """Run the forward pass in training mode.
 
         Args:
@@ -138,16 +161,22 @@ class FlatNetwork:
           inputs: name → raw examples [B, ...].
           random_state: int32 [2], seed of dropout and the like. Keras keeps it in a variable of the layer, which would
             depend on who ran which step before; passed in, it can be computed from the step id.
-        Returns:
-          (outputs float32 [B, outputs], fresh statistics float32 [m]: the new ones less `keep` times those given)
+        Raises:
+          ValueError: the forward pass is no function of what it is given, see `PureScope`.
         """
-        moving = iter(self.statistics.split(statistics))
-        state = [
-            next(moving) if variable.dtype == "float32" else tf.cast(random_state, variable.dtype)
-            for variable in self._model.non_trainable_variables
+        model = self._computing
+        values = [
+            *zip(model.trainable_variables, self.weights.split(weights)),
+            *zip(self._statistics, self.statistics.split(statistics)),
+            *zip(self._seeds, seed_states(random_state, len(self._seeds))),
+            *self._constants,
         ]
-        outputs, after = self._model.stateless_call(
-            self.weights.split(weights), state, as_arguments(inputs), training=True
-        )
-        floats = [t for t, v in zip(after, self._model.non_trainable_variables) if v.dtype == "float32"]
-        return outputs, self.statistics.join(floats) - self.keep * statistics
+        with PureScope(values, collect_losses=True) as scope:
+            # As Keras's `fit`: where `call` has no such argument, dropout and the like do nothing.
+            training = {"training": True} if model._call_has_training_arg else {}
+            outputs = model(as_arguments(inputs), **training)
+            losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
+        scope.check(model)
+        outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
+        after = self.statistics.join([scope.after(variable) for variable in self._statistics])
+        return Forward(outputs, after - self.keep * statistics, losses)

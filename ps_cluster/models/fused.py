@@ -18,22 +18,37 @@ WIDE = 256  # channels; with 64 the copies cost as much as the products gain
 
 
 def with_fused_layers(model: keras.Model) -> keras.Model:
-    """Return a copy of `model`, with its own weights, to compute with. Save the original: Keras can't load the copy."""
+    """Return a model that computes the same as `model`, to compute with. Save the original: Keras can't load the copy.
+
+    The copy shares all layers that stay as they are. There is no copy where nothing can be fused, or where a class of a
+    user's own decides what is computed.
+    """
+    by_layers_alone = type(model).__module__.startswith("keras.")
+    if not by_layers_alone or all(_fused_type(layer) is type(layer) for layer in model.layers):
+        return model
 
     def clone(layer: keras.Layer) -> keras.Layer:
-        return _fused_type(layer).from_config(layer.get_config())
+        fused = _fused_type(layer)
+        return layer if fused is type(layer) else fused.from_config(layer.get_config())
 
-    return keras.models.clone_model(model, clone_function=clone)
+    copy = keras.models.clone_model(model, clone_function=clone)
+    in_order = [variable.path for variable in copy.variables] == [variable.path for variable in model.variables]
+    return copy if in_order else model
 
 
 def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
     if type(layer) is keras.layers.BatchNormalization:
         return FusedBatchNormalization
-    if type(layer) is keras.layers.Activation and layer.activation.__name__ not in CHEAP_ACTIVATIONS:
+    if type(layer) is keras.layers.Activation and _is_dear(layer.activation):
         return CompiledActivation
     if type(layer) is keras.layers.Conv2D and _multiplies_better(layer):
         return WideConvolution
     return type(layer)
+
+
+def _is_dear(activation: Callable) -> bool:
+    own = getattr(activation, "__module__", "").startswith("keras.")
+    return own and activation.__name__ not in CHEAP_ACTIVATIONS
 
 
 def _multiplies_better(layer: keras.layers.Conv2D) -> bool:
@@ -47,8 +62,9 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 
     def call(self, inputs: tf.Tensor, training: bool | None = None, mask: tf.Tensor | None = None) -> tf.Tensor:
         """Return `inputs` [B, height, width, channels] normalised, in the layer's compute dtype; others as Keras does."""
-        if inputs.shape.rank != 4:
+        if inputs.shape.rank != 4 or self.axis not in (-1, 3) or self.renorm or mask is not None:
             return super().call(inputs, training=training, mask=mask)
+        training = training and self.trainable
         channels = inputs.shape[-1]
         normalised, mean, variance, *_ = tf.raw_ops.FusedBatchNormV3(
             x=inputs,

@@ -3,32 +3,49 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from typing import Any
 
 import keras
 import tensorflow as tf
 
 from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.objectives import OBJECTIVES
+from ps_cluster.catalogue.objectives import OBJECTIVES, class_weights
+from ps_cluster.config.schema import TrainingSettings
+from ps_cluster.models.flat import as_arguments
+from ps_cluster.models.saved import UNITS
+from ps_cluster.training.compiled import CompiledLoss, has_loss
 
 
-def judge_of(spec: ExampleSpec, label_smoothing: float = 0.0) -> Judge:
-    """Return the judge of a data set's objective. It scores without smoothing."""
-    judge: Judge = find(OBJECTIVES[spec.objective].judge)(spec, label_smoothing)
-    return judge
+def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Judge:
+    """Return the judge of a data set's objective, with the loss that the model was compiled with, if it was.
+
+    Args:
+      training: label smoothing and the weights of classes; None to score without both.
+    """
+    judge: Judge = find(OBJECTIVES[spec.objective].judge)(spec, training)
+    return judge if model is None or not has_loss(model) else CompiledJudge(judge, model)
 
 
 class Judge(ABC):
     """Judges a network's outputs, float32 [B, outputs]. All results are float32."""
 
-    def __init__(self, spec: ExampleSpec, label_smoothing: float):
-        """Keep what decides the loss. `label_smoothing`: 0..1."""
-        self._outputs = spec.outputs
-        self._smoothing = label_smoothing
+    def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
+        """Keep what decides the loss. `training`: see `judge_of`."""
+        self.outputs = spec.outputs
+        self._smoothing = training.label_smoothing if training else 0.0
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         """Return the targets of packed rows [B, ...] as the other methods take them."""
         return tf.cast(rows, tf.float32)
+
+    def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
+        """Return how much each example counts, [B]; None if all count alike. `given`: what the data set says, [B]."""
+        return None if given is None else tf.cast(given, tf.float32)
+
+    def scaled(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return the targets in the units of the network's outputs."""
+        return targets
 
     @abstractmethod
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -42,25 +59,43 @@ class Judge(ABC):
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
 
+    def final(self, outputs: Any) -> Any:
+        """Return what the saved model returns for these outputs."""
+        return outputs
+
     def finished(self, model: keras.Model) -> keras.Model:
         """Return the model to save, whose outputs a user can take as they are."""
         return model
 
-    def loss(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        """Return the mean loss of a batch, []."""
-        return tf.reduce_mean(self.losses(targets, outputs))
+    def loss(self, targets: tf.Tensor, outputs: tf.Tensor, weights: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the loss of a batch, []: the mean. Weighted, it is the weighted sum over the batch's size, as in Keras."""
+        losses = self.losses(targets, outputs)
+        return tf.reduce_mean(losses if weights is None else losses * weights)
 
 
 class ClassificationJudge(Judge):
     """Cross-entropy of the softmax, in nats; labels smoothed as in Szegedy et al. 2016, arXiv:1512.00567, section 7."""
 
+    def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
+        super().__init__(spec, training)
+        of_classes = training.class_weights if training else {}
+        self._of_classes = class_weights(of_classes, spec.classes) if of_classes else None
+
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         """Return labels int32 [B]."""
         return tf.cast(rows, tf.int32)
 
+    def weights(self, targets: tf.Tensor, given: tf.Tensor | None) -> tf.Tensor | None:
+        """Return the examples' own weights times those of their classes."""
+        given = super().weights(targets, given)
+        if self._of_classes is None:
+            return given
+        of_labels = tf.gather(self._of_classes, targets)
+        return of_labels if given is None else given * of_labels
+
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        off = self._smoothing / self._outputs
-        smoothed = tf.one_hot(targets, self._outputs, 1 - self._smoothing + off, off)
+        off = self._smoothing / self.outputs
+        smoothed = tf.one_hot(targets, self.outputs, 1 - self._smoothing + off, off)
         return tf.nn.softmax_cross_entropy_with_logits(smoothed, outputs)
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
@@ -95,17 +130,22 @@ class RegressionJudge(Judge):
     rates need not know the target's units. The metric is the mean absolute error in the target's own units.
     """
 
-    def __init__(self, spec: ExampleSpec, label_smoothing: float):
-        super().__init__(spec, label_smoothing)
+    def __init__(self, spec: ExampleSpec, training: TrainingSettings | None = None):
+        super().__init__(spec, training)
+        self._inputs = spec.inputs
         self._mean = tf.constant(spec.target.mean or 0.0, tf.float32)
         self._std = tf.constant([value or 1.0 for value in spec.target.std] or 1.0, tf.float32)
 
     def targets(self, rows: tf.Tensor) -> tf.Tensor:
         """Return float32 [B, outputs] in the target's own units."""
-        return tf.reshape(tf.cast(rows, tf.float32), [-1, self._outputs])
+        return tf.reshape(tf.cast(rows, tf.float32), [-1, self.outputs])
 
     def losses(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
-        return tf.reduce_mean(tf.square(outputs - (targets - self._mean) / self._std), axis=-1)
+        return tf.reduce_mean(tf.square(outputs - self.scaled(targets)), axis=-1)
+
+    def scaled(self, targets: tf.Tensor) -> tf.Tensor:
+        """Return the targets less their mean, in standard deviations."""
+        return (targets - self._mean) / self._std
 
     def metric(self, targets: tf.Tensor, outputs: tf.Tensor) -> tf.Tensor:
         return tf.reduce_mean(tf.abs(self.prediction(outputs) - targets), axis=-1)
@@ -113,7 +153,44 @@ class RegressionJudge(Judge):
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         return outputs * self._std + self._mean
 
+    def final(self, outputs: Any) -> Any:
+        return keras.tree.map_structure(self.prediction, outputs)
+
     def finished(self, model: keras.Model) -> keras.Model:
         """Return a model whose outputs are in the target's own units."""
-        units = keras.layers.Rescaling(self._std.numpy(), self._mean.numpy(), dtype="float32", name="units")
-        return keras.Model(model.inputs, units(model.outputs[0]), name=model.name)
+        units = keras.layers.Rescaling(self._std.numpy(), self._mean.numpy(), dtype="float32", name=UNITS)
+        if not getattr(model, "inputs", None):  # a subclassed one, which knows its inputs by example only
+            fields = self._inputs.items()
+            inputs = {name: keras.Input(field.shape, name=name, dtype=field.dtype) for name, field in fields}
+            return keras.Model(inputs, keras.tree.map_structure(units, model(as_arguments(inputs))))
+        return keras.Model(model.input, keras.tree.map_structure(units, model.output), name=model.name)
+
+
+class CompiledJudge(Judge):
+    """Judges by the loss that a user's model was compiled with; metric and prediction are the objective's.
+
+    A model may have several outputs, which are all judged against the one target. The first of them is the prediction.
+    """
+
+    def __init__(self, objective: Judge, model: keras.Model):
+        self._objective = objective
+        self._loss = CompiledLoss(model, objective.outputs)
+        self.targets, self.weights = objective.targets, objective.weights  # type: ignore[method-assign]
+        self.final, self.finished = objective.final, objective.finished  # type: ignore[method-assign]
+
+    def loss(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None = None) -> tf.Tensor:
+        return self._loss(self._objective.scaled(targets), outputs, weights)
+
+    def losses(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
+        """Return the loss of the batch for each example: Keras's losses may be of a batch as a whole."""
+        return tf.fill(tf.shape(targets)[:1], self.loss(targets, outputs))
+
+    def metric(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
+        return self._objective.metric(targets, _first(outputs))
+
+    def prediction(self, outputs: Any) -> tf.Tensor:
+        return self._objective.prediction(_first(outputs))
+
+
+def _first(outputs: Any) -> tf.Tensor:
+    return keras.tree.flatten(outputs)[0]

@@ -27,6 +27,7 @@ from ps_cluster.run.rows.training import Proof, Server, TrainingResult
 from ps_cluster.run.run_dir import LIFE, RunDir, say
 from ps_cluster.run.training_clock import Times
 from ps_cluster.training.bookkeeper import Bookkeeper
+from ps_cluster.training.compiled import note
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
@@ -45,6 +46,8 @@ def build(
     """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
     with tf.device(own_device):
         model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
+        if line := note(model, config):
+            say(line)
         network = flat.FlatNetwork(model)
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)

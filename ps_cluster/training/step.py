@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -12,8 +13,17 @@ from ps_cluster.catalogue.imports import find
 from ps_cluster.config import RunConfig
 from ps_cluster.data import batches
 from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.judges import judge_of
 from ps_cluster.training.schedules import schedule_factor
+
+
+class TrainBatch(NamedTuple):
+    """The examples of a step, as the network and the judge take them."""
+
+    inputs: dict[str, tf.Tensor]  # name → [B, ...]
+    targets: tf.Tensor  # [B, ...]
+    weights: tf.Tensor | None  # float32 [B], how much each example counts; None if all count alike
 
 
 @dataclass(frozen=True)
@@ -35,36 +45,38 @@ class TrainStep:
         self._network = network
         self._examples = train_examples
         self._spec = spec
-        self._judge = judge_of(spec, config.training.label_smoothing)
+        self._judge = judge_of(spec, config.training, network.model)
+        self._clip = clipping_of(config.optimizer, network.weights)
         self._augment = find(DATASETS[config.data.dataset].augment)
         self._total_steps = config.total_steps(train_examples) * config.batches_per_step
 
     def __call__(self, step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
         """Compute a step. `step`: int64 []; `weights`: [n]; `statistics`: float32 [m]."""
-        inputs, targets = self.batch(step)
+        batch = self.batch(step)
         random_state = tf.stack([self._config.training.seed, tf.cast(step, tf.int32)])
         with tf.GradientTape() as tape:
             tape.watch(weights)
-            outputs, fresh = self._network.outputs(weights, statistics, inputs, random_state)
-            outputs = tf.cast(outputs, tf.float32)  # of a network whose last layer computes in bfloat16
-            loss = self._judge.loss(targets, outputs)
+            passed = self._network.forward(weights, statistics, batch.inputs, random_state)
+            loss = sum(passed.losses, self._judge.loss(batch.targets, passed.outputs, batch.weights))
         return StepResult(
-            gradient=tape.gradient(loss, weights),
-            fresh=fresh,
+            gradient=self._clip(tape.gradient(loss, weights)),
+            fresh=passed.fresh,
             loss=loss,
-            metric=tf.reduce_sum(self._judge.metric(targets, outputs)),
+            metric=tf.reduce_sum(self._judge.metric(batch.targets, passed.outputs)),
             learning_rate=self.learning_rate(step),
         )
 
-    def batch(self, step: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
-        """Return the inputs of a step id, varied (name → [B, ...]), and its targets [B, ...] as the objective has them."""
+    def batch(self, step: tf.Tensor) -> TrainBatch:
+        """Return the batch of a step id, varied."""
         training = self._config.training
         batch = batches.batch_of(
             step, batch_size=training.batch_size_per_worker, examples=self._examples, seed=training.seed
         )
         rows = batches.rows_of(batch, self._spec, self._examples)
         inputs, targets = rows.inputs, self._judge.targets(rows.target)
-        return inputs if self._augment is None else self._augment(inputs, batch, self._spec, self._config.data), targets
+        if self._augment is not None:
+            inputs = self._augment(inputs, batch, self._spec, self._config.data)
+        return TrainBatch(inputs, targets, self._judge.weights(targets, rows.weight))
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""

@@ -106,9 +106,9 @@ def test_the_flat_network_computes_what_the_keras_model_does_in_training(name):
     network = FlatNetwork(model)
     weights, statistics = flatten(model.trainable_variables), flatten(statistics_of(model))
     images = tf.constant(IMAGES, tf.float32)
-    scores, fresh = network.outputs(
-        tf.constant(weights), tf.constant(statistics), {"image": images}, tf.constant([0, 0])
-    )
+    given = (tf.constant(weights), tf.constant(statistics), {"image": images}, tf.constant([0, 0]))
+    scores, fresh, losses = network.forward(*given)
+    assert not losses
     assert np.asarray(scores) == pytest.approx(np.asarray(model(images, training=True)), abs=1e-4)
     assert network.keep * statistics + np.asarray(fresh) == pytest.approx(flatten(statistics_of(model)), abs=1e-4)
 
@@ -130,7 +130,7 @@ def test_dropout_draws_from_the_random_state_that_it_is_given():
 
     def scores(step):
         return np.asarray(
-            network.outputs(tf.zeros([0]), tf.zeros([0]), {"x": tf.ones([1, 100])}, tf.constant([7, step]))[0]
+            network.forward(tf.zeros([0]), tf.zeros([0]), {"x": tf.ones([1, 100])}, tf.constant([7, step])).outputs
         )
 
     assert (scores(3) == scores(3)).all() and (scores(3) != scores(4)).any()

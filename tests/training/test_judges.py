@@ -3,6 +3,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.config import build_config
 from ps_cluster.training.judges import judge_of
 
 RNG = np.random.default_rng(0)
@@ -10,7 +11,8 @@ OUTPUTS = RNG.normal(0, 2, (6, 3)).astype(np.float32)
 
 
 def judge(objective, target, classes=(), smoothing=0.0):
-    return judge_of(ExampleSpec({}, target, objective, classes), smoothing)
+    training = build_config().training.model_copy(update={"label_smoothing": smoothing})
+    return judge_of(ExampleSpec({}, target, objective, classes), training)
 
 
 def of(part, targets, outputs=OUTPUTS):

@@ -52,9 +52,10 @@ class Workers:
 
     def _one_step(self, step, weights, statistics):
         ones = tf.ones([self._network.weights.length])
-        _, fresh = self._network.outputs(ones, statistics, {"image": tf.gather(self.images, step)}, tf.constant([0, 0]))
+        images = {"image": tf.gather(self.images, step)}
+        passed = self._network.forward(ones, statistics, images, tf.constant([0, 0]))
         nothing = tf.constant(0.0)
-        return StepResult(weights, fresh, loss=nothing, metric=nothing, learning_rate=nothing)
+        return StepResult(weights, passed.fresh, loss=nothing, metric=nothing, learning_rate=nothing)
 
     def run(self):
         """Return float32 [updates, statistics]: as they are after every update."""
@@ -106,11 +107,14 @@ def test_without_staleness_they_are_those_of_keras(local_steps):
     assert last == pytest.approx(flatten(statistics_of(model)), rel=1e-4, abs=1e-5)
 
 
-def test_each_statistic_is_kept_by_its_own_layers_momentum_and_other_variables_whole():
+def test_each_statistic_is_kept_by_its_own_layers_momentum_frozen_weights_whole_and_others_not_at_all():
     inner = keras.Sequential([keras.Input([2]), keras.layers.BatchNormalization(momentum=0.7)])
     outer = [keras.layers.BatchNormalization(momentum=0.9), inner, keras.layers.Normalization()]
-    model = keras.Sequential([keras.Input([2]), *outer])
-    assert kept_shares(model) == pytest.approx(np.repeat([0.9, 0.7, 1.0], [4, 4, 4]))
+    model = keras.Sequential([keras.Input([2]), *outer, keras.layers.Dense(2), keras.layers.BatchNormalization()])
+    for layer in model.layers[-2:]:
+        layer.trainable = False
+    expected = np.repeat([0.9, 0.7, 0.0, 1.0], [4, 4, 4, 6 + 8])
+    assert kept_shares(model) == pytest.approx(expected)
 
 
 def test_a_round_takes_in_the_mean_of_what_is_fresh():

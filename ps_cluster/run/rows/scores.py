@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Literal, cast
 
-from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share
+from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share, Word
 
 Ending = Literal["completed", "stopped"]
 """The end of a training that did not fail."""
@@ -61,10 +61,12 @@ class ScoreRow(Measured):
 
     Attributes:
       augmented_test_accuracy: of the mean over views of each example; None if not asked for.
+      compiled: over the test examples, the metrics that a user's model was compiled with, by name.
       train_seconds, examples: None if the checkpoint does not have them.
     """
 
     augmented_test_accuracy: Share | None = None
+    compiled: dict[Word, Loss] = {}
     train_seconds: Number | None = None
     examples: Count | None = None
 

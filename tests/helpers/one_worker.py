@@ -1,0 +1,62 @@
+"""Train a Keras model on this process's own device by the package's graph of pull, compute and push."""
+
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.config import build_config
+from ps_cluster.data.batches import BatchRows
+from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
+from ps_cluster.run.run_dir import IDENTITY
+from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.slice import Start
+from ps_cluster.training.step import TrainBatch, TrainStep
+from ps_cluster.training.worker import steps_function
+from tests.helpers.stores import state_of
+
+PLAIN = {
+    "optimizer.rule": "sgd",
+    "optimizer.learning_rate": 0.1,
+    "optimizer.weight_decay": 0.0,
+    "optimizer.learning_rate_factors": [],
+    "schedule.kind": "constant",
+    "schedule.warmup_fraction": 0.0,
+    "training.label_smoothing": 0.0,
+    "model.precision": "float32",
+}
+
+
+class GivenBatches(TrainStep):
+    """A step on rows that are given: name of a field → array [steps, B, ...]."""
+
+    def __init__(self, rows, *arguments, **named):
+        super().__init__(*arguments, **named)
+        self._rows = rows
+
+    def batch(self, step):
+        rows = {name: tf.constant(array)[step] for name, array in self._rows.items()}
+        rows = BatchRows(target=rows.pop("target"), weight=rows.pop("weight", None), inputs=rows)
+        targets = self._judge.targets(rows.target)
+        return TrainBatch(rows.inputs, targets, self._judge.weights(targets, rows.weight))
+
+
+class OneWorker:
+    """A worker and its parameter server in this process. Its working directory has to be one to write in."""
+
+    def __init__(self, model, spec, rows, settings=None):
+        np.array([0, os.getpid()], np.int64).tofile(IDENTITY)
+        steps = len(rows["target"])
+        self.config = build_config(overrides=PLAIN | {"training.steps": steps} | (settings or {}))
+        network = FlatNetwork(model)
+        weights, statistics = flatten(model.trainable_variables), flatten(statistics_of(model))
+        start = Start(weights, np.ones_like(weights), statistics, network.keep)
+        self._store = ParameterStore(["/device:CPU:0"], start, config=self.config, total_steps=steps)
+        compute = GivenBatches(rows, self.config, network, spec, train_examples=1000)
+        self._run = steps_function(self._store, compute, self.config)
+
+    def step(self, step):
+        """Take one step; return the vectors of weights and statistics after it."""
+        self._run(tf.constant([step], tf.int64), tf.constant(0.0, tf.float64))
+        state = state_of(self._store)
+        return state["weights"], state["statistics"]

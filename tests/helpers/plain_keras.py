@@ -1,0 +1,71 @@
+"""Train a network beside plain Keras on the same batches, and tell how far the two are apart."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.models.brought import look_over
+from ps_cluster.models.flat import flatten, statistics_of
+from ps_cluster.models.pure import seed_states, seeds_of
+from tests.helpers.one_worker import OneWorker
+
+UPDATES, BATCH = 20, 8
+LAYERS = keras.layers
+RNG = np.random.default_rng(0)
+CLASSES = ("a", "b", "c")
+SHAPES = {"row": (6,), "words": (5,), "image": (6, 6, 2)}
+ROWS = {
+    "row": RNG.normal(size=[UPDATES, BATCH, 6]).astype(np.float32),
+    "words": RNG.integers(0, 7, [UPDATES, BATCH, 5]).astype(np.int32),
+    "image": RNG.normal(size=[UPDATES, BATCH, 6, 6, 2]).astype(np.float32),
+    "target": RNG.integers(0, 3, [UPDATES, BATCH]).astype(np.uint8),
+    "weight": RNG.uniform(0, 2, [UPDATES, BATCH]).astype(np.float32),
+}
+SCORES = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+
+
+def spec_of(*inputs, weighted=False):
+    fields = {name: Field(str(ROWS[name].dtype), SHAPES[name]) for name in inputs}
+    return ExampleSpec(fields, Field("uint8", ()), classes=CLASSES, weight=Field("float32", ()) if weighted else None)
+
+
+def stack(*layers, of="row"):
+    """A network of one input: the layers, and scores."""
+    return keras.Sequential([keras.Input(SHAPES[of], dtype=str(ROWS[of].dtype)), *layers, LAYERS.Dense(3)])
+
+
+def differences(build, inputs, settings=None, *, optimizer=None, loss=SCORES, weighted=False, **fit):
+    """Train by both, from the same weights, with the same random states; return the largest difference of each update.
+
+    Args:
+      loss: that Keras is compiled with, unless the model is compiled already.
+    """
+    keras.utils.set_random_seed(0)
+    model, spec = build(), spec_of(*inputs, weighted=weighted)
+    look_over(model, spec)
+    keras.utils.set_random_seed(1)
+    plain = build()
+    look_over(plain, spec)
+    plain.set_weights(model.get_weights())
+    rows = {name: ROWS[name] for name in (*inputs, "target", *["weight"] * weighted)}
+    worker = OneWorker(model, spec, rows, settings)
+    own = plain._compile_loss
+    given = {"loss": own._user_loss, "loss_weights": own._user_loss_weights} if own else {"loss": loss}
+    plain.compile(optimizer or keras.optimizers.SGD(0.1), **given, run_eagerly=True)
+    return [compared(worker, plain, inputs, rows, step, fit) for step in range(UPDATES)]
+
+
+def compared(worker, plain, inputs, rows, step, fit):
+    seeds = seeds_of(plain)
+    for seed, state in zip(
+        seeds, seed_states(tf.constant([worker.config.training.seed, step]), len(seeds)), strict=True
+    ):
+        seed.assign(state)
+    given = {name: rows[name][step] for name in inputs}
+    weight = rows["weight"][step] if "weight" in rows else None
+    target = fit.get("target", lambda labels: labels)(rows["target"][step])
+    class_weight = fit.get("class_weight")
+    plain.train_on_batch(given if len(given) > 1 else given[inputs[0]], target, weight, class_weight)
+    own = (flatten(plain.trainable_variables), flatten(statistics_of(plain)))
+    return max(float(np.abs(one - other).max(initial=0)) for one, other in zip(worker.step(step), own, strict=True))

@@ -1,0 +1,246 @@
+"""One worker's first 20 updates are those of plain Keras on the same batches, for what users build networks of."""
+
+import keras
+import numpy as np
+import pytest
+
+from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, differences, stack
+
+TOLERANCE = 1e-5
+IN_BFLOAT16 = 0.005  # a graph rounds once where Keras, step by step, rounds after each operation
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # where a worker finds who it is
+
+
+def shared():
+    row, twice = keras.Input([6]), LAYERS.Dense(6, activation="tanh")
+    return keras.Model(row, LAYERS.Dense(3)(twice(twice(row))))
+
+
+def nested():
+    inner = keras.Sequential([keras.Input([6]), LAYERS.Dense(5), LAYERS.BatchNormalization(), LAYERS.Dropout(0.3)])
+    return stack(inner, LAYERS.Activation("gelu"))
+
+
+def frozen():
+    layers = [LAYERS.Dense(5), LAYERS.BatchNormalization(momentum=0.5), LAYERS.Dense(4)]
+    for layer in layers[:2]:
+        layer.trainable = False
+    return stack(*layers)
+
+
+def frozen_image():
+    norm = LAYERS.BatchNormalization(momentum=0.5)
+    norm.trainable = False
+    return stack(LAYERS.Conv2D(3, 3), norm, LAYERS.Flatten(), of="image")
+
+
+def two_inputs():
+    row, words = keras.Input([6], name="row"), keras.Input([5], name="words", dtype="int32")
+    both = LAYERS.Concatenate()([row, LAYERS.Flatten()(LAYERS.Embedding(7, 2)(words))])
+    return keras.Model([words, row], LAYERS.Dense(3)(both))
+
+
+def attending():
+    words = keras.Input([5], dtype="int32")
+    x = LAYERS.Embedding(7, 4)(words)
+    x = LAYERS.LayerNormalization()(x + LAYERS.MultiHeadAttention(2, 3, dropout=0.2)(x, x))
+    return keras.Model(words, LAYERS.Dense(3)(LAYERS.GlobalAveragePooling1D()(x)))
+
+
+class Subclassed(keras.Model):
+    """It takes `training` and hands it on to no layer: they find it in Keras's context."""
+
+    def __init__(self):
+        super().__init__()
+        self.hidden, self.drop, self.scores = LAYERS.Dense(5), LAYERS.Dropout(0.4), LAYERS.Dense(3)
+
+    def call(self, row, training=None):
+        return self.scores(self.drop(keras.ops.tanh(self.hidden(row))))
+
+
+class WithoutTraining(Subclassed):
+    """Its dropout does nothing, in Keras either."""
+
+    def call(self, row):
+        return super().call(row)
+
+
+class Counting(LAYERS.Layer):
+    """A moving mean of a user's own, which is no BatchNormalization."""
+
+    def build(self, shape):
+        self.mean = self.add_weight(shape=shape[1:], initializer="zeros", trainable=False)
+
+    def call(self, row, training=None):
+        if training:
+            self.mean.assign(0.8 * self.mean + 0.2 * keras.ops.mean(row, 0))
+        self.add_loss(0.01 * keras.ops.sum(row**2))
+        return row - self.mean
+
+
+def adapted():
+    norm = LAYERS.Normalization()
+    norm.adapt(ROWS["row"][0])
+    return stack(norm, LAYERS.Dense(4, activation="gelu"), LAYERS.Activation("gelu"), LAYERS.BatchNormalization())
+
+
+def of_one_layer():
+    return stack(LAYERS.Dense(8, activation="relu", dtype="mixed_bfloat16"), LAYERS.Dense(4))
+
+
+def of_all():
+    before = keras.config.dtype_policy()
+    keras.config.set_dtype_policy("mixed_bfloat16")
+    try:
+        return stack(LAYERS.Dense(8, activation="relu"), LAYERS.LayerNormalization())
+    finally:
+        keras.config.set_dtype_policy(before)
+
+
+KINDS = {
+    "dropout": (lambda: stack(LAYERS.Dense(9), LAYERS.Dropout(0.5), LAYERS.Dense(9), LAYERS.Dropout(0.5)), ["row"]),
+    "other noise": (lambda: stack(LAYERS.GaussianNoise(0.3), LAYERS.Dense(9), LAYERS.GaussianDropout(0.3)), ["row"]),
+    "batch norm": (lambda: stack(LAYERS.Dense(5), LAYERS.BatchNormalization(momentum=0.7)), ["row"]),
+    "batch norm of images": (
+        lambda: stack(LAYERS.Conv2D(3, 3), LAYERS.BatchNormalization(), LAYERS.Flatten(), of="image"),
+        ["image"],
+    ),
+    "batch norm over rows of images": (
+        lambda: stack(LAYERS.Conv2D(3, 3), LAYERS.BatchNormalization(axis=1), LAYERS.Flatten(), of="image"),
+        ["image"],
+    ),
+    "layer norm": (lambda: stack(LAYERS.Dense(5), LAYERS.LayerNormalization()), ["row"]),
+    "group norm": (
+        lambda: stack(LAYERS.Conv2D(4, 3), LAYERS.GroupNormalization(2), LAYERS.Flatten(), of="image"),
+        ["image"],
+    ),
+    "regulariser": (lambda: stack(LAYERS.Dense(5, kernel_regularizer="l2", bias_regularizer="l1")), ["row"]),
+    "activity regulariser": (lambda: stack(LAYERS.Dense(5, activity_regularizer="l2")), ["row"]),
+    "state and loss of a layer of one's own": (lambda: stack(LAYERS.Dense(5), Counting()), ["row"]),
+    "frozen layers": (frozen, ["row"]),
+    "a frozen batch norm of images": (frozen_image, ["image"]),
+    "a shared layer": (shared, ["row"]),
+    "a model in a model": (nested, ["row"]),
+    "adapted normalisation": (adapted, ["row"]),
+    "embedding and lstm": (
+        lambda: stack(LAYERS.Embedding(7, 3, mask_zero=True), LAYERS.LSTM(4, dropout=0.2), of="words"),
+        ["words"],
+    ),
+    "gru both ways": (
+        lambda: stack(LAYERS.Embedding(7, 3), LAYERS.Bidirectional(LAYERS.GRU(3, recurrent_dropout=0.2)), of="words"),
+        ["words"],
+    ),
+    "attention": (attending, ["words"]),
+    "two inputs": (two_inputs, ["row", "words"]),
+    "a subclassed model": (Subclassed, ["row"]),
+    "a subclassed model that takes no training": (WithoutTraining, ["row"]),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_updates_are_those_of_keras(kind):
+    build, inputs = KINDS[kind]
+    assert max(differences(build, inputs)) <= TOLERANCE
+
+
+@pytest.mark.parametrize("build", [of_one_layer, of_all], ids=["of a layer", "of all"])
+def test_updates_in_a_mixed_policy_are_those_of_keras_to_its_rounding(build):
+    assert max(differences(build, ["row"])) <= IN_BFLOAT16
+
+
+def deep():
+    return stack(LAYERS.Dense(5, activation="tanh", kernel_regularizer="l2"), LAYERS.BatchNormalization())
+
+
+RULES = {
+    "momentum": (keras.optimizers.SGD, {"momentum": 0.9}, {"optimizer.momentum": 0.9}),
+    "nesterov": (keras.optimizers.SGD, {"momentum": 0.6, "nesterov": True}, {"optimizer.momentum": 0.6}),
+    "adam": (
+        keras.optimizers.Adam,
+        {"beta_1": 0.8, "beta_2": 0.99},
+        {"optimizer.momentum": 0.8, "optimizer.beta_2": 0.99},
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_updates_of_each_rule_are_those_of_keras(rule):
+    kind, given, settings = RULES[rule]
+    settings = {"optimizer.rule": rule, "optimizer.learning_rate": 0.01} | settings
+    assert max(differences(deep, ["row"], settings, optimizer=kind(0.01, **given))) <= TOLERANCE
+
+
+@pytest.mark.parametrize(
+    ("setting", "limit", "of_keras"),
+    [("clip_norm", 0.05, "clipnorm"), ("global_clip_norm", 0.1, "global_clipnorm"), ("clip_value", 0.01, "clipvalue")],
+)
+def test_gradients_are_clipped_as_keras_does(setting, limit, of_keras):
+    optimizer = keras.optimizers.SGD(0.1, **{of_keras: limit})
+    assert max(differences(deep, ["row"], {f"optimizer.{setting}": limit}, optimizer=optimizer)) <= TOLERANCE
+
+
+def test_labels_are_smoothed_as_keras_does():
+    loss = keras.losses.CategoricalCrossentropy(from_logits=True, label_smoothing=0.2)
+    found = differences(deep, ["row"], {"training.label_smoothing": 0.2}, loss=loss, target=lambda y: np.eye(3)[y])
+    assert max(found) <= TOLERANCE
+
+
+def test_examples_have_the_weights_that_the_data_set_gives_them():
+    assert max(differences(deep, ["row"], weighted=True)) <= TOLERANCE
+
+
+def test_classes_have_the_weights_of_the_settings_by_name_or_label():
+    found = differences(
+        deep, ["row"], {"training.class_weights": {"a": 0.3, 2: 4.0}}, class_weight={0: 0.3, 1: 1, 2: 4}
+    )
+    assert max(found) <= TOLERANCE
+
+
+def compiled(loss, *arguments):
+    def build():
+        model = deep()
+        model.compile(loss=loss, *arguments)
+        return model
+
+    return build
+
+
+def distances(labels, outputs):
+    return keras.ops.sum(keras.ops.abs(keras.ops.one_hot(keras.ops.cast(labels, "int32"), 3) - outputs), -1)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_a_loss_of_ones_own_is_that_of_compile(weighted):
+    assert max(differences(compiled(distances), ["row"], weighted=weighted)) <= TOLERANCE
+
+
+def test_a_loss_that_takes_rows_for_labels_is_given_them():
+    loss = keras.losses.CategoricalHinge()
+    assert max(differences(compiled(loss), ["row"], target=lambda labels: np.eye(3)[labels])) <= TOLERANCE
+
+
+def two_heads(loss, loss_weights):
+    def build():
+        row = keras.Input([6])
+        hidden = LAYERS.Dense(5, activation="tanh")(row)
+        outputs = {name: LAYERS.Dense(3, name=name)(hidden) for name in ("scores", "side")}
+        model = keras.Model(row, outputs if isinstance(loss, dict) else list(outputs.values()))
+        model.compile(loss=loss, loss_weights=loss_weights)
+        return model
+
+    return build
+
+
+@pytest.mark.parametrize(
+    ("loss", "loss_weights"),
+    [([SCORES, distances], [1.0, 0.3]), ({"side": distances, "scores": SCORES}, {"scores": 0.7, "side": 0.1})],
+)
+def test_several_outputs_have_their_losses_and_loss_weights_against_one_target(loss, loss_weights):
+    def targets(labels):
+        return dict.fromkeys(loss, labels) if isinstance(loss, dict) else [labels] * 2
+
+    assert max(differences(two_heads(loss, loss_weights), ["row"], target=targets)) <= TOLERANCE
