@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.api import arguments, arrays, pickling
+from ps_cluster.api import arguments, arrays, networks_sent
 from ps_cluster.api.program import COMMAND, Program
 from ps_cluster.api.result import Result
 from ps_cluster.api.train import SETTINGS
@@ -53,7 +53,7 @@ class Compared:
 
 def compare(
     arms: Sequence[str | Mapping[str, Any]] | None = None,
-    model: str | os.PathLike[str] | Callable[..., Any] | None = None,
+    model: Any = None,
     data: Any = None,
     *,
     output: str | os.PathLike[str] = "comparison",
@@ -82,10 +82,8 @@ def compare(
     values = arguments.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
     folder = Path(output).absolute()
     check_unclaimed(folder)
-    if callable(model):
-        values["model.name"] = pickling.pickle_builder(model, folder / CODE)
-    elif model is not None:
-        values["model.name"] = os.fspath(model)
+    if model is not None:
+        values["model.name"] = networks_sent.write_network(model, folder / CODE)
     values = arrays.with_data(values, data, print_line)
     comparison = read_comparison(None, fields, values)
     write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))

@@ -5,11 +5,11 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.api import arguments, arrays, pickling
+from ps_cluster.api import arguments, arrays, networks_sent
 from ps_cluster.api.callbacks import Listener, OnEvaluation, OnProgress
 from ps_cluster.api.program import COMMAND, Program
 from ps_cluster.api.result import Result
@@ -23,7 +23,7 @@ SETTINGS = "settings.yaml"  # in the folder of the code: what the caller has cho
 
 
 def train(
-    model: str | os.PathLike[str] | Callable[..., Any] | None = None,
+    model: Any = None,
     data: Any = None,
     *,
     run_dir: str | os.PathLike[str] | None = None,
@@ -36,9 +36,9 @@ def train(
     """Train on a cluster of processes on this machine, as `ps-cluster run` does, and return when all have ended.
 
     Args:
-      model: the name of a network, "file.py:name", or a function build(examples, settings) or build() that returns a
-        Keras model; None: the default network.
-      data: the name of a data set, "file.py:name", {x_train, y_train, x_test, y_test},
+      model: the name of a network, "file.py:name", a .keras file or a Keras model to go on from, or a function
+        build(examples, settings) or build() that returns a Keras model; None: the default network.
+      data: the name of a data set, the path of files of your own, "file.py:name", {x_train, y_train, x_test, y_test},
         ((x_train, y_train), (x_test, y_test)), Contents, or a function that returns one of the last three; None: auto.
       run_dir: a new folder for all files of the run; None: a new one in runs/.
       settings: any settings of docs/settings.md, e.g. {"optimizer.rule": "adam"}.
@@ -52,12 +52,10 @@ def train(
       TrainingFailed: the training failed.
       KeyboardInterrupt, and whatever a callback raises: the run is drained before, and its directory complete.
     """
-    values = arguments.values_of(options, settings)
-    if isinstance(model, str | os.PathLike):
-        values["model.name"] = os.fspath(model)
-    values = arrays.with_data(values, data, print_line)
+    named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
+    values = arrays.with_data(arguments.values_of(options, settings) | named, data, print_line)
     config = build_config(None, values)
-    name = pickling.name_of(model) if callable(model) else config.model.name
+    name = config.model.name if named or model is None else networks_sent.name_of(model)
     run = _prepared(Path(run_dir) if run_dir else new_root(config.mode.name, name), model, values)
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
     listener = Listener(run, on_progress, on_evaluation)
@@ -78,8 +76,8 @@ def _prepared(root: Path, model: Any, values: dict[str, Any]) -> RunDir:
     """Return a run directory that holds the code and the settings of a run."""
     check_unused(root)
     run = RunDir(root.resolve())
-    if callable(model):
-        values["model.name"] = pickling.pickle_builder(model, run.code)
+    if model is not None:
+        values["model.name"] = networks_sent.write_network(model, run.code)
     arguments.write_settings(run.code / SETTINGS, values)
     return run
 

@@ -115,7 +115,7 @@ def load(reference: Reference) -> Any:
 
 
 class PickledFunction:
-    """A function of a script or a notebook, in a trusted file that the Python API has written (`api/pickling.py`)."""
+    """A function of a script or a notebook, in a trusted file that the Python API has written (`api/networks_sent.py`)."""
 
     def __init__(self, reference: Reference):
         self._reference = reference

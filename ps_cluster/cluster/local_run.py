@@ -33,7 +33,7 @@ WHAT = "run directory"
 
 def new_root(mode: str, model: str) -> Path:
     """Return a folder under runs/ for a run without --run-dir. `mode`, `model`: names, or references to code."""
-    names = (doors.short_name(name) for name in (mode, model))
+    names = (Path(doors.short_name(name)).stem for name in (mode, model))  # a saved model is a path
     return Path("runs") / "-".join((time.strftime("%Y%m%d-%H%M%S"), *names))
 
 

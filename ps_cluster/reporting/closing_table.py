@@ -11,7 +11,6 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.task_types import CHIEF
 from ps_cluster.config.sections import CHOSEN
 from ps_cluster.config.trees import flat
@@ -229,9 +228,10 @@ def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
 def _code(run_dir: RunDir) -> str:
     """Return the options that let the files be run that the configuration names."""
     settings = flat(read_yaml(run_dir.config))
-    named = (settings.get(f"{section}.{choice.key}") for section, choice in CHOSEN.items())
-    references = (doors.parse(name) for name in named if isinstance(name, str))
-    files = dict.fromkeys(str(reference.file) for reference in references if reference)
+    chosen = ((kinds, settings.get(f"{section}.{key}")) for section, (key, kinds) in CHOSEN.items())
+    files = dict.fromkeys(
+        str(file) for kinds, name in chosen if isinstance(name, str) and (file := kinds.code_of(name))
+    )
     return "".join(f" --code {shlex.quote(file)}" for file in files)
 
 

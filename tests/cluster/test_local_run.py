@@ -159,8 +159,9 @@ def test_machines_are_not_left_to_choose_for_themselves(one_task, name):
 
 
 def test_a_new_run_is_a_folder_in_runs_whatever_code_is_chosen():
-    root = local_run.new_root("/mine/mode.py:Toy", "my.py:build")
-    assert root.parent == Path("runs") and root.name.endswith("-Toy-build")
+    for model, name in (("my.py:build", "build"), ("/mine/first.keras", "first"), ("airbench", "airbench")):
+        root = local_run.new_root("/mine/mode.py:Toy", model)
+        assert root.parent == Path("runs") and root.name.endswith(f"-Toy-{name}")
 
 
 def test_a_run_that_can_not_start_leaves_the_runs_beside_it_alone(tmp_path, monkeypatch):

@@ -302,12 +302,12 @@ def test_closing_table_of_a_run_that_is_not_complete_names_the_command_that_goes
 
 def test_the_command_that_goes_on_names_the_code_that_the_run_needs(run_dir):
     settings = read_yaml(run_dir.config)
-    settings["model"]["name"], settings["mode"]["name"] = "/mine/net work.py:build", "/mine/mode.py:Toy"
+    settings["model"]["name"], settings["mode"]["name"] = "/mine/net work.keras", "/mine/mode.py:Toy"
     checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}, {}), keep=1)
     summary = write(run_dir, outcome="stopped")
     run_dir.config.write_text(dump_yaml(settings))
     text = closing_table(summary, run_dir)
-    assert f"run --resume {run_dir.root} --code /mine/mode.py --code '/mine/net work.py'\n" in text
+    assert f"run --resume {run_dir.root} --code /mine/mode.py --code '/mine/net work.keras'\n" in text
 
 
 def test_seconds_of_the_last_session_and_of_all_are_on_lines_of_their_own(run_dir):

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.api.pickling import pickle_builder
+from ps_cluster.api.networks_sent import write_network
 from ps_cluster.catalogue import doors
 from ps_cluster.errors import UserError
 
@@ -26,8 +26,8 @@ def helper(value):
 def build(examples, settings):
     return helper(examples), settings, __name__
 
-from ps_cluster.api.pickling import pickle_builder
-print(pickle_builder(build, Path(sys.argv[1])))
+from ps_cluster.api.networks_sent import write_network
+print(write_network(build, Path(sys.argv[1])))
 """
 
 
@@ -67,11 +67,11 @@ def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
 
 
 def test_a_function_without_arguments_is_called_without_any(tmp_path):
-    assert loaded(pickle_builder(lambda: "network", tmp_path))(1, 2) == "network"
+    assert loaded(write_network(lambda: "network", tmp_path))(1, 2) == "network"
 
 
 def test_another_function_gets_another_file(tmp_path):
-    one, same, other = (pickle_builder(make, tmp_path) for make in (_builder(1), _builder(1), _builder(2)))
+    one, same, other = (write_network(make, tmp_path) for make in (_builder(1), _builder(1), _builder(2)))
     assert one == same != other
     assert (loaded(one)(0, 0), loaded(other)(0, 0)) == (1, 2)
 
@@ -89,7 +89,7 @@ def _builder(number):
 )
 def test_a_function_that_can_not_be_used_is_told_in_one_line(tmp_path, build, told):
     with pytest.raises(UserError) as error:
-        pickle_builder(build, tmp_path)
+        write_network(build, tmp_path)
     assert told in str(error.value) and "\n" not in str(error.value)
     assert not list(tmp_path.iterdir())
 
@@ -101,3 +101,12 @@ def test_a_module_that_is_missing_is_told_in_one_line(tmp_path):
     (tmp_path / "gone.pickle").write_bytes(b"cno_such_module\nbuild\n.")
     with pytest.raises(UserError, match="the function can't be read: ModuleNotFoundError"):
         loaded(f"{tmp_path}/gone.pickle:build")(1, 2)
+
+
+def test_a_keras_model_is_saved_for_training_to_go_on_from(tmp_path):
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    name = write_network(model, tmp_path)
+    assert Path(name).parent == tmp_path and name.endswith(".keras")
+    saved = keras.models.load_model(name)
+    assert (saved.get_weights()[0] == model.get_weights()[0]).all()
