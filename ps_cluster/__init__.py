@@ -1,3 +1,37 @@
-"""Asynchronous parameter-server training that can be run, broken and measured on one machine."""
+"""Asynchronous parameter-server training that can be run, broken and measured on one machine.
+
+`train` and `compare` are the Python API (docs/python-api.md). What it needs is imported at its first use.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ps_cluster.api.callbacks import STOP
+    from ps_cluster.api.compare_arms import Compared, compare
+    from ps_cluster.api.result import Result
+    from ps_cluster.api.train import train
+    from ps_cluster.errors import TrainingFailed, UserError
 
 __version__ = "0.1.0"
+__all__ = ["STOP", "Compared", "Result", "TrainingFailed", "UserError", "compare", "train"]
+
+_HOMES = {
+    "STOP": "api.callbacks",
+    "Compared": "api.compare_arms",
+    "Result": "api.result",
+    "TrainingFailed": "errors",
+    "UserError": "errors",
+    "compare": "api.compare_arms",
+    "train": "api.train",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'ps_cluster' has no attribute '{name}'")
+    return getattr(import_module(f"ps_cluster.{_HOMES[name]}"), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

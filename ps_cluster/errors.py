@@ -1,5 +1,7 @@
 """The exceptions that are told in one line."""
 
+from pathlib import Path
+
 
 class UserError(Exception):
     """Bad input from the user, told in one line: the field, the value it got, and what to do.
@@ -13,3 +15,17 @@ class RunFailed(Exception):
 
     Any other exception that escapes is a bug.
     """
+
+
+class TrainingFailed(RunFailed):
+    """A failure of a training that the Python API has started.
+
+    Attributes:
+      task: the task that failed, e.g. "worker-0"; None if it was none of them.
+      reason: why, in one line.
+      log: the log to look into.
+    """
+
+    def __init__(self, task: str | None, reason: str, log: Path):
+        super().__init__(reason)
+        self.task, self.reason, self.log = task, reason, log

@@ -1,4 +1,4 @@
-"""Load users' own code: a name in a Python file, or an entry point of an installed package.
+"""Load users' own code: a name in a Python file, a pickled function, or an entry point of an installed package.
 
 A file is run only if the user has named it on the command line, by an option or in the file given with --config. A run
 directory or a checkpoint may name a file too, but may come from somebody else: that alone never runs it.
@@ -9,8 +9,11 @@ from __future__ import annotations
 import hashlib
 import importlib.util
 import os
+import pickle
 import re
 import sys
+from collections.abc import Callable
+from functools import cached_property
 from importlib import metadata
 from pathlib import Path
 from types import ModuleType
@@ -20,11 +23,12 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
 
 TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, for child processes, joined by os.pathsep
-_REFERENCE = re.compile(r"(?P<file>.+\.py):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
+PICKLE = ".pickle"
+_REFERENCE = re.compile(rf"(?P<file>.+(\.py|\{PICKLE})):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
 
 
 class Reference(NamedTuple):
-    """Something that a Python file defines at its top level."""
+    """Something that a Python file defines at its top level, or a function in a file of pickled ones."""
 
     file: Path
     name: str
@@ -70,6 +74,12 @@ def is_trusted(file: Path) -> bool:
     return str(file.absolute()) in _trusted()
 
 
+def short_name(text: str) -> str:
+    """Return the name of a reference without its file; any other text as it is."""
+    reference = parse(text)
+    return reference.name if reference else text
+
+
 def defined_in_trusted() -> dict[str, Any]:
     """Run the Python files that the user has named; return what they define at their top level, by name.
 
@@ -83,6 +93,9 @@ def defined_in_trusted() -> dict[str, Any]:
 def load(reference: Reference) -> Any:
     """Run the file, once per process, and return the object that it defines under the name.
 
+    A pickled function is read when it is first called. The launcher never calls a network's: so it stays free of
+    TensorFlow, which users' functions name.
+
     Raises:
       UserError: the user did not name the file, it can't be read or run, or it defines no such name.
     """
@@ -91,10 +104,36 @@ def load(reference: Reference) -> Any:
             f"'{reference}' is code that a run directory names, and nobody else: look at it, and add --code "
             f"'{reference.file}' to let it run"
         )
+    if not reference.file.is_file():
+        raise UserError(f"'{reference}': there is no file '{reference.file}'")
+    if reference.file.suffix == PICKLE:
+        return PickledFunction(reference)
     module = _module(reference)
     if not hasattr(module, reference.name):
         raise UserError(f"'{reference}': the file defines no '{reference.name}'")
     return getattr(module, reference.name)
+
+
+class PickledFunction:
+    """A function of a script or a notebook, in a trusted file that the Python API has written (`api/networks_sent.py`)."""
+
+    def __init__(self, reference: Reference):
+        self._reference = reference
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Call the function. Raises UserError where it can't be read."""
+        return self._function(*arguments)
+
+    @cached_property
+    def _function(self) -> Callable[..., Any]:
+        try:
+            functions = pickle.loads(self._reference.file.read_bytes())
+        except Exception as error:  # e.g. a module that it names is not here
+            raise UserError(f"'{self._reference}': the function can't be read: {_told(error)}") from error
+        if not isinstance(functions, dict) or self._reference.name not in functions:
+            raise UserError(f"'{self._reference}': the file holds no '{self._reference.name}'")
+        function: Callable[..., Any] = functions[self._reference.name]
+        return function
 
 
 def entry_point_names(group: str) -> list[str]:
@@ -123,8 +162,6 @@ def _module(reference: Reference) -> ModuleType:
     name = f"ps_cluster_door_{hashlib.sha256(path.encode()).hexdigest()[:16]}"
     if name in sys.modules:
         return sys.modules[name]
-    if not reference.file.is_file():
-        raise UserError(f"'{reference}': there is no file '{reference.file}'")
     spec = importlib.util.spec_from_file_location(name, path)
     assert spec is not None and spec.loader is not None  # true for every name that ends in .py
     module = importlib.util.module_from_spec(spec)

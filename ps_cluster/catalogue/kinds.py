@@ -107,6 +107,11 @@ class Kinds(Generic[T]):
             self._brought[name] = self._load(name)
         return self._brought[name]
 
+    def code_of(self, name: str) -> Path | None:
+        """Return the file that has to be trusted for a name, if there is one."""
+        reference = doors.parse(name)
+        return reference.file if reference else None
+
     def check_name(self, name: str) -> str:
         """Return `name`. Raises ValueError, which lists the known names, if it is unknown."""
         if name not in self:

@@ -90,6 +90,9 @@ class Networks(Kinds[Network]):
         doors.trust(file)
         return str(file)
 
+    def code_of(self, name: str) -> Path | None:
+        return Path(name) if _is_saved(name) else super().code_of(name)
+
     def unknown(self, name: str) -> str:
         return f"{super().unknown(name)}, or a saved model as FILE.keras"
 

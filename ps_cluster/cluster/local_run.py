@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, DataSettings
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.config import RunConfig, load_config
@@ -31,9 +32,10 @@ Notify = Callable[[str], None]
 WHAT = "run directory"
 
 
-def new_root(config: RunConfig) -> Path:
-    """Return a folder under runs/ for a run without --run-dir."""
-    return Path("runs") / f"{time.strftime('%Y%m%d-%H%M%S')}-{config.mode.name}-{config.model.name}"
+def new_root(mode: str, model: str) -> Path:
+    """Return a folder under runs/ for a run without --run-dir. `mode`, `model`: names, or references to code."""
+    names = (Path(doors.short_name(name)).stem for name in (mode, model))  # a saved model is a path
+    return Path("runs") / "-".join((time.strftime("%Y%m%d-%H%M%S"), *names))
 
 
 def start_run(

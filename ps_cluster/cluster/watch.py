@@ -110,12 +110,14 @@ class Watch:
     # Looking.
 
     def _look(self) -> None:
+        # Read before the rows: who asks to stop because of a row finds that row read here too.
+        requests = self._requests.count
         self._read_rows()
         if exits := self._cluster.poll():
             for event in self._ends(exits):
                 self._tell(event)
             self._show_tasks()
-        if self._requests.count > self._requests_seen:
+        if requests > self._requests_seen:
             self._requests_seen += 1
             self._tell(StopRequested(self._requests.exit_code))
         states = ", ".join(f"{row['type']}-{row['index']} {row['state']}" for row in self._cluster.states())

@@ -9,6 +9,7 @@ import click
 
 from ps_cluster import __version__
 from ps_cluster.command_line import OneLineErrors
+from ps_cluster.processes.lifeline import die_with_caller
 
 COMMANDS = ("run", "evaluate", "compare", "simulate", "chaos", "bench", "data", "task")
 
@@ -27,4 +28,5 @@ class LazyCommands(OneLineErrors):
 @click.version_option(__version__, prog_name="ps-cluster")
 def main() -> None:
     """Asynchronous parameter-server training that you can run, break and measure on one machine."""
+    die_with_caller()
     os.umask(os.umask(0o022) | 0o022)  # only the user may write to the files of a command

@@ -52,7 +52,7 @@ def run(
         root, code = resume, local_run.resume_run(resume, more, view=make_view(), began=began)
     else:
         config = layered_config(file, assignments, options)
-        root = run_dir or local_run.new_root(config)
+        root = run_dir or local_run.new_root(config.mode.name, config.model.name)
         code = local_run.start_run(config, root, view=make_view(), began=began)
     if profile and code == 0:
         _print_profile(root)

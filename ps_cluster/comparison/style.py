@@ -54,9 +54,9 @@ def plot_style() -> Iterator[None]:
         yield
 
 
-def grid(rows: int, columns: int, height_in: float) -> tuple[Figure, list[list[Axes]]]:
+def grid(rows: int, columns: int, height_in: float, kind: type[Figure] = Figure) -> tuple[Figure, list[list[Axes]]]:
     """Return a figure of panels, each `height_in` inches high."""
-    figure = Figure(figsize=(WIDTH_IN, 0.6 + rows * height_in), layout="constrained")
+    figure = kind(figsize=(WIDTH_IN, 0.6 + rows * height_in), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
 
 

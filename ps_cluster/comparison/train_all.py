@@ -18,7 +18,7 @@ from ps_cluster.reporting.progress import make_view
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.run_dir import CODE, RunDir
 
 INTERRUPTED = 130
 
@@ -70,6 +70,12 @@ def _completed(root: Path) -> bool:
     return summary.outcome == "completed" and ended is not None and summary.evaluation.step == ended.last_step
 
 
+def check_unclaimed(output: Path) -> None:
+    """Raise UserError where a folder holds something, but no comparison."""
+    if not (output / PLAN).is_file() and not locks.is_empty(output, besides=CODE):
+        raise UserError(f"--output: '{output}' is not empty and holds no comparison: choose another")
+
+
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
     # Only the report uses the target: another target needs no new runs.
     content = comparison.model_dump(mode="json", exclude={"target"})
@@ -82,8 +88,7 @@ def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None
             ownership.refuse_foreign(file)
         if file.is_file() and file.read_text(encoding="utf-8") not in (plan, before):
             raise UserError(f"--output: '{output}' holds another comparison: choose another, or remove it")
-        if not file.is_file() and not locks.is_empty(output):
-            raise UserError(f"--output: '{output}' is not empty and holds no comparison: choose another")
+        check_unclaimed(output)
         write_whole(file, plan)
     except OSError as error:
         raise UserError(f"--output: '{output}' can't be written: {error.strerror}") from error

@@ -157,9 +157,9 @@ def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
         yield
 
 
-def is_empty(folder: Path) -> bool:
-    """Return whether a folder contains nothing but the lock, or does not exist."""
-    return not folder.is_dir() or all(path.name == LOCK for path in folder.iterdir())
+def is_empty(folder: Path, besides: str = LOCK) -> bool:
+    """Return whether a folder contains nothing but the lock and `besides`, or does not exist."""
+    return not folder.is_dir() or all(path.name in (LOCK, besides) for path in folder.iterdir())
 
 
 def _take(folder: Path, what: str, notify: Notify) -> Lock:

@@ -13,7 +13,10 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.catalogue.task_types import CHIEF
+from ps_cluster.config.sections import CHOSEN
+from ps_cluster.config.trees import flat
 from ps_cluster.files.plain_text import one_line
+from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.reporting.dashboard import real
 from ps_cluster.run import checkpoints
@@ -233,9 +236,19 @@ def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
     """Yield the commands that finish what this run left open."""
     root = shlex.quote(str(run_dir.root))
     if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
-        yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}"
+        yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}{_code(run_dir)}"
     if summary["outcome"] != "completed" and any(map(checkpoints.steps, run_dir.states)):
-        yield f" go on          {PROGRAM} run --resume {root}"
+        yield f" go on          {PROGRAM} run --resume {root}{_code(run_dir)}"
+
+
+def _code(run_dir: RunDir) -> str:
+    """Return the options that let the files be run that the configuration names."""
+    settings = flat(read_yaml(run_dir.config))
+    chosen = ((kinds, settings.get(f"{section}.{key}")) for section, (key, kinds) in CHOSEN.items())
+    files = dict.fromkeys(
+        str(file) for kinds, name in chosen if isinstance(name, str) and (file := kinds.code_of(name))
+    )
+    return "".join(f" --code {shlex.quote(file)}" for file in files)
 
 
 def _last_checkpoint(run_dir: RunDir) -> int:

@@ -12,6 +12,7 @@ from ps_cluster.files import locks, ownership
 from ps_cluster.files.plain_text import printable
 from ps_cluster.files.writing import open_append
 
+CODE = "code"  # folder in a run directory, or beside the runs of a comparison
 IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
 
 
@@ -23,16 +24,13 @@ class RunDir:
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
-        """Make a new run directory in a folder that is missing or empty.
+        """Make a new run directory in a folder that is missing, or empty but for the code of the run.
 
         Raises:
           UserError: the folder is not empty, a file is in the way, or it can't be written.
         """
+        check_unused(root)
         run_dir = cls(root.resolve())
-        if not locks.is_empty(run_dir.root):
-            raise UserError(
-                f"run directory '{root}' exists and is not empty: choose another, or go on with --resume {root}"
-            )
         run_dir.make_folders()
         return run_dir
 
@@ -80,6 +78,11 @@ class RunDir:
     @property
     def config(self) -> Path:
         return self.root / "config.yaml"
+
+    @property
+    def code(self) -> Path:
+        """The folder of what the Python API was given: functions, and arguments."""
+        return self.root / CODE
 
     @property
     def cluster(self) -> Path:
@@ -194,6 +197,14 @@ class RunDir:
     def workspace(self, task_type: str, index: int) -> Path:
         """Return the working directory of a task. The graph has the paths of data and identity relative to it."""
         return self.tasks / f"{task_type}-{index}"
+
+
+def check_unused(root: Path) -> None:
+    """Raise UserError where `root` holds anything but the code of a run that has not begun."""
+    if not locks.is_empty(root, besides=CODE):
+        raise UserError(
+            f"run directory '{root}' exists and is not empty: choose another, or go on with --resume {root}"
+        )
 
 
 LIFE = "PS_CLUSTER_LIFE"  # environment variable: the launcher's unique id, for rows; unset in a task started by hand

@@ -158,6 +158,12 @@ def test_machines_are_not_left_to_choose_for_themselves(one_task, name):
     assert not one_task.root.exists()
 
 
+def test_a_new_run_is_a_folder_in_runs_whatever_code_is_chosen():
+    for model, name in (("my.py:build", "build"), ("/mine/first.keras", "first"), ("airbench", "airbench")):
+        root = local_run.new_root("/mine/mode.py:Toy", model)
+        assert root.parent == Path("runs") and root.name.endswith(f"-Toy-{name}")
+
+
 def test_a_run_that_can_not_start_leaves_the_runs_beside_it_alone(tmp_path, monkeypatch):
     root = tmp_path / "runs" / "first"
 

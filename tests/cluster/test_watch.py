@@ -244,3 +244,21 @@ def test_who_dies_beside_one_whose_port_is_taken_is_not_started_twice(watch):
     assert watch(at={0: delay_training, 3: find_a_port_taken}).outcome == "completed"
     assert len(watch.machine.started_at) == 2 and watch.machine.restarts == {}
     assert watch.notices == ["another program took the port of worker-1: starting again on other ports"]
+
+
+def test_who_asks_to_stop_because_of_a_row_finds_that_row_read(watch):
+    """The row and the request may come between two glances of one look: the request waits for the next look."""
+
+    def writes_the_first_row_and_is_asked(machine):
+        machine._next_row, poll = 5.0, machine.poll
+
+        def polled():
+            machine.poll = poll
+            machine._row()
+            watch.watch._requests.count += 1
+            return poll()
+
+        machine.poll = polled
+
+    watch(at={0.2: writes_the_first_row_and_is_asked})
+    assert watch.notices[0].startswith("stopping: no new steps"), "and not stopped at once, before training began"

@@ -10,6 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.reporting.closing_table import histogram_bars
 from ps_cluster.reporting.summary import print_closing_table, refresh_evaluation, write_summary
 from ps_cluster.run import checkpoints
@@ -297,6 +298,16 @@ def test_closing_table_of_a_run_that_is_not_complete_names_the_command_that_goes
     checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}, {}), keep=1)
     text = closing_table(write(run_dir, outcome=outcome), run_dir)
     assert (f"python cli.py run --resume {run_dir.root}\n" in text) == goes_on
+
+
+def test_the_command_that_goes_on_names_the_code_that_the_run_needs(run_dir):
+    settings = read_yaml(run_dir.config)
+    settings["model"]["name"], settings["mode"]["name"] = "/mine/net work.keras", "/mine/mode.py:Toy"
+    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}, {}), keep=1)
+    summary = write(run_dir, outcome="stopped")
+    run_dir.config.write_text(dump_yaml(settings))
+    text = closing_table(summary, run_dir)
+    assert f"run --resume {run_dir.root} --code /mine/mode.py --code '/mine/net work.keras'\n" in text
 
 
 def test_seconds_of_the_last_session_and_of_all_are_on_lines_of_their_own(run_dir):

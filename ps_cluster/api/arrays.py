@@ -1,0 +1,77 @@
+"""Pack arrays that a script holds, so that the processes of a run can map them. No TensorFlow.
+
+The folder's name comes from the content. So the same arrays are packed once, and others never take their place.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import numpy as np
+
+from ps_cluster.catalogue.datasets import Contents, OwnDataSettings
+from ps_cluster.catalogue.objectives import OBJECTIVES
+from ps_cluster.config import build_config
+from ps_cluster.data import packed, sources
+from ps_cluster.data.own_arrays import as_contents, settings_of
+from ps_cluster.data.packing import write_packed
+from ps_cluster.data.sets.packed_arrays import PACKED_ARRAYS, PACKED_IMAGES
+from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
+from ps_cluster.files.malformed import Malformed
+
+_SMOOTHING = "training.label_smoothing"
+
+
+def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None]) -> dict[str, Any]:
+    """Return dotted key → value, `values` with the settings that choose `data`. Arrays are packed first.
+
+    Args:
+      data: in one of the forms of docs/python-api.md; None: as `values` say.
+    Raises:
+      UserError: it has another form, or the arrays can't be packed.
+    """
+    if data is None:
+        return dict(values)
+    if isinstance(data, str | os.PathLike):
+        return {**values, "data.dataset": os.fspath(data)}
+    contents = _contents(data() if callable(data) else data, values)
+    kind = PACKED_IMAGES if contents.spec.unit == "images" else PACKED_ARRAYS
+    dataset = _packed(contents, kind.name, notify)
+    for note in dataset.notes:
+        notify(note)
+    unsmoothed = {} if OBJECTIVES[contents.spec.objective].smooths_labels else {_SMOOTHING: 0.0}
+    return {**unsmoothed, **values, "data.dataset": kind.name, "data.data_dir": str(dataset.directory)}
+
+
+def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
+    """Return what was given as contents, by the settings `data.objective` and `data.held_out` in `values`."""
+    settings = build_config(None, {**values, "data.dataset": PACKED_IMAGES.name}).data
+    try:
+        return as_contents(found, **settings_of(cast(OwnDataSettings, settings)))
+    except Malformed as error:
+        raise UserError(f"data: {error}") from error
+
+
+def _packed(contents: Contents, name: str, notify: Callable[[str], None]) -> packed.PackedDataset:
+    cache = sources.default_cache_dir()
+    ownership.check_folder(cache, "cache (PS_CLUSTER_CACHE)", notify)
+    folder = cache / f"arrays-{packed.FORMAT}" / _digest(contents)
+    try:
+        return packed.load_packed(folder)
+    except UserError:  # missing or damaged
+        return write_packed(folder, name, "real", contents, notify=notify)
+
+
+def _digest(contents: Contents) -> str:
+    """Return a name that changes with every value, and with all that `Contents` says of them."""
+    digest = hashlib.blake2b(repr(contents.spec).encode(), digest_size=12)
+    for split, fields in contents.arrays.items():
+        for name, rows in fields.items():
+            digest.update(f"{split} {name} {rows.dtype} {rows.shape}".encode())
+            for piece in packed.pieces(rows):
+                digest.update(np.ascontiguousarray(piece).data)
+    return digest.hexdigest()

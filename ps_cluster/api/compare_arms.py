@@ -1,0 +1,102 @@
+"""Compare modes from a script or a notebook: the command `compare` as a function."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.api import arguments, arrays, networks_sent
+from ps_cluster.api.program import COMMAND, Program
+from ps_cluster.api.result import Result
+from ps_cluster.api.train import SETTINGS
+from ps_cluster.comparison.plan import Comparison, read_comparison
+from ps_cluster.comparison.rates import PLAN
+from ps_cluster.comparison.train_all import check_unclaimed
+from ps_cluster.files.writing import write_whole
+from ps_cluster.files.yaml_files import dump_yaml, read_yaml
+from ps_cluster.reporting.terminal import print_line
+from ps_cluster.run.run_dir import CODE
+
+_OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that every arm or run has for itself
+_OF_RUNS = tuple(name for name in arguments.KEYWORDS if name not in _OF_ARMS)
+_OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))
+
+
+class Compared:
+    """A comparison that is complete. `Compared("comparison")` opens any, also one of the command `compare`.
+
+    Attributes:
+      output: the folder of runs and report. page: the report.
+      headline: what was found, a sentence each.
+      table: a dictionary for each arm: number of runs, and mean, deviation and 95 % interval of each number.
+    """
+
+    def __init__(self, output: str | os.PathLike[str]):
+        self.output = Path(output).resolve()
+        self.page = self.output / "report.html"
+        report = json.loads((self.output / "report.json").read_bytes())
+        self.headline: list[str] = report["headline"]
+        self.table: list[dict[str, Any]] = report["groups"]
+
+    @property
+    def runs(self) -> list[Result]:
+        """The runs, in the order in which they were trained."""
+        names = read_yaml(self.output / PLAN)["trained_in_this_order"]
+        return [Result(self.output / "runs" / name) for name in names]
+
+    def __repr__(self) -> str:
+        return f"Compared('{self.output}': {len(self.table)} arms)"
+
+
+def compare(
+    arms: Sequence[str | Mapping[str, Any]] | None = None,
+    model: Any = None,
+    data: Any = None,
+    *,
+    output: str | os.PathLike[str] = "comparison",
+    baseline: str | None = None,
+    settings: Mapping[str, Any] | None = None,
+    command: Sequence[str] = COMMAND,
+    **options: Any,
+) -> Compared:
+    """Train several modes on the same work, as `ps-cluster compare` does, and write a report.
+
+    Args:
+      arms: names of modes, or {"mode": name, "set": {"section.key": value}}; None: all but elastic.
+      model, data: as for `train`.
+      output: the folder of runs and report; an unfinished comparison in it is continued.
+      baseline: the arm that the others are compared with; None: sync, else the first.
+      settings: of all runs, as for `train`.
+      command: the program that is run.
+      options: of the comparison (seeds, stragglers, batches, target_accuracy, …), and of its runs (workers, epochs, …).
+    Raises:
+      UserError, TrainingFailed, KeyboardInterrupt: as `train`.
+    """
+    arguments.check_known(options, (*_OF_ALL, *_OF_RUNS))
+    fields = {name: arguments.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
+    if arms is not None:
+        fields["arms"] = [{"mode": arm} if isinstance(arm, str) else arguments.plain(arm) for arm in arms]
+    values = arguments.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
+    folder = Path(output).absolute()
+    check_unclaimed(folder)
+    if model is not None:
+        values["model.name"] = networks_sent.write_network(model, folder / CODE)
+    values = arrays.with_data(values, data, print_line)
+    comparison = read_comparison(None, fields, values)
+    write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
+    return _compared(command, folder, baseline)
+
+
+arguments.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
+
+
+def _compared(command: Sequence[str], folder: Path, baseline: str | None) -> Compared:
+    chosen = ("--baseline", baseline) if baseline else ()
+    argv = (*command, "compare", "--config", str(folder / CODE / SETTINGS), "--output", str(folder), *chosen)
+    with Program(argv) as program:
+        program.attend()
+        program.check(folder)
+    return Compared(folder)

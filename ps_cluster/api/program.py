@@ -1,0 +1,154 @@
+"""Run a command of this package in a process of its own, print its lines, and look after it until it has ended."""
+
+from __future__ import annotations
+
+import os
+import re
+import select
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+
+from ps_cluster.command_line import BAD_INPUT
+from ps_cluster.errors import TrainingFailed, UserError
+from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.processes.lifeline import CALLER_PID
+from ps_cluster.reporting.terminal import print_line
+
+COMMAND = (sys.executable, "-m", "ps_cluster")
+LOOK_EVERY_S = 0.2
+_CHUNK_BYTES = 2**16
+_ERROR = "Error: "  # begins the line that says why a command failed
+_LOG = re.compile(r"\(log: (?P<path>[^)]+)\)")
+
+
+class Program:
+    """A command that runs beside this process, and ends with it however this process ends.
+
+    It leads a session of its own. So Ctrl-C in a terminal comes to this process alone, which hands it on.
+    """
+
+    def __init__(self, argv: Sequence[str], say: Callable[[str], None] = print_line):
+        """Start the command. `say` gets each of its lines, but not its error."""
+        self._say = say
+        self._error = ""
+        self._begun_line = b""
+        self._process = subprocess.Popen(
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            env=_environment(),
+            start_new_session=True,
+        )
+        assert self._process.stdout is not None
+        self._output = self._process.stdout.fileno()
+        os.set_blocking(self._output, False)
+
+    def __enter__(self) -> Program:
+        return self
+
+    def __exit__(self, *_: type[BaseException] | BaseException | TracebackType | None) -> None:
+        if self._process.poll() is None:
+            self._process.kill()  # its tasks end with it
+        self._process.wait()
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+
+    def attend(self, look: Callable[[], bool] = lambda: False) -> None:
+        """Print its lines until it has ended.
+
+        Args:
+          look: called several times a second, and once at the end. If it returns True, the command is asked to stop
+            early, and `look` is not called again.
+        Raises:
+          Whatever `look` raises, or KeyboardInterrupt, when the command has stopped early. A further Ctrl-C makes it
+          stop at once.
+        """
+        wanted = True
+        try:
+            while self._goes_on():
+                if wanted and look():
+                    wanted = False
+                    self.stop()
+            if wanted:
+                look()
+        except BaseException:
+            self._leave()
+            raise
+
+    def stop(self) -> None:
+        """Ask it to stop: it finishes the steps under way, and writes and scores a last checkpoint."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def check(self, log: Path) -> None:
+        """Raise what its exit code says.
+
+        Args:
+          log: where to look if its error names no other.
+        Raises:
+          UserError: bad input.
+          TrainingFailed: it failed, or was stopped from outside before it could end.
+        """
+        code = self._process.returncode
+        if code == 0:
+            return
+        if code == BAD_INPUT:
+            raise UserError(self._error)
+        reason = self._error or f"the command ended with {_words(code)}"
+        named = _LOG.search(reason)
+        task = Path(named["path"]).stem if named else None
+        raise TrainingFailed(task, reason, Path(named["path"]) if named else log)
+
+    def _leave(self) -> None:
+        self.stop()
+        while True:
+            try:
+                while self._goes_on():
+                    pass
+                return
+            except KeyboardInterrupt:
+                self.stop()
+
+    def _goes_on(self) -> bool:
+        """Print what it has written, waiting a moment for it. Return False when it has ended and all is printed."""
+        ended = self._process.poll() is not None  # before reading, so that no line before the end is missed
+        ready, _, _ = select.select([self._output], [], [], 0 if ended else LOOK_EVERY_S)
+        while ready and (chunk := self._read()):
+            *lines, self._begun_line = (self._begun_line + chunk).split(b"\n")
+            self._tell(*lines)
+            if not ended:
+                break
+        if ended and self._begun_line:
+            self._tell(self._begun_line)
+        return not ended
+
+    def _read(self) -> bytes:
+        try:
+            chunk = os.read(self._output, _CHUNK_BYTES)
+        except BlockingIOError:
+            return b""
+        if not chunk and self._process.poll() is None:  # it has closed its output: nothing to wait for there
+            time.sleep(LOOK_EVERY_S)
+        return chunk
+
+    def _tell(self, *lines: bytes) -> None:
+        for line in (one.decode(errors="replace") for one in lines):
+            if line.startswith(_ERROR) and not self._error:
+                self._error = line.removeprefix(_ERROR)
+            else:
+                self._say(line)
+
+
+def _environment() -> dict[str, str]:
+    """Return the environment of a command: it finds this package, and the modules that this process finds."""
+    places = dict.fromkeys([str(IMPORT_FOLDER), *map(os.path.abspath, sys.path)])
+    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}
+
+
+def _words(code: int) -> str:
+    return f"exit code {code}" if code >= 0 else signal.Signals(-code).name

@@ -1,0 +1,89 @@
+"""What a training left, read from its run directory when it is asked for."""
+
+from __future__ import annotations
+
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from ps_cluster.catalogue.lazily import keras
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.run import tables
+from ps_cluster.run.rows.summary import Summary
+from ps_cluster.run.run_dir import RunDir
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+class Result:
+    """A run that has ended. `Result("runs/mine")` opens any, also one of the command `run`.
+
+    Attributes:
+      run_dir: the folder of all its files.
+    """
+
+    def __init__(self, run_dir: str | os.PathLike[str]):
+        """Open a run. Raises UserError where the folder holds none that has ended."""
+        self._files = RunDir.open(Path(run_dir))
+        try:
+            self._summary = read_json(self._files.summary, Summary)
+        except FileNotFoundError as error:
+            raise UserError(f"run directory '{run_dir}' has no {self._files.summary.name}: it has not ended") from error
+
+    @property
+    def run_dir(self) -> Path:
+        return self._files.root
+
+    @property
+    def summary(self) -> dict[str, Any]:
+        """The content of summary.json (docs/definitions.md)."""
+        return self._summary.model_dump(mode="json")
+
+    @property
+    def outcome(self) -> str:
+        """The end of the run: "completed", "stopped" early, or "failed"."""
+        return self._summary.outcome
+
+    @property
+    def history(self) -> list[dict[str, Any]]:
+        """The scores, oldest first: a dictionary for each checkpoint, with `step`, `test_accuracy`, …"""
+        return [row.model_dump() for row in self._summary.evaluation.history]
+
+    @cached_property
+    def ledger(self) -> Any:
+        """The applied updates, a row each: a pandas DataFrame where pandas is installed, else a NumPy structured array.
+
+        `ledger["staleness"]` is a column of both.
+        """
+        rows = tables.read_csv(self._files.updates)
+        try:
+            import pandas
+        except ImportError:
+            return rows
+        return pandas.DataFrame.from_records(rows)
+
+    @cached_property
+    def model(self) -> keras.Model:
+        """The best model, a plain Keras model that takes raw examples. It is loaded when it is first asked for.
+
+        Raises:
+          UserError: no checkpoint was scored, so none is the best.
+        """
+        file = self._files.best_model
+        if not file.is_file():
+            raise UserError(f"model: '{file}' is not there: no checkpoint was scored; train with evaluator=True")
+        return keras.saving.load_model(file, compile=False)
+
+    def plot(self) -> Figure:
+        """Return a figure: metric and loss, of training and of test examples, over time and over examples."""
+        from ps_cluster.api.curves import draw  # matplotlib takes half a second to import
+
+        return draw(self._files, self._summary)
+
+    def __repr__(self) -> str:
+        scores = self._summary.evaluation.history
+        scored = f", test {scores[-1].test} at step {scores[-1].step}" if scores else ""
+        return f"Result('{self.run_dir}': {self.outcome}{scored})"

@@ -1,0 +1,90 @@
+"""Train from a script or a notebook: the command `run` as a function."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.api import arguments, arrays, networks_sent
+from ps_cluster.api.callbacks import Listener, OnEvaluation, OnProgress
+from ps_cluster.api.program import COMMAND, Program
+from ps_cluster.api.result import Result
+from ps_cluster.cluster.local_run import new_root
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
+from ps_cluster.reporting.terminal import print_line
+from ps_cluster.run.run_dir import RunDir, check_unused
+
+SETTINGS = "settings.yaml"  # in the folder of the code: what the caller has chosen
+
+
+def train(
+    model: Any = None,
+    data: Any = None,
+    *,
+    run_dir: str | os.PathLike[str] | None = None,
+    settings: Mapping[str, Any] | None = None,
+    on_progress: OnProgress | None = None,
+    on_evaluation: OnEvaluation | None = None,
+    command: Sequence[str] = COMMAND,
+    **options: Any,
+) -> Result:
+    """Train on a cluster of processes on this machine, as `ps-cluster run` does, and return when all have ended.
+
+    Args:
+      model: the name of a network, "file.py:name", a .keras file or a Keras model to go on from, or a function
+        build(examples, settings) or build() that returns a Keras model; None: the default network.
+      data: the name of a data set, the path of files of your own, "file.py:name", {x_train, y_train, x_test, y_test},
+        ((x_train, y_train), (x_test, y_test)), Contents, or a function that returns one of the last three; None: auto.
+      run_dir: a new folder for all files of the run; None: a new one in runs/.
+      settings: any settings of docs/settings.md, e.g. {"optimizer.rule": "adam"}.
+      on_progress: called with each row of progress while it trains (`row.applied`, `row.loss`, …).
+      on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A callback that returns
+        `ps_cluster.STOP` ends the training early.
+      command: the program that is run.
+      options: the options of `ps-cluster run`: workers, ps, mode, epochs, steps, batch_size, seed, …
+    Raises:
+      UserError: bad input, in one line.
+      TrainingFailed: the training failed.
+      KeyboardInterrupt, and whatever a callback raises: the run is drained before, and its directory complete.
+    """
+    named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
+    values = arrays.with_data(arguments.values_of(options, settings) | named, data, print_line)
+    config = build_config(None, values)
+    name = config.model.name if named or model is None else networks_sent.name_of(model)
+    run = _prepared(Path(run_dir) if run_dir else new_root(config.mode.name, name), model, values)
+    argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
+    listener = Listener(run, on_progress, on_evaluation)
+    try:
+        with Program(argv) as program:
+            program.attend(listener.look)
+            program.check(run.launcher_log)
+    except UserError:
+        _remove_unused(run)
+        raise
+    return Result(run.root)
+
+
+arguments.show_keywords(train)
+
+
+def _prepared(root: Path, model: Any, values: dict[str, Any]) -> RunDir:
+    """Return a run directory that holds the code and the settings of a run."""
+    check_unused(root)
+    run = RunDir(root.resolve())
+    if model is not None:
+        values["model.name"] = networks_sent.write_network(model, run.code)
+    arguments.write_settings(run.code / SETTINGS, values)
+    return run
+
+
+def _remove_unused(run: RunDir) -> None:
+    """Remove what was prepared for a run that has not begun."""
+    if not run.config.is_file():
+        shutil.rmtree(run.code, ignore_errors=True)
+        with contextlib.suppress(OSError):  # somebody's files are in it
+            run.root.rmdir()

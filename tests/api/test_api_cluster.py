@@ -1,0 +1,57 @@
+"""The Python API on real clusters: its page and the examples, run as a user runs them."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import ps_cluster
+from tests.helpers.processes import assert_none_left
+
+pytestmark = pytest.mark.cluster
+PROJECT = Path(__file__).resolve().parents[2]
+EXAMPLES = {
+    "custom_loss.py": r"\d+% waited no longer than the network said",
+    "mnist.py": r"mean staleness of an update: \d\.\d\d",
+    "own_images.py": r"one picture of each class: {'circle': '\w+', 'cross': '\w+', 'square': '\w+'}",
+    "table.py": r"mean error of the rent: \d\d; 32 are noise",
+    "text.py": r"the plot was not good: does not praise",
+}
+
+
+def python(folder, *arguments, script=None):
+    """Run a script in an empty folder; return what it printed."""
+    told = subprocess.run(
+        [sys.executable, *arguments],
+        input=script,
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(PROJECT)},
+        capture_output=True,
+        text=True,
+        timeout=280,
+    )
+    assert told.returncode == 0, f"{told.stdout[-3000:]}\n{told.stderr[-3000:]}"
+    assert_none_left(folder)
+    return told.stdout
+
+
+def test_the_page_of_the_api_runs_as_it_is_from_standard_input(tmp_path):
+    """As in a notebook no file has its functions, and there is no `__main__` guard."""
+    page = (PROJECT / "docs" / "python-api.md").read_text()
+    told = python(tmp_path, "-", script="\n\n".join(re.findall(r"^```python\n(.*?)^```", page, re.M | re.S)))
+    trained, stopped = map(ps_cluster.Result, sorted((tmp_path / "runs").iterdir()))
+    assert (trained.outcome, stopped.outcome) == ("completed", "stopped")
+    assert trained.summary["updates"]["applied"] == len(trained.ledger) == 500
+    assert stopped.summary["proof"]["holds"] and stopped.history[-1]["step"] == len(stopped.ledger)
+    assert stopped.history[-1]["test_accuracy"] > 0.6
+    assert (trained.run_dir / "curves.png").is_file()
+    assert "options: cluster.workers: got 0: Input should be greater than or equal to 1" in told
+    assert [run.outcome for run in ps_cluster.Compared(tmp_path / "comparison").runs] == ["completed"] * 2
+
+
+@pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT / "examples").glob("*.py")))
+def test_every_example_runs_and_ends_with_what_it_promises(tmp_path, name):
+    assert re.search(EXAMPLES[name], python(tmp_path, PROJECT / "examples" / name, "--small"))

@@ -1,0 +1,73 @@
+"""`ps_cluster.compare` over a program that only looks like the command."""
+
+import json
+import sys
+
+import pytest
+
+import ps_cluster
+from ps_cluster.files.yaml_files import read_yaml
+
+# Writes what the command leaves, and its arguments.
+FAKE = """
+import json, sys
+from pathlib import Path
+folder = Path(sys.argv[sys.argv.index("--output") + 1])
+(folder / "arguments.json").write_text(json.dumps(sys.argv[1:]))
+(folder / "report.json").write_text(json.dumps({"headline": ["it is."], "groups": [{"arm": "async"}]}))
+print("compared")
+"""
+
+
+@pytest.fixture
+def call(tmp_path):
+    def call(*arms, **options):
+        return ps_cluster.compare(*arms, output=tmp_path / "out", command=(sys.executable, "-c", FAKE), **options)
+
+    return call
+
+
+def test_arms_options_and_settings_are_those_of_a_file_of_the_command(call, tmp_path, capsys):
+    arms = ["async", {"mode": "bounded", "set": {"mode.max_staleness": 2}}]
+    compared = call(arms, "tutorial_cnn", seeds=2, workers=3, settings={"optimizer.rule": "sgd"}, baseline="async")
+    assert capsys.readouterr().out == "compared\n"
+    assert compared.table == [{"arm": "async"}] and compared.headline == ["it is."]
+    file = tmp_path / "out" / "code" / "settings.yaml"
+    assert json.loads((tmp_path / "out" / "arguments.json").read_text()) == [
+        "compare", "--config", str(file), "--output", str(tmp_path / "out"), "--baseline", "async",
+    ]  # fmt: skip
+    written = read_yaml(file)
+    assert [arm["mode"] for arm in written["arms"]] == ["async", "bounded"] and written["seeds"] == 2
+    assert written["settings"] == {
+        "optimizer.rule": "sgd",
+        "cluster.workers": 3,
+        "model.name": "tutorial_cnn",
+    }
+
+
+def test_a_function_is_the_network_of_all_arms(call, tmp_path):
+    call(["async"], lambda: None)
+    reference = read_yaml(tmp_path / "out" / "code" / "settings.yaml")["settings"]["model.name"]
+    assert reference.startswith(f"{tmp_path}/out/code/build-") and reference.endswith(".pickle:build")
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"seeds": 0}, "seeds: got 0"),
+        ({"seed": 1}, "seed: there is no such argument"),
+        ({"arms": ["asynk"]}, "did you mean 'async'"),
+    ],
+)
+def test_bad_input_is_one_line(call, options, told):
+    with pytest.raises(ps_cluster.UserError) as error:
+        call(**options)
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_folder_of_something_else_is_not_written_to(call, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    with pytest.raises(ps_cluster.UserError, match="holds no comparison"):
+        call(["async"], lambda: None)
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]

@@ -1,0 +1,112 @@
+"""Functions of a script, by value, for processes that do not have the script."""
+
+import os
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+from ps_cluster.api.networks_sent import write_network
+from ps_cluster.catalogue import doors
+from ps_cluster.errors import UserError
+
+PROJECT = Path(__file__).resolve().parents[2]
+# What a cell of a notebook, or a script that is read from standard input, defines: no file has it.
+SCRIPT = """
+import sys
+from pathlib import Path
+
+FACTOR = 3
+
+def helper(value):
+    return FACTOR * value
+
+def build(examples, settings):
+    return helper(examples), settings, __name__
+
+from ps_cluster.api.networks_sent import write_network
+print(write_network(build, Path(sys.argv[1])))
+"""
+
+
+def loaded(text):
+    """Return what a reference names, as if the user had named its file."""
+    doors.trust(doors.parse(text).file)
+    return doors.load(doors.parse(text))
+
+
+def pickled(folder):
+    told = subprocess.run(
+        [sys.executable, "-", folder], input=SCRIPT, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=True
+    )
+    return told.stdout.strip()
+
+
+@pytest.fixture(autouse=True)
+def trusting_nothing(monkeypatch):
+    """Other tests have named files, and those of one test are not named for the next."""
+    monkeypatch.setenv(doors.TRUSTED, "")
+
+
+def test_a_function_of_a_script_without_a_file_takes_along_what_it_names(tmp_path):
+    assert loaded(pickled(tmp_path))(7, "settings") == (21, "settings", "__main__")
+
+
+def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
+    bomb = tmp_path / "bomb.pickle"
+    bomb.write_bytes(b"cos\nmkdir\n(V" + os.fsencode(tmp_path / "ran") + b"\ntR.")
+    with pytest.raises(UserError, match="look at it, and add --code"):
+        doors.load(doors.parse(f"{bomb}:build"))
+    function = loaded(f"{bomb}:build")
+    assert not (tmp_path / "ran").exists(), "it is read when it is called, and not before"
+    with pytest.raises(UserError, match="holds no 'build'"):
+        function(1, 2)
+    assert (tmp_path / "ran").exists(), "this test's pickle does what it should not"
+
+
+def test_a_function_without_arguments_is_called_without_any(tmp_path):
+    assert loaded(write_network(lambda: "network", tmp_path))(1, 2) == "network"
+
+
+def test_another_function_gets_another_file(tmp_path):
+    one, same, other = (write_network(make, tmp_path) for make in (_builder(1), _builder(1), _builder(2)))
+    assert one == same != other
+    assert (loaded(one)(0, 0), loaded(other)(0, 0)) == (1, 2)
+
+
+def _builder(number):
+    return lambda: number
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda examples: None, "write build(examples, settings), or build() without arguments"),
+        (lambda: lock, "can't be sent to the processes that train: TypeError"),
+    ],
+)
+def test_a_function_that_can_not_be_used_is_told_in_one_line(tmp_path, build, told):
+    with pytest.raises(UserError) as error:
+        write_network(build, tmp_path)
+    assert told in str(error.value) and "\n" not in str(error.value)
+    assert not list(tmp_path.iterdir())
+
+
+lock = threading.Lock()
+
+
+def test_a_module_that_is_missing_is_told_in_one_line(tmp_path):
+    (tmp_path / "gone.pickle").write_bytes(b"cno_such_module\nbuild\n.")
+    with pytest.raises(UserError, match="the function can't be read: ModuleNotFoundError"):
+        loaded(f"{tmp_path}/gone.pickle:build")(1, 2)
+
+
+def test_a_keras_model_is_saved_for_training_to_go_on_from(tmp_path):
+    keras = pytest.importorskip("keras")
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(2)])
+    name = write_network(model, tmp_path)
+    assert Path(name).parent == tmp_path and name.endswith(".keras")
+    saved = keras.models.load_model(name)
+    assert (saved.get_weights()[0] == model.get_weights()[0]).all()

@@ -1,0 +1,67 @@
+"""A command beside this process: its lines, and its end with its caller."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import psutil
+
+from ps_cluster.api.program import Program
+from tests.helpers.processes import wait_until
+
+# What the commands do first, and then for a minute nothing.
+WAITING = """
+import os, time
+from ps_cluster.commands.main import main
+main.callback()
+print(os.getpid(), flush=True)
+time.sleep(60)
+"""
+CALLER = f"""
+import sys
+from ps_cluster.api.program import Program
+with Program((sys.executable, "-c", {WAITING!r})) as program:
+    program.attend()
+"""
+
+
+def test_a_command_ends_with_its_caller_however_that_one_ends():
+    caller = subprocess.Popen([sys.executable, "-c", CALLER], stdout=subprocess.PIPE, text=True)
+    pid = int(caller.stdout.readline())
+    assert psutil.pid_exists(pid)
+    os.kill(caller.pid, signal.SIGKILL)
+    caller.wait()
+    wait_until(lambda: not psutil.pid_exists(pid), within_s=5)
+
+
+def test_a_command_that_is_left_in_the_middle_is_ended():
+    with Program((sys.executable, "-c", "import time; time.sleep(60)")) as program:
+        process = program._process
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_lines_come_whole_and_an_error_is_kept_back():
+    said = []
+    code = r"import sys; sys.stdout.write('one\ntw'); sys.stdout.flush(); print('o\nError: it broke')"
+    with Program((sys.executable, "-c", code), said.append) as program:
+        program.attend()
+    assert said == ["one", "two"]
+
+
+def test_a_program_that_closes_its_output_is_waited_for():
+    code = "import os, time; os.close(1); os.close(2); time.sleep(0.5); os._exit(0)"
+    looks = []
+    with Program((sys.executable, "-c", code)) as program:
+        program.attend(lambda: bool(looks.append(1)))
+        program.check(None)
+    assert len(looks) < 10, "it is not asked without a pause"
+
+
+def test_the_command_finds_the_modules_that_its_caller_finds(tmp_path, monkeypatch):
+    (tmp_path / "beside_the_script.py").write_text("NAME = 'found'\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    said = []
+    with Program((sys.executable, "-c", "import beside_the_script as b; print(b.NAME)"), said.append) as program:
+        program.attend()
+    assert said == ["found"]

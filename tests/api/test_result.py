@@ -1,0 +1,87 @@
+"""What a finished run tells to Python."""
+
+import sys
+
+import numpy as np
+import pytest
+
+import ps_cluster
+from ps_cluster.files.json_rows import append_row
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.run_dir import RunDir
+from tests.comparison.fake_runs import Fake, write_run
+
+ROWS = ((1, 0, 0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (2, 1, 1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6))
+
+
+@pytest.fixture
+def root(tmp_path):
+    return write_run(tmp_path / "run", Fake({"mode.name": "async"}, rows=ROWS))
+
+
+def test_the_history_is_a_dictionary_for_each_score(root):
+    history = ps_cluster.Result(root).history
+    assert [(row["step"], row["test_accuracy"]) for row in history] == [(1, 0.4), (2, 0.6)]
+
+
+@pytest.fixture
+def without_pandas(monkeypatch):
+    monkeypatch.setitem(sys.modules, "pandas", None)  # what Python does where it is not installed
+
+
+def test_the_ledger_has_a_row_for_each_update_by_the_names_of_its_columns(root, without_pandas):
+    ledger = ps_cluster.Result(root).ledger
+    assert isinstance(ledger, np.ndarray) and ledger["staleness"].tolist() == [0, 1] and len(ledger) == 2
+
+
+def test_the_ledger_is_a_data_frame_where_pandas_is(root):
+    pandas = pytest.importorskip("pandas", reason="pandas is an extra")
+    ledger = ps_cluster.Result(root).ledger
+    assert isinstance(ledger, pandas.DataFrame) and ledger["staleness"].tolist() == [0, 1]
+
+
+def test_the_summary_has_the_names_of_the_file(root):
+    summary = ps_cluster.Result(root).summary
+    assert summary["outcome"] == "completed" and summary["train_seconds"] == 20.0 and "schema" in summary
+
+
+def test_a_result_says_in_a_line_what_came_out(root):
+    assert repr(ps_cluster.Result(root)) == f"Result('{root}': completed, test accuracy 60.00% at step 2)"
+
+
+def test_the_plot_has_what_was_trained_and_what_was_tested_over_time_and_examples(root):
+    run_dir = RunDir(root)
+    for applied in (0, 1, 2):
+        row = ProgressRow(
+            phase="training", applied=applied, examples=128 * applied, train_seconds=applied, loss=2 - applied
+        )
+        append_row(run_dir.progress, row)
+    figure = ps_cluster.Result(root).plot()
+    drawn = {
+        (panel.get_ylabel(), number % 2, line.get_label()): line.get_xydata().tolist()
+        for number, panel in enumerate(figure.axes)
+        for line in panel.get_lines()
+    }
+    assert drawn["accuracy", 0, "test"] == [[10, 0.4], [20, 0.6]]
+    assert drawn["accuracy", 1, "test"] == [[5000, 0.4], [10_000, 0.6]]
+    assert drawn["loss", 0, "training"] == [[1, 1], [2, 0]] and drawn["loss", 1, "training"] == [[128, 1], [256, 0]]
+    assert figure._repr_png_().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "told"),
+    [
+        (lambda run: run.summary.unlink(), "has no summary.json: it has not ended"),
+        (lambda run: run.config.unlink(), "is not one: it holds no config.yaml"),
+    ],
+)
+def test_a_folder_without_a_finished_run_is_refused_in_one_line(root, spoil, told):
+    spoil(RunDir(root))
+    with pytest.raises(ps_cluster.UserError) as error:
+        ps_cluster.Result(root)
+    assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_model_that_no_score_has_chosen_is_told(root):
+    with pytest.raises(ps_cluster.UserError, match="train with evaluator=True"):
+        print(ps_cluster.Result(root).model)

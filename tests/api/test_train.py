@@ -1,0 +1,120 @@
+"""`ps_cluster.train` over a program that only looks like the launcher."""
+
+import inspect
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+
+import ps_cluster
+from ps_cluster.api.train import train
+from tests.helpers.processes import assert_none_left
+
+FAKE = Path(__file__).with_name("fake_launcher.py")
+ONE = {"workers": 1, "steps": 20, "data": "synthetic", "model": "tutorial_cnn"}
+
+
+@pytest.fixture
+def call(tmp_path):
+    """call(what, …) → the result of a fake training."""
+
+    def call(what, **options):
+        return train(run_dir=tmp_path / "run", command=(sys.executable, str(FAKE), what), **(ONE | options))
+
+    yield call
+    assert_none_left(tmp_path / "run")
+
+
+def test_the_lines_of_the_program_are_printed_and_the_result_is_what_it_left(call, tmp_path, capsys):
+    result = call("completed")
+    assert capsys.readouterr().out.splitlines() == ["begins", "the last line has no end"]
+    assert result.run_dir == tmp_path / "run" and result.outcome == "completed"
+    assert [row["step"] for row in result.history] == [10, 20]
+
+
+def test_callbacks_get_every_row_in_the_order_in_which_it_was_written(call):
+    seen = []
+    call("completed", on_progress=lambda row: seen.append(row.applied), on_evaluation=lambda row: seen.append(row))
+    assert [row if isinstance(row, int) else f"score {row.step}" for row in seen] == [10, "score 10", 20, "score 20"]
+
+
+def test_a_callback_that_returns_stop_ends_the_training_early_and_is_not_called_again(call):
+    seen = []
+
+    def enough(row):
+        seen.append(row.applied)
+        return ps_cluster.STOP if row.applied >= 5 else None
+
+    assert call("until_stopped", on_progress=enough).outcome == "stopped"
+    assert seen == [1, 2, 3, 4, 5]
+
+
+def test_an_error_in_a_callback_is_raised_when_the_run_is_drained(call, tmp_path):
+    with pytest.raises(ZeroDivisionError):
+        call("until_stopped", on_progress=lambda row: 1 / 0)
+    assert ps_cluster.Result(tmp_path / "run").outcome == "stopped"
+
+
+def test_ctrl_c_is_raised_when_the_run_is_drained(call, tmp_path):
+    def interrupt_soon(row):
+        if row.applied == 1:
+            threading.Timer(0.1, signal.raise_signal, [signal.SIGINT]).start()
+
+    with pytest.raises(KeyboardInterrupt):
+        call("until_stopped", on_progress=interrupt_soon)
+    assert ps_cluster.Result(tmp_path / "run").outcome == "stopped"
+
+
+def test_a_failure_names_task_reason_and_log(call, tmp_path):
+    with pytest.raises(ps_cluster.TrainingFailed, match="worker-1 ended with exit code 1: no luck") as error:
+        call("failed")
+    assert error.value.task == "worker-1" and error.value.log == tmp_path / "run" / "logs" / "worker-1.log"
+
+
+def test_a_launcher_that_is_killed_is_a_failure_of_no_task(call, tmp_path):
+    with pytest.raises(ps_cluster.TrainingFailed, match="SIGKILL") as error:
+        call("killed")
+    assert error.value.task is None and error.value.log == tmp_path / "run" / "logs" / "launcher.log"
+
+
+def test_bad_input_that_only_the_launcher_sees_is_its_line_and_leaves_no_code(call, tmp_path):
+    with pytest.raises(ps_cluster.UserError, match=r"^training.epochs: got -1$"):
+        call("refused", model=lambda: None)
+    assert not (tmp_path / "run" / "code").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        ({"workers": 0}, "cluster.workers: got 0"),
+        ({"workerz": 2}, "workerz: there is no such argument: did you mean 'workers'"),
+        ({"epochs": 1, "steps": 2}, "--epochs and --steps say the same thing twice"),
+        ({"mode": "asynk"}, "did you mean 'async'"),
+        ({"settings": {"training.sed": 1}}, "training.sed"),
+        ({"data": 7}, "data: it returned int, not Contents"),
+        ({"data": {"x_train": [[1], [2]]}}, "data: y_train is missing"),
+        ({"model": lambda one: None}, "model: got build(one): write build(examples, settings)"),
+        ({"model": 7}, "model: got int: give a name, a path, a function or a Keras model"),
+        ({"model": "no_such_file.py:build"}, "there is no file"),
+    ],
+)
+def test_bad_input_is_one_line_before_anything_is_started(tmp_path, options, told):
+    with pytest.raises(ps_cluster.UserError) as error:
+        train(run_dir=tmp_path / "run", command=("/no/such/program",), **(ONE | options))
+    assert told in str(error.value) and "\n" not in str(error.value)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_that_holds_something_is_not_taken(tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(ps_cluster.UserError, match="is not empty"):
+        train(run_dir=tmp_path, command=("/no/such/program",), **ONE)
+    assert os.listdir(tmp_path) == ["mine.txt"]
+
+
+def test_help_shows_the_options_of_the_command():
+    assert {"workers", "ps", "batch_size", "max_staleness"} <= set(inspect.signature(ps_cluster.train).parameters)
+    assert {"arms", "seeds", "workers"} <= set(inspect.signature(ps_cluster.compare).parameters)
