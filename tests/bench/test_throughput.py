@@ -15,7 +15,7 @@ from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.examples import Field as ArrayField
 from ps_cluster.config import build_config, load_config
-from ps_cluster.data.packed import write_packed
+from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import RunFailed, UserError
 from tests.doors import toy_data
 from tests.helpers.data import only_named
