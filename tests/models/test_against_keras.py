@@ -195,7 +195,7 @@ def test_examples_have_the_weights_that_the_data_set_gives_them():
 
 def test_classes_have_the_weights_of_the_settings_by_name_or_label():
     found = differences(
-        deep, ["row"], {"training.class_weights": {"a": 0.3, 2: 4.0}}, class_weight={0: 0.3, 1: 1, 2: 4}
+        deep, ["row"], {"training.class_weights": {"a": 0.3, "2": 4.0}}, class_weight={0: 0.3, 1: 1, 2: 4}
     )
     assert max(found) <= TOLERANCE
 
