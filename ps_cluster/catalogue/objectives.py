@@ -124,21 +124,19 @@ class Regression(Objective):
             yield name, np.flatnonzero(which == index)
 
 
-def class_weights(given: Mapping[str | int, float], classes: Sequence[str]) -> np.ndarray:
+def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndarray:
     """Return float32 [classes]: the weight of each class, 1 for those that are not named.
 
     Args:
-      given: name of a class, or its label → weight.
+      given: name of a class, or its label as text → weight.
     Raises:
       ValueError: there is no such class, or it is named twice.
     """
     weights = np.ones(len(classes), np.float32)
     named: set[int] = set()
     for name, weight in given.items():
-        label = classes.index(name) if name in classes else name
-        if isinstance(label, str) and label.isdecimal():
-            label = int(label)
-        if not isinstance(label, int) or not 0 <= label < len(classes) or label in named:
+        label = classes.index(name) if name in classes else int(name) if name.isdecimal() else -1
+        if not 0 <= label < len(classes) or label in named:
             known = ", ".join(classes[:10]) + ", …" * (len(classes) > 10)
             what = "named twice" if label in named else f"not one of the classes {known}, nor a label from 0"
             raise ValueError(f"training.class_weights: got '{name}': it is {what}")
