@@ -11,7 +11,7 @@ from ps_cluster.comparison.phrases import (
     ONE_SEED,
     fate,
     interval,
-    mean_final,
+    mean_shown,
     points,
     ratio,
     seeds,
@@ -197,7 +197,7 @@ def _learned(group: Group) -> bool:
 
 
 def _rounded(group: Group) -> str:
-    return group.metric.text(mean_final(group), group.metric.rough_spec)
+    return group.metric.text(mean_shown(group), group.metric.rough_spec)
 
 
 def _no_difference(views: Sequence[View]) -> Iterator[str]:

@@ -45,7 +45,7 @@ class Metric(ABC):
     guesser = ""
     definition = ""
     diverged_below = False
-    diverged_at = "above all curves"
+    diverged_at = "above all others"
 
     @property
     def name(self) -> str:
@@ -73,17 +73,17 @@ class Metric(ABC):
     def with_unit(self, heading: str) -> str:
         return f"{heading} [{self.unit}]" if self.unit else heading
 
-    def number(self, value: float, spec: str = "") -> str:
+    def number(self, value: float) -> str:
         """Return a value as text without its unit, e.g. "68.10"."""
-        return f"{self.scale * value:{spec or self.spec}}"
+        return f"{self.scale * value:{self.spec}}"
 
-    def text(self, value: float, spec: str = "") -> str:
-        """Return a value as text with its unit, e.g. "68.10 %"."""
-        return f"{self.number(value, spec)} {self.unit}".rstrip()
+    def text(self, shown: float, spec: str = "") -> str:
+        """Return a shown number as text with its unit, e.g. "68.10 %"."""
+        return f"{shown:{spec or self.spec}} {self.unit}".rstrip()
 
     def goal(self, target: float) -> str:
         """Return a target as short text, e.g. "60 %"."""
-        return self.text(target, "g")
+        return self.text(self.scale * target, "g")
 
     def difference(self, shown: float) -> str:
         """Return a difference of shown numbers without its sign."""

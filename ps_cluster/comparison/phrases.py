@@ -30,9 +30,9 @@ def shown(record: Record) -> float | None:
     return record.shown
 
 
-def mean_final(group: Group) -> float:
-    """Return the mean of the runs' metric, as in summary.json."""
-    values = group.values(lambda record: record.final)
+def mean_shown(group: Group) -> float:
+    """Return the mean of these numbers over the runs that have one."""
+    values = group.values(shown)
     return math.fsum(values) / len(values)
 
 

@@ -9,7 +9,7 @@ from ps_cluster.comparison.groups import NO_STRAGGLER, Group, View
 from ps_cluster.comparison.phrases import (
     ONE_SEED,
     fate,
-    mean_final,
+    mean_shown,
     points,
     ratio,
     seeds,
@@ -64,7 +64,7 @@ def _against(group: Group, baseline: Group, target: float | None) -> str:
     if group.diverged:
         return f"{fate(group)}.{_survivors(group)}"
     metric = group.metric
-    first, second = (metric.text(mean_final(side)) for side in (group, baseline))
+    first, second = (metric.text(mean_shown(side)) for side in (group, baseline))
     found = difference(group.sample(shown), baseline.sample(shown))
     parts = [f"final {metric.name} {first} against {second}: {points(found, metric)}"]
     parts.append(f"throughput {ratio(group, baseline, speed)}")
@@ -94,7 +94,7 @@ def _costs(groups: Sequence[Group]) -> Iterator[str]:
 
 def _survivors(group: Group) -> str:
     """Return the metric of the runs that did not diverge, one by one. They are a selection, so they get no mean."""
-    values = ", ".join(map(group.metric.text, group.values(lambda record: record.final)))
+    values = ", ".join(map(group.metric.text, group.values(shown)))
     return f" Final {group.metric.name} of the others: {values}." if values else ""
 
 
