@@ -164,7 +164,7 @@ class Accuracy(Metric):
 
     def check_target(self, target: float) -> None:
         if not 0 < target <= 1:
-            raise UserError(f"target: got {target:g}: write an accuracy as a share of 1, e.g. 0.6 for 60 %")
+            raise UserError(f"target_score: got {target:g}: write an accuracy as a share of 1, e.g. 0.6 for 60 %")
 
     def default_target(self, best: Sequence[float]) -> float | None:
         """Return the largest multiple of 5 % that every run reached, else of 1 %; None if a run reached neither."""
@@ -209,7 +209,7 @@ class Error(Metric):
 
     def check_target(self, target: float) -> None:
         if not 0 < target < math.inf:
-            raise UserError(f"target: got {target:g}: write an error above 0, in the target's own units")
+            raise UserError(f"target_score: got {target:g}: write an error above 0, in the target's own units")
 
     def default_target(self, best: Sequence[float]) -> float | None:
         """Return the smallest number of two digits that the error of every run fell to."""

@@ -60,7 +60,7 @@ class Comparison(BaseModel):
     batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
     learning_rate: Literal["linear", "same"] = "linear"
     score_every_epochs: float = Field(default=1 / 8, gt=0, le=1000)
-    target: float | None = Field(default=None, gt=0)
+    target_score: float | None = Field(default=None, gt=0)
     settings: dict[str, Any] = {}
 
     def arms_by_batch(self) -> Iterator[tuple[str, PlannedArm]]:

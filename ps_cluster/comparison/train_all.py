@@ -38,8 +38,8 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     runs = planned_runs(comparison)
     # Errors are found before any file is written.
     dataset = resolve_data(runs[0].config.data, notify=print_line)
-    if comparison.target is not None:
-        METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target)
+    if comparison.target_score is not None:
+        METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target_score)
     for run in runs:
         complete_config(run.config, dataset)  # refuses settings that do not fit the examples
     _claim(output, comparison, training_order(runs))
@@ -78,7 +78,7 @@ def check_unclaimed(output: Path) -> None:
 
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
     # Only the report uses the target: another target needs no new runs.
-    content = comparison.model_dump(mode="json", exclude={"target"})
+    content = comparison.model_dump(mode="json", exclude={"target_score"})
     content["trained_in_this_order"] = [run.name for run in runs]
     before = dump_yaml(content)  # written by a version that did not record what it scaled
     plan = dump_yaml(content | {SCALED: [run.name for run in runs if run.scaled]})

@@ -564,7 +564,7 @@ def test_a_run_counts_once(tmp_path):
 
 
 def test_a_target_that_is_no_share_is_refused(tmp_path):
-    with pytest.raises(UserError, match="target: got 60: write an accuracy as a share of 1, e.g. 0.6 for 60 %"):
+    with pytest.raises(UserError, match="target_score: got 60: write an accuracy as a share of 1, e.g. 0.6 for 60 %"):
         write_report([write_run(tmp_path / "run", Fake({}))], tmp_path / "report", target=60)
     assert not (tmp_path / "report").exists()
 

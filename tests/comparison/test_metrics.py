@@ -40,7 +40,7 @@ def test_learning_is_judged_by_what_a_guess_gives():
     ("metric", "bad"), [("accuracy", 60.0), ("accuracy", 0.0), ("error", 0.0), ("error", math.inf)]
 )
 def test_a_target_that_no_run_can_have_is_refused_with_its_value(metric, bad):
-    with pytest.raises(UserError, match=f"target: got {bad:g}: write an {metric}"):
+    with pytest.raises(UserError, match=f"target_score: got {bad:g}: write an {metric}"):
         METRICS[metric].check_target(bad)
 
 

@@ -143,8 +143,8 @@ def test_a_network_without_rates_of_single_modes_is_said_so_on_top_and_one_with_
 def test_a_target_is_checked_by_the_metric_of_the_data_set_before_anything_is_trained(tmp_path, monkeypatch):
     monkeypatch.setattr(train_all, "resolve_data", lambda *_, notify: only_named())
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}
-    with pytest.raises(UserError, match="target: got 60: write an accuracy as a share of 1"):
-        train_all.train_all(read_comparison(None, {"target": 60.0}, fixed), tmp_path / "out")
+    with pytest.raises(UserError, match="target_score: got 60: write an accuracy as a share of 1"):
+        train_all.train_all(read_comparison(None, {"target_score": 60.0}, fixed), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
