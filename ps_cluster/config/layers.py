@@ -111,12 +111,12 @@ def default_layer(user: Layer) -> Layer:
     base = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
     data_set = _of_chosen("data", base, user)
     network = _of_chosen("model", merged(base, data_set.recipe), user)
-    of_data = merged(data_set.recipe, data_set.recipes.get(network.name, {}))
     layer, found = _recipe(network)
-    for recipe in (layer, of_data):
+    of_both = data_set.recipes.get(network.name, {})
+    for recipe in (layer, data_set.recipe, merged({"model": {"name": network.name}}, of_both) if of_both else {}):
         base = merged(adapted_to_choices(base, recipe), of_choices(recipe, merged(merged(base, recipe), user)))
     base = adapted_to_choices(base, user)
-    return merged(base, recipes.found_for(found, merged(base, user), merged(of_data, user)))
+    return merged(base, recipes.found_for(found, merged(base, user), merged(merged(data_set.recipe, of_both), user)))
 
 
 def _of_chosen(section: str, base: Layer, user: Layer) -> Any:
