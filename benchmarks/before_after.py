@@ -1,4 +1,4 @@
-"""Measure images/s of another checkout's code and of this one's, in turns, for each network and precision.
+"""Measure examples/s of another checkout's code and of this one's, in turns, for each network and precision.
 
     python -m benchmarks.before_after --before OTHER_CHECKOUT --before-data PACKED --data-dir DATA
 
@@ -16,23 +16,21 @@ from pathlib import Path
 
 import click
 
-from benchmarks.in_turns import Case, Figures, measure, open_data, options, over_rounds, print_table
+from benchmarks.in_turns import Case, Column, Figures, measure, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
 from ps_cluster.bench.throughput import case
-from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.command_line import CommaList, NameOf, OneLineCommand
 from ps_cluster.reporting.terminal import make_console
 
-COLUMNS = (
-    over_rounds("before [images/s]", "before", ",.0f"),
-    over_rounds("now [images/s]", "now", ",.0f"),
-    over_rounds("now ÷ before", "ratio", ".3f"),
-)
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
 
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--models", type=CommaList(), default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks.")
+@click.option(
+    "--models", type=CommaList(NameOf(NETWORKS)), default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks."
+)
 @click.option("--precisions", type=CommaList(), default="float32,bfloat16", help="Precisions.")
 @click.option("--before", type=FOLDER, required=True, help="Another checkout.")
 @click.option("--before-data", type=FOLDER, help="Its packed data set, if its format is another.")
@@ -47,7 +45,7 @@ def main(
     before: Path,
     before_data: Path | None,
 ) -> None:
-    """Measure images/s of another checkout's code and of this one's, in turns."""
+    """Measure examples/s of another checkout's code and of this one's, in turns."""
     packed = open_data(dataset, data_dir)
     packed_before = replace(packed, directory=before_data or packed.directory)
     cases = []
@@ -58,7 +56,16 @@ def main(
             later = partial(timed, config, packed, seconds)
             cases.append(Case({"network": model, "precision": precision}, pair(earlier, later)))
     rows = measure(cases, rounds, output)
-    print_table(f"3 workers, 1 ps, async, n = {rounds}", rows, COLUMNS, make_console())
+    print_table(f"3 workers, 1 ps, async, n = {rounds}", rows, columns(packed.spec.unit), make_console())
+
+
+def columns(unit: str) -> tuple[Column, ...]:
+    """Return the columns of the table. `unit`: the data set's word for several examples."""
+    return (
+        over_rounds(f"before [{unit}/s]", "before", ",.0f"),
+        over_rounds(f"now [{unit}/s]", "now", ",.0f"),
+        over_rounds("now ÷ before", "ratio", ".3f"),
+    )
 
 
 def pair(earlier: Callable[[], Figures], later: Callable[[], Figures]) -> Callable[[], Figures]:

@@ -2,7 +2,7 @@
 
     python -m benchmarks.choices --rounds 3 --data-dir DATA
 
-It reports images per second and CPU time per step, which says more on a machine that others use too.
+It reports examples per second and CPU time per step, which says more on a machine that others use too.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from benchmarks.in_turns import CPU, Case, measure, open_data, options, over_rou
 from benchmarks.runs import timed
 from ps_cluster.bench.throughput import case
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.command_line import CommaList, NameOf, OneLineCommand
 from ps_cluster.reporting.terminal import make_console
 
 CHOICES = {
@@ -32,12 +32,12 @@ CHOICES = {
     "4 workers": {"cluster.workers": 4},
     "2 parameter servers": {"cluster.parameter_servers": 2},
 }
-COLUMNS = (over_rounds("images/s", "examples_per_second", ",.0f"), over_rounds("/ default", "to_default", ".2f"), CPU)
+COLUMNS = (over_rounds("examples/s", "examples_per_second", ",.0f"), over_rounds("/ default", "to_default", ".2f"), CPU)
 
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--models", type=CommaList(click.Choice(NETWORKS.names)), default="tutorial_cnn,airbench")
+@click.option("--models", type=CommaList(NameOf(NETWORKS)), default="tutorial_cnn,airbench")
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None, models: tuple[str, ...]
 ) -> None:

@@ -16,7 +16,7 @@ from rich.table import Table
 from ps_cluster.bench.throughput import shown, spread
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.cluster.local_run import resolve_data
-from ps_cluster.command_line import OUTPUT_FILE, Number, Whole
+from ps_cluster.command_line import OUTPUT_FILE, NameOf, Number, Whole
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_json
 from ps_cluster.processes import environment
@@ -79,8 +79,8 @@ def options(command: Callable) -> Callable:
             type=OUTPUT_FILE,
             help="Also write every figure to this JSON file.",
         ),
-        click.option("--data-dir", type=click.Path(path_type=Path), help="Where CIFAR-10 is."),
-        click.option("--dataset", type=click.Choice(DATASETS.names), default="auto"),
+        click.option("--data-dir", type=click.Path(path_type=Path), help="Where the data set is."),
+        click.option("--dataset", type=NameOf(DATASETS), default="auto"),
         click.option("--seconds", type=Number(1, 300), default=12.0, help="Duration of each measurement."),
         click.option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each case."),
     ):

@@ -23,7 +23,7 @@ import click
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import CommaList, Number, OneLineCommand
+from ps_cluster.command_line import CommaList, NameOf, Number, OneLineCommand
 from ps_cluster.comparison.plan import Comparison
 from ps_cluster.comparison.train_all import train_all
 from ps_cluster.config import RunConfig, build_config, load_config
@@ -60,7 +60,7 @@ class Point:
 
 
 @click.command(cls=OneLineCommand)
-@click.option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn")
+@click.option("--model", type=NameOf(NETWORKS), default="tutorial_cnn")
 @click.option("--modes", type=CommaList(click.Choice(_TUNED)), default="async,sync,single")
 @click.option("--batches", type=CommaList(click.IntRange(1, 10_000)), default="128", help="Batch sizes per worker.")
 @click.option(

@@ -18,7 +18,7 @@ from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options,
 from benchmarks.runs import empty_steps, timed
 from ps_cluster.bench.throughput import case
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import CommaList, Number, OneLineCommand, Whole
+from ps_cluster.command_line import CommaList, NameOf, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.reporting.terminal import make_console
@@ -28,7 +28,7 @@ STALENESS = [f"staleness.{name}" for name in ("mean", "p95", "max")]
 PHASES = ("pulls", "computes", "pushes", "applies", "returns", "dispatch", "idle")
 MEMORY = medians("memory\n[GB]", ["peak_memory_bytes"], ".1f", 1e-9)
 OF_NETWORKS = (
-    over_rounds("images/s", "examples_per_second", ",.0f"),
+    over_rounds("examples/s", "examples_per_second", ",.0f"),
     medians("staleness\nmean/p95/max", STALENESS, ".3g"),
     MEMORY,
     CPU,
@@ -54,9 +54,7 @@ OF_PROCESSES = (MEMORY, CPU)
     type=CommaList(Whole(1, MOST_PARAMETER_SERVERS)),
     help="Default: 1,2,4; with --parameters 1.",
 )
-@click.option(
-    "--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network, without --parameters."
-)
+@click.option("--model", type=NameOf(NETWORKS), default="tutorial_cnn", help="The network, without --parameters.")
 @click.option("--parameters", type=CommaList(Number(1e-6, 500)), help="Millions of weights, in place of a network.")
 def main(
     rounds: int, seconds: float, dataset: str, data_dir: Path | None, output: Path | None,

@@ -1,4 +1,4 @@
-"""Measure what waiting costs: images/s and CPU time of the modes in which workers wait, beside all-reduce.
+"""Measure what waiting costs: examples/s and CPU time of the modes in which workers wait, beside all-reduce.
 
     python -m benchmarks.waiting --rounds 3 --models tutorial_cnn,cifar_tf_cnn --data-dir DATA
     python -m benchmarks.waiting --rounds 3 --data-dir DATA --before OTHER_CHECKOUT
@@ -18,7 +18,8 @@ import click
 from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
 from ps_cluster.bench.throughput import case
-from ps_cluster.command_line import CommaList, OneLineCommand
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.command_line import CommaList, NameOf, OneLineCommand
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.reporting.terminal import make_console
 
@@ -39,7 +40,7 @@ PINNED = {  # each worker keeps to its own cores
 WAYS |= PINNED
 NOT_BEFORE = ("async", "sync", "bounded lag=0", "bounded lag=2 2:5x", *PINNED)  # equal there, or missing there
 COLUMNS = (
-    over_rounds("images/s", "examples_per_second", ",.0f"),
+    over_rounds("examples/s", "examples_per_second", ",.0f"),
     medians("waits/pulls/pushes\n[% of a worker]", ["shares.waits", "shares.pulls", "shares.pushes"], ".1f", 100),
     CPU,
 )
@@ -47,7 +48,7 @@ COLUMNS = (
 
 @click.command(cls=OneLineCommand)
 @options
-@click.option("--models", type=CommaList(), default="tutorial_cnn", help="Networks.")
+@click.option("--models", type=CommaList(NameOf(NETWORKS)), default="tutorial_cnn", help="Networks.")
 @click.option("--precision", type=click.Choice(["bfloat16", "float32"]), default="bfloat16")
 @click.option("--ways", type=CommaList(click.Choice(list(WAYS))), default=",".join(["sync", "sync-ps", "bounded s=2"]))
 @click.option("--before", type=click.Path(exists=True, file_okay=False, path_type=Path), help="Another checkout.")

@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import click
@@ -52,7 +53,19 @@ CASES = [
     ("run --ps -1", ["--ps", "-1"]),
     ("run --ps 5", ["cluster.parameter_servers", "5", "at most 4"]),
     ("run --mode asink", ["--mode", "asink"]),
-    ("run --dataset imagenet", ["--dataset", "imagenet"]),
+    ("run --dataset imagenet", ["--dataset", "imagenet", "docs/own-data.md"]),
+    ("run --dataset ../own", ["dataset", "there is no '", "/own'"]),
+    ("run --dataset empty", ["dataset", "/empty' has no form that is known", "image_folder: ", "docs/own-data.md"]),
+    ("run --dataset pipe", ["dataset", "/pipe' has no form that is known"]),
+    ("run --dataset used --image-size 4x", ["dataset", "/used' has no form"]),
+    ("run --dataset mnist --image-size 64", ["data.image_size", "mnist", "image_folder", "leave it out"]),
+    ("run --dataset mnist --target price", ["data.target", "price", "table", "leave it out"]),
+    ("run --dataset image_folder:used --image-size 4x", ["data.image_size", "4x", "height x width"]),
+    ("run --dataset table:used --set data.held_out=1.0", ["data.held_out", "1.0"]),
+    ("run --dataset table:used --set data.objective=guess", ["data.objective", "guess"]),
+    ("run --dataset table:none.csv --target price", ["dataset", "there is no '", "/none.csv'"]),
+    ("run --dataset arrays:file", ["dataset", "/file'", "y_train is missing"]),
+    ("data --dataset table:file", ["dataset", "the name 'file' ends in none of .csv, .parquet"]),
     ("run --model alexnet", ["--model", "alexnet"]),
     ("run --precision float16", ["--precision", "float16"]),
     ("run --steps 0", ["--steps", "0"]),
@@ -88,15 +101,15 @@ CASES = [
     ("compare --steps 10", ["training.steps", "training.epochs"]),
     ("compare --straggler none,slow", ["--straggler", "slow", "write 2:5x"]),
     ("compare --modes single --straggler 2:5x", ["--straggler", "2:5x"]),
-    ("compare --target-accuracy nan", ["--target-accuracy", "nan"]),
-    ("compare --config target.yaml", ["target.yaml", "target_accuracy"]),
+    ("compare --target-score nan", ["--target-score", "nan"]),
+    ("compare --config target.yaml", ["target.yaml", "target"]),
     ("compare --config settings.yaml", ["settings.yaml", "settings"]),
     ("compare --config training.yaml", ["training", "None"]),
     ("chaos --minutes nan", ["--minutes", "nan"]),
     ("chaos --minutes inf", ["--minutes", "inf"]),
     ("simulate --link-gbps nan", ["--link-gbps", "nan"]),
     ("simulate --latency-us inf", ["--latency-us", "inf"]),
-    ("compare --target-accuracy 2", ["--target-accuracy", "2"]),
+    ("compare --target-score 0", ["--target-score", "0"]),
     ("compare --dataset synthetic --output used", ["--output", "used"]),
     ("compare --config unknown.yaml", ["unknown.yaml", "cluster"]),
     ("compare --config list.yaml", ["list.yaml", "list"]),
@@ -147,8 +160,29 @@ CASES = [
     ("run --resume used", ["'used'", "config.yaml"]),
     ("run --resume used --workers 2", ["--resume", "--workers"]),
     ("run --resume used --run-dir new", ["--resume", "--run-dir"]),
-    ("data --dataset imagenet", ["--dataset", "imagenet"]),
-    ("data --dataset cifar10 --data-dir empty", ["'empty'", "holds no CIFAR-10"]),
+    ("data --dataset cifar10", ["--dataset"]),
+    ("data get cifar10", ["get"]),
+    ("data list surplus", ["surplus"]),
+    ("data list --data-dir absent", ["--data-dir", "'absent'", "no such folder"]),
+    ("data list --json used", ["--json", "'used'", "directory"]),
+    ("data list --json file/below.json", ["--json", "'file/below.json'", "a file is in the way"]),
+    ("data fetch", ["NAME"]),
+    ("data fetch imagenet", ["NAME", "'imagenet'", "cifar10"]),
+    ("data fetch cifar10 --data-dir empty", ["'empty'", "holds no CIFAR-10"]),
+    ("data fetch cifar10 --data-dir short", ["short/cifar-10-python.tar.gz", "not CIFAR-10"]),
+    ("data fetch absent.py:load", ["no file", "absent.py"]),
+    ("data fetch cifar10 --set data.wrong=1", ["data.wrong"]),
+    ("data verify imagenet", ["NAME", "'imagenet'", "no packed copy"]),
+    ("data rm", ["NAME"]),
+    ("data rm imagenet --yes", ["NAME", "'imagenet'", "no packed copy"]),
+    ("data rm ../../used --yes", ["NAME", "'../../used'", "no packed copy"]),
+    ("data show imagenet", ["NAME", "'imagenet'"]),
+    ("data show cifar10 --data-dir empty", ["'empty'", "holds no CIFAR-10"]),
+    ("data show cifar10 --seed -1", ["--seed", "-1"]),
+    ("data show cifar10 --seed 1.5", ["--seed", "'1.5'", "plain digits"]),
+    ("data show cifar10 --output used", ["--output", "'used'", "directory"]),
+    ("data show cifar10 --model alexnet", ["--model", "alexnet"]),
+    ("data show cifar10 --set data.augmentation.flip=sideways", ["data.augmentation.flip", "sideways"]),
     ("task --run-dir new", ["TF_CONFIG is not set"]),
     ("bench --arms single,horovod", ["--arms", "horovod", "single, cluster"]),
     ("bench --arms single,ddp", ["--arms", "ddp", "--ddp-python", "requirements-ddp.txt"]),
@@ -159,7 +193,7 @@ CASES = [
     ("bench --arms single --straggler 2:5x", ["--straggler", "2:5x", "cluster or sync"]),
     ("bench --dataset synthetic --straggler 3:5x", ["cluster.straggler", "3:5x", "workers 0 to 2"]),
     ("bench --dataset synthetic --models alexnet", ["--models", "alexnet"]),
-    ("bench --dataset synthetic --models mine.py:build", ["--models", "mine.py:build", "how many images"]),
+    ("bench --dataset synthetic --models absent.py:build", ["absent.py:build", "there is no file"]),
     ("bench --dataset synthetic --set training.steps=null", ["training.steps", "null"]),
     ("bench --dataset synthetic --set cluster.workers=9", ["cluster.workers", "9", "at most 8"]),
     ("bench --set cluster.wrokers=3", ["cluster.wrokers"]),
@@ -196,7 +230,7 @@ CASES = [
     ("compare --seeds \uff13", ["--seeds", "'\uff13'"]),
     ("compare --seeds 03", ["--seeds", "'03'"]),
     ("compare --straggler 2:1e400x --dataset synthetic", ["--straggler", "2:1e400x"]),
-    ("compare --target-accuracy 1e-400x", ["--target-accuracy", "'1e-400x'"]),
+    ("compare --target-score 1e-400x", ["--target-score", "'1e-400x'"]),
     (f"compare --modes {'async,' * 200}async", ["--modes", "201 values", "100"]),
     ("compare --modes async,sync,async,sync --seeds 100 --straggler " + ",".join(["none"] * 20), ["16,000 runs"]),
     ("bench --rounds 1_0", ["--rounds", "'1_0'"]),
@@ -235,28 +269,33 @@ def test_bad_option_is_told_in_one_line_and_leaves_nothing_behind(row, folder, c
     assert_told(row, folder, commands)
 
 
+def parameters() -> Iterator[tuple[str, click.Parameter]]:
+    """Yield the name of each command, also of those in a group, with each of its parameters."""
+    for name in COMMANDS:
+        command = main.get_command(None, name)
+        inner = command.commands.items() if isinstance(command, click.Group) else ()
+        for full_name, one in ((name, command), *((f"{name} {part}", member) for part, member in inner)):
+            for parameter in one.params:
+                yield full_name, parameter
+
+
 def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
-    options = {
-        (name, option.opts[0]): getattr(option.type, "one", option.type)
-        for name in COMMANDS
-        for option in main.get_command(None, name).params
-    }
+    options = {(name, option.opts[0]): getattr(option.type, "one", option.type) for name, option in parameters()}
     assert [key for key, kind in options.items() if isinstance(kind, click.types.FuncParamType)] == []
     lax = (click.types.IntParamType, click.types.FloatParamType)
     assert [
         key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))
     ] == []
     assert {key for key, kind in options.items() if isinstance(kind, OutputPath)} == {
-        ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("simulate", "--json"),
-        ("simulate", "--save-costs"), ("task", "--run-dir"),
+        ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("data list", "--json"),
+        ("data show", "--output"), ("simulate", "--json"), ("simulate", "--save-costs"), ("task", "--run-dir"),
     }, "that of run is made at once"  # fmt: skip
 
 
 def test_every_option_takes_one_value_or_all_that_are_given():
     options = [
         (name, parameter.opts[0], type(parameter))
-        for name in COMMANDS
-        for parameter in main.get_command(None, name).params
+        for name, parameter in parameters()
         if isinstance(parameter, click.Option)
     ]
     assert [where for *where, kind in options if kind is not OneValue] == []

@@ -103,6 +103,15 @@ def test_a_data_set_chooses_its_network_and_goes_before_that_networks_recipe(tmp
     assert (other.model.name, other.training.epochs) == ("cifar_tf_cnn", 2.0)
 
 
+def test_a_data_sets_recipe_for_one_network_is_used_with_that_network_alone(tmp_path):
+    for_one = '    recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 7.0}}}\n'
+    (tmp_path / "mine.py").write_text(DATA + for_one)
+    of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine"}
+    assert build_config(None, of_user).training.epochs == 3.5
+    config = build_config(None, of_user | {"model.name": "airbench"})
+    assert (config.model.width, config.training.epochs) == (0.5, 7.0)
+
+
 def test_a_rate_of_the_data_sets_recipe_goes_before_those_found_for_the_mode(tmp_path):
     (tmp_path / "mine.py").write_text(DATA.replace("epochs", "batch_size_per_worker").replace("3.5", "128"))
     of_user = {"data.dataset": f"{tmp_path}/mine.py:Mine", "mode.name": "single"}

@@ -57,7 +57,7 @@ def test_no_line_of_the_program_turns_safe_loading_off_but_that_of_functions_tha
 @pytest.mark.parametrize(("umask", "expected"), [(0o000, 0o644), (0o022, 0o644), (0o077, 0o600)])
 def test_no_umask_lets_others_write_into_what_a_command_leaves(tmp_path, umask, expected):
     environment = os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}
-    argv = [sys.executable, "cli.py", "data", "--dataset", "synthetic"]
+    argv = [sys.executable, "cli.py", "data", "fetch", "synthetic"]
     subprocess.run(argv, cwd=PROJECT, env=environment, umask=umask, check=True, capture_output=True)
     made = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
     assert made and {stat.S_IMODE(path.stat().st_mode) for path in made} == {expected}

@@ -71,7 +71,7 @@ def compare(
       baseline: the arm that the others are compared with; None: sync, else the first.
       settings: of all runs, as for `train`.
       command: the program that is run.
-      options: of the comparison (seeds, stragglers, batches, target_accuracy, …), and of its runs (workers, epochs, …).
+      options: of the comparison (seeds, stragglers, batches, target_score, …), and of its runs (workers, epochs, …).
     Raises:
       UserError, TrainingFailed, KeyboardInterrupt: as `train`.
     """

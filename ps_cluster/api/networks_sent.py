@@ -62,7 +62,8 @@ def _saved(model: Any, folder: Path) -> Path:
 def _pickled(build: Callable[..., Any], name: str) -> bytes:
     function = _with_two_arguments(build, name)
     try:
-        return cloudpickle.dumps({name: function})
+        content: bytes = cloudpickle.dumps({name: function})
+        return content
     except Exception as error:
         told = one_line(f"{type(error).__name__}: {error}", 300)
         raise UserError(f"model: the function '{name}' can't be sent to the processes that train: {told}") from error

@@ -1,1 +1,1 @@
-"""The command `bench`: images per second of this cluster and of other ways to train the same network."""
+"""The command `bench`: examples per second of this cluster and of other ways to train the same network."""

@@ -9,16 +9,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.sections import CHOSEN
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.trees import flat, nested
-from ps_cluster.config.uses import switched_off
+from ps_cluster.config.uses import listed, switched_off
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.processes.control_group import allowance
 
+TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")  # as in torch_networks.py
+TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
 DEFAULTS = Path("configs") / "default.yaml"
 # What settings are called in checkouts from before their sections followed what is chosen in them.
 _EARLIER = {
@@ -41,15 +44,28 @@ class BenchArm:
     slowed: str | None = None  # name of the same arm without slow workers, for an arm with them
     ideal: float | None = None  # share of that arm's rate that an ideal cluster would keep
     can_be_slow: bool = False  # its workers obey cluster.straggler
-    torch: bool = False  # it needs a Python with PyTorch
+    torch: bool = False  # it needs a Python with PyTorch, and knows only TORCH_NETWORKS on images like CIFAR-10's
     python: str = sys.executable
     project: Path = IMPORT_FOLDER  # code to run, e.g. another commit's
 
     def config(self, case: RunConfig) -> RunConfig:
-        """Return `case` as this arm trains it: the same images, whatever number an update takes."""
+        """Return `case` as this arm trains it: the same examples, whatever number an update takes."""
         mode = self.values.get("mode.name", case.mode.name)
         changed = case.with_values(switched_off(mode) | self.values)
         return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
+
+    def check(self, model: str, spec: ExampleSpec) -> None:
+        """Raise UserError for a network or examples that this arm does not know."""
+        if not self.torch:
+            return
+        if model not in TORCH_NETWORKS:
+            known = listed(list(TORCH_NETWORKS))
+            raise UserError(f"--models: got '{model:.300}': arm {self.name} has only {known} in PyTorch: leave one out")
+        if f"{spec}" != TORCH_EXAMPLES or spec.outputs != TORCH_CLASSES or spec.target.shape:
+            raise UserError(
+                f"--dataset: got examples of {spec} and {spec.outputs} outputs: arm {self.name} takes only "
+                f"{TORCH_EXAMPLES} of {TORCH_CLASSES} classes: leave it out"
+            )
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
         """Return `config` as settings of the arm's project. A None becomes its own value; a default that it lacks is left out.

@@ -1,4 +1,4 @@
-"""Measure images per second of a whole local cluster, with this project's tasks or another module's.
+"""Measure examples per second of a whole local cluster, with this project's tasks or another module's.
 
     python -m ps_cluster.bench.cluster RUN_DIR [MODULE ARGUMENTS]
 

@@ -11,23 +11,20 @@ import sys
 import threading
 import time
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.bench.arm import keras_model, keras_optimizer
+from ps_cluster.bench.arm import keras_model, keras_optimizer, keras_step
 from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.training import Server
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.training import async_trainer
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.step import TrainStep
 
 
 def train(
@@ -46,19 +43,11 @@ def train(
         model = keras_model(config, dataset)
         optimizer = keras_optimizer(config)
         optimizer.build(model.trainable_variables)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
-
-    def one_step(step: tf.Tensor) -> tf.Tensor:
-        inputs, labels, _ = batches.batch(step)
-        with tf.GradientTape() as tape:
-            value = loss(labels, model(as_arguments(inputs), training=True))
-        optimizer.apply(tape.gradient(value, model.trainable_variables), model.trainable_variables)
-        return value
+    train_batch = keras_step(config, dataset, model, optimizer)
 
     @tf.function(autograph=False)
     def dispatched(step: tf.Tensor) -> tf.Tensor:
-        return coordinator.strategy.run(one_step, args=(step,))
+        return coordinator.strategy.run(train_batch, args=(step,))
 
     def run(first: int, end: int) -> float:
         started = time.perf_counter()

@@ -1,4 +1,4 @@
-"""Measure images per second of one process with the whole machine: a Keras model and optimizer in one tf.function.
+"""Measure examples per second of one process with the whole machine: a Keras model and optimizer in one tf.function.
 
     python -m ps_cluster.bench.single RUN_DIR
 
@@ -13,13 +13,10 @@ import sys
 import time
 from pathlib import Path
 
-import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.bench.arm import STEPS_PER_CALL, keras_model, keras_optimizer, open_arm
-from ps_cluster.models.flat import FlatNetwork, as_arguments
-from ps_cluster.training.step import TrainStep
+from ps_cluster.bench.arm import STEPS_PER_CALL, keras_model, keras_optimizer, keras_step, open_arm
 
 
 def main(root: Path) -> None:
@@ -27,18 +24,12 @@ def main(root: Path) -> None:
     model = keras_model(config, dataset)
     optimizer = keras_optimizer(config)
     optimizer.build(model.trainable_variables)
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
-    batches = TrainStep(config, FlatNetwork(model), dataset.spec, train_examples=dataset.train_examples)
+    train_batch = keras_step(config, dataset, model, optimizer)
 
     @tf.function(autograph=False)
     def train(first: tf.Tensor) -> tf.Tensor:
         def one(step: tf.Tensor) -> tf.Tensor:
-            inputs, labels, _ = batches.batch(step)
-            with tf.GradientTape() as tape:
-                value = loss(labels, model(as_arguments(inputs), training=True))
-            gradients = tape.gradient(value, model.trainable_variables)
-            optimizer.apply(gradients, model.trainable_variables)
-            with tf.control_dependencies([value]):
+            with tf.control_dependencies([train_batch(step)]):
                 return step + 1
 
         return tf.while_loop(lambda step: step < first + STEPS_PER_CALL, one, [first], parallel_iterations=1)

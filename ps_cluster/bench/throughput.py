@@ -1,8 +1,8 @@
-"""Measure images per second of this cluster, one process, all-reduce, and TensorFlow's own way, alternating.
+"""Measure examples per second of this cluster, one process, all-reduce, and TensorFlow's own way, alternating.
 
     ps-cluster bench --rounds 3
 
-Each arm is a fresh process (or cluster) that trains the same images with the same network, precision and batch size.
+Each arm is a fresh process (or cluster) that trains the same examples with the same network, precision and batch size.
 Rounds go A B C, A B C, … so that a drift of the machine's speed is fair to all. Evaluator and checkpoints are off.
 """
 
@@ -22,9 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.bench.arms import CLUSTER, BenchArm
+from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.uses import listed
 from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import write_json
@@ -39,9 +39,12 @@ RULE = {
     "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
 }  # fmt: skip
 SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
+NO_VALUES: Mapping[str, Any] = {}
+SIDE = 32
 TABLE_WIDTH = 200  # at most; a narrower terminal breaks lines but cuts no figure
-# Images of one measurement, so that each takes about 5 to 25 s on two cores. In an async one the first and last
-# gradients may be counted wrong by half a gradient: 1 of at least 80.
+# Images of 32x32 pixels of one measurement, so that each takes about 5 to 25 s on two cores. In an async one the first
+# and last gradients may be counted wrong by half a gradient: 1 of at least 80. For other networks and other examples
+# a short run finds the number (calibration.py).
 EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800, "airbench": 18_000}
 
 
@@ -51,25 +54,26 @@ def cases(
     """Return a complete configuration with `values` for every model and precision.
 
     Raises:
-      UserError: a network that has no number of images here, or a value of the update rule or the augmentation, which
-        only some arms would use.
+      UserError: the settings do not fit the data set, or one is of the update rule or the augmentation, which only some
+        arms would use.
     """
-    models = list(models)
-    if others := [model for model in models if model not in EXAMPLES]:
-        raise UserError(
-            f"--models: got '{others[0]:.300}': bench measures {listed(list(EXAMPLES))}: it does not know how many "
-            "images make a measurement of another network"
-        )
     if own := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
         raise UserError(
             f"--set {own[0]}: got {values[own[0]]!r}: all arms have one update rule, and crop and flip; leave it out"
         )
     if values.get("training.steps", 1) is None:
         raise UserError("--set training.steps: got null: say how many, or leave it out")
-    found = [case(model, precision, packed).with_values(values) for model in models for precision in precisions]
+    precisions = list(precisions)
+    found = [case(model, precision, packed, values) for model in models for precision in precisions]
     for one in found:
         one.check_fits_one_machine()
     return found
+
+
+def examples_of(model: str, packed: PackedDataset) -> int | None:
+    """Return how many examples make a measurement of about 10 s on two cores; None where that is unknown."""
+    shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
+    return EXAMPLES.get(model) if shapes == [(SIDE, SIDE, 3)] else None
 
 
 def measure(
@@ -87,7 +91,7 @@ def measure(
       UserError: a case does not fit an arm.
       RunFailed: an arm failed.
     """
-    rows = []
+    rows, unit = [], packed.spec.unit
     for case in cases:
         model, precision = case.model.name, case.model.precision
         configs = [arm.config(case) for arm in arms]  # errors are found before any measurement
@@ -96,10 +100,11 @@ def measure(
             for arm, config in zip(arms, configs):
                 rate = measure_once(arm, config, packed)
                 rates[arm.name].append(rate)
-                notify(f"{model} {precision} round {round_number + 1}/{rounds}: {arm.name} {rate:,.0f} images/s")
+                notify(f"{model} {precision} round {round_number + 1}/{rounds}: {arm.name} {rate:,.0f} {unit}/s")
         rows.append({"model": model, "precision": precision} | figures(arms, rates))
         if output:
-            write_json(output, {"dataset": packed.name, "dataset_kind": packed.kind, "rows": rows})
+            about = {"dataset": packed.name, "dataset_kind": packed.kind, "unit": unit}
+            write_json(output, about | {"rows": rows})
     return rows
 
 
@@ -109,7 +114,7 @@ def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[
     The cluster counts as the first arm if it is measured. What slowed arms keep is also compared with the ideal.
     """
     found = dict(rates)
-    first = _first(arms)
+    first = first_of(arms)
     for arm in arms:
         if arm.slowed:
             found[kept_name(arm)] = _ratios(rates[arm.name], rates[arm.slowed])
@@ -119,7 +124,8 @@ def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[
     return {name: spread(values) for name, values in found.items()}
 
 
-def _first(arms: Sequence[BenchArm]) -> BenchArm:
+def first_of(arms: Sequence[BenchArm]) -> BenchArm:
+    """Return the arm that the others are held against."""
     return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
 
 
@@ -139,14 +145,18 @@ def ideal_name(arm: BenchArm) -> str:
     return f"{arm.name}_to_ideal"
 
 
-def print_table(arms: Sequence[BenchArm], rows: list[dict], console: Console) -> None:
-    """Print all rates with the ratios of the cluster (else the first arm) to them, then what slowed arms keep."""
-    first = _first(arms)
-    title = f"images/s, and the ratio of {first.name} to it in the same round: median (min–max)"
+def print_table(arms: Sequence[BenchArm], rows: list[dict], unit: str, console: Console) -> None:
+    """Print all rates with the ratios of the cluster (else the first arm) to them, then what slowed arms keep.
+
+    Args:
+      unit: the word for several examples.
+    """
+    first = first_of(arms)
+    title = f"{unit}/s, and the ratio of {first.name} to it in the same round: median (min–max)"
     table = Table(title=title, title_justify="left", box=None)
     for name in ("network", "precision", "arm"):
         table.add_column(name, no_wrap=True)
-    for name in ("images/s", f"{first.name} to it"):
+    for name in (f"{unit}/s", f"{first.name} to it"):
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         for arm in arms:
@@ -168,20 +178,31 @@ def shown(found: dict, spec: str) -> str:
     return f"{found['median']:{spec}} ({found['min']:{spec}}–{found['max']:{spec}})"
 
 
-def case(model: str, precision: str, packed: PackedDataset) -> RunConfig:
+def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, Any] = NO_VALUES) -> RunConfig:
+    """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
+    examples = examples_of(model, packed)
+    smooths = OBJECTIVES[packed.spec.objective].smooths_labels
     overrides = {
         "model.name": model, "model.precision": precision, "training.batch_size_per_worker": BATCH_SIZE,
-        "training.steps": EXAMPLES[model] // BATCH_SIZE,
+        "training.steps": examples // BATCH_SIZE if examples else None,
         "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
+        **({} if smooths else {"training.label_smoothing": 0.0}),
     }  # fmt: skip
-    return complete_config(build_config(overrides=overrides | RULE), packed)
+    named = {"data.dataset": packed.name}  # auto stands for it
+    return complete_config(build_config(overrides=overrides | RULE | dict(values) | named), packed)
 
 
 def measure_once(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float:
-    """Return images/s of one run of `arm`. Raises RunFailed if it fails, or ends before there is a rate."""
-    rate = run_arm(arm, config, packed)["examples_per_second"]
+    """Return examples/s of one run of `arm`. Raises RunFailed if it fails, or ends before there is a rate."""
+    rate = rate_of(arm, config, packed)
     if rate is None:
         raise RunFailed(f"arm {arm.name} has no rate of {config.training.steps} updates: give it more training.steps")
+    return rate
+
+
+def rate_of(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float | None:
+    """Return examples/s of one run of `arm`; None if it ended before there was a rate. Raises RunFailed if it fails."""
+    rate: float | None = run_arm(arm, config, packed)["examples_per_second"]
     return rate
 
 

@@ -34,7 +34,7 @@ class DataSettings(Section):
     """The section `data` of a configuration. A data set adds settings of its own in a subclass, with defaults."""
 
     dataset: Annotated[str, AfterValidator(lambda name: DATASETS.check_name(name))] = Field(
-        description="The data set; auto: CIFAR-10 if it can be had, else the generated one."
+        description="The data set, or a path to your own data; auto: CIFAR-10 if it can be had, else the generated one."
     )
     data_dir: PathFromText | None = Field(
         default=None, description="Its archive or folder; null: look in the caches, then download."
@@ -135,7 +135,8 @@ class DataSet:
       title: its name in sentences, if that is another.
       generated: whether a program made it up. That is said wherever a number of it is.
       Settings: the class of the section `data`, with this data set's own settings.
-      recipe: a layer of settings in which it differs from configs/default.yaml.
+      recipe: a layer of settings in which it differs from configs/default.yaml, whatever the network.
+      recipes: network → a layer of settings for this data set with this network.
       version: raise it whenever `read` returns something else for the same source: it is packed again then.
       archive: name of the file, or the files, that users have. downloads: where they are; none if it can't be downloaded.
       wanted: what to look for in a folder, in words.
@@ -150,6 +151,7 @@ class DataSet:
     generated = False
     Settings: type[DataSettings] = DataSettings
     recipe: Mapping[str, Any] = {}
+    recipes: Mapping[str, Mapping[str, Any]] = {}
     version = 1
     archive = ""
     downloads: tuple[Download, ...] = ()

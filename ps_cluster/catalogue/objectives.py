@@ -5,7 +5,7 @@ Each names its TensorFlow part, a subclass of `ps_cluster.training.judges.Judge`
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,6 +42,10 @@ class Objective:
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         """Raise ValueError, in a few words, for targets of a split that can't be trained on."""
 
+    def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield name and indices, int64 [M], of the examples that belong together by their target [N, ...]."""
+        yield "all", np.arange(len(target))
+
     def check(self, config: RunConfig, spec: ExampleSpec) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit the examples."""
         if config.training.class_weights and not self.weighs_classes:
@@ -68,6 +72,11 @@ class Classification(Objective):
         if lowest < 0 or highest >= len(spec.classes):
             raise ValueError(f"a label is {lowest if lowest < 0 else highest}, of {len(spec.classes)} classes")
 
+    def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield those of each class."""
+        ends = np.cumsum(np.bincount(target, minlength=len(spec.classes)))
+        yield from zip(spec.classes, np.split(np.argsort(target, kind="stable"), ends[:-1]))
+
 
 class MultiLabel(Objective):
     """Each example has any number of labels. Target: 0 or 1 for each."""
@@ -80,6 +89,11 @@ class MultiLabel(Objective):
             raise ValueError(f"targets have shape {list(spec.target.shape)}, for {len(spec.classes)} labels")
         if not np.isin(target, (0, 1)).all():
             raise ValueError("a target is neither 0 nor 1")
+
+    def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield those of each label; an example may have several."""
+        for index, label in enumerate(spec.classes):
+            yield label, np.flatnonzero(target[:, index])
 
 
 class Regression(Objective):
@@ -98,22 +112,31 @@ class Regression(Objective):
         if not np.isfinite(target).all():
             raise ValueError("a target is not a finite number")
 
+    def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield those of each range of the first number: eight, each half a standard deviation wide, about the mean."""
+        first = target.reshape(len(target), -1)[:, 0]
+        mean, std = (float(known[0]) if known else 0.0 for known in (spec.target.mean, spec.target.std))
+        edges = mean + std * np.arange(-1.5, 2, 0.5)
+        texts = [f"{edge:.3g}" for edge in edges]
+        middle = (f"{low} to {high}" for low, high in zip(texts, texts[1:]))
+        which = np.searchsorted(edges, first, side="right")
+        for index, name in enumerate((f"below {texts[0]}", *middle, f"{texts[-1]} and above")):
+            yield name, np.flatnonzero(which == index)
 
-def class_weights(given: Mapping[str | int, float], classes: Sequence[str]) -> np.ndarray:
+
+def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndarray:
     """Return float32 [classes]: the weight of each class, 1 for those that are not named.
 
     Args:
-      given: name of a class, or its label → weight.
+      given: name of a class, or its label as text → weight.
     Raises:
       ValueError: there is no such class, or it is named twice.
     """
     weights = np.ones(len(classes), np.float32)
     named: set[int] = set()
     for name, weight in given.items():
-        label = classes.index(name) if name in classes else name
-        if isinstance(label, str) and label.isdecimal():
-            label = int(label)
-        if not isinstance(label, int) or not 0 <= label < len(classes) or label in named:
+        label = classes.index(name) if name in classes else int(name) if name.isdecimal() else -1
+        if not 0 <= label < len(classes) or label in named:
             known = ", ".join(classes[:10]) + ", …" * (len(classes) > 10)
             what = "named twice" if label in named else f"not one of the classes {known}, nor a label from 0"
             raise ValueError(f"training.class_weights: got '{name}': it is {what}")

@@ -20,6 +20,7 @@ from ps_cluster.files import locks, ownership
 from ps_cluster.files.json_files import read_json
 from ps_cluster.processes import isolation
 from ps_cluster.processes.machine import fastest_precision
+from ps_cluster.reporting.byte_progress import every_tenth
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run import checkpoints
 from ps_cluster.run.resume import check_journals, newest_checkpoint
@@ -82,7 +83,7 @@ def _resume(run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: Progr
     isolation.check(config.cluster.isolation, run_dir.root)
     locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
     cache = sources.default_cache_dir()
-    found = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=_every_tenth(view.notice))
+    found = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))
     dataset = found.holding_out(config.evaluation.validation_examples)
     updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
@@ -120,7 +121,7 @@ def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, not
 
 def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
     """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
-    return sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=_every_tenth(notify))
+    return sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=every_tenth(notify))
 
 
 def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
@@ -160,17 +161,3 @@ def _clear(root: Path) -> None:
             shutil.rmtree(path)
         elif path.name != locks.LOCK:
             path.unlink()
-
-
-def _every_tenth(notify: Notify) -> Callable[[int, int | None], None]:
-    """Return a callback that reports a download at each further tenth."""
-    told = 0
-
-    def progress(done_bytes: int, total_bytes: int | None) -> None:
-        nonlocal told
-        tenths = 10 * done_bytes // total_bytes if total_bytes else 0
-        if tenths > told:
-            told = tenths
-            notify(f"downloaded {tenths * 10} % of {total_bytes / 1e6:.0f} MB")
-
-    return progress

@@ -3,13 +3,27 @@
 from __future__ import annotations
 
 import os
+from itertools import product
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ps_cluster.bench import arms
-from ps_cluster.command_line import FOLDER, LIST, OUTPUT_FILE, Whole, config_options, layered_config, option, overrides
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.command_line import (
+    FOLDER,
+    LIST,
+    OUTPUT_FILE,
+    CommaList,
+    NameOf,
+    Whole,
+    config_options,
+    layered_config,
+    option,
+    overrides,
+)
+from ps_cluster.config import RunConfig
 from ps_cluster.reporting.terminal import make_console, print_line
 
 
@@ -21,7 +35,13 @@ from ps_cluster.reporting.terminal import make_console, print_line
     default=",".join(arm.name for arm in arms.DEFAULT),
     help="What to measure, separated by commas; also ddp and torch_single.",
 )
-@option("--models", type=LIST, default="tutorial_cnn,cifar_tf_cnn,airbench", help="Networks, separated by commas.")
+@option(
+    "--models",
+    "--model",
+    type=CommaList(NameOf(NETWORKS)),
+    default="tutorial_cnn,cifar_tf_cnn,airbench",
+    help="Networks, separated by commas; of one without a known number of examples a short run finds it.",
+)
 @option("--precisions", type=LIST, default="float32,bfloat16", help="Precisions, separated by commas.")
 @option("--rounds", type=Whole(1, 100), default=3, help="Measurements of each arm; the median is shown.")
 @option("--straggler", help="Also measure cluster and sync with slow workers, e.g. 2:5x.")
@@ -40,8 +60,8 @@ def bench(
     output: Path | None,
     **options: Any,
 ) -> None:
-    """Measure images/s of a cluster, one process, all-reduce, per-variable parameter servers and PyTorch."""
-    from ps_cluster.bench import throughput
+    """Measure images/s (examples/s) of a cluster, one process, all-reduce, per-variable parameter servers and PyTorch."""
+    from ps_cluster.bench import calibration, throughput
     from ps_cluster.cluster.local_run import resolve_data
     from ps_cluster.processes import environment
 
@@ -51,7 +71,14 @@ def bench(
     if straggler:
         chosen = arms.with_straggler(chosen, straggler, wanted.cluster.workers)
     dataset = resolve_data(wanted.data, notify=print_line)
+    for arm, model in product(chosen, models):
+        arm.check(model, dataset.spec)
     cases = throughput.cases(models, precisions, dataset, overrides(assignments, options))
-    throughput.print_table(
-        chosen, throughput.measure(chosen, cases, dataset, rounds, output, notify=print_line), make_console()
-    )
+    first, unit = throughput.first_of(chosen), dataset.spec.unit
+
+    def rate(case: RunConfig) -> float | None:
+        return throughput.rate_of(first, first.config(case), dataset)
+
+    sized = list(calibration.with_lengths(cases, rate, unit=unit, arm=first.name, notify=print_line))
+    rows = throughput.measure(chosen, sized, dataset, rounds, output, notify=print_line)
+    throughput.print_table(chosen, rows, unit, make_console())

@@ -38,7 +38,10 @@ from ps_cluster.reporting.terminal import make_console, print_error, print_line
     "--batches", type=LIST, help="What is equal in all arms: same_per_update, same_per_worker; default: both in turn."
 )
 @option(
-    "--target-accuracy", type=Number(0, 1, min_open=True), help="Also report time and images until this test accuracy."
+    "--target-score",
+    type=Number(0, min_open=True),
+    help="Also report time and examples until this test accuracy, a share of 1 (0.6 is 60 %), or, of a regression, until "
+    "this test error, in the target's units; default: the hardest round one that all runs reached.",
 )
 @option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
 @option(
@@ -60,7 +63,7 @@ def compare(
     seeds: int | None,
     stragglers: list[str] | None,
     batches: list[str] | None,
-    target_accuracy: float | None,
+    target_score: float | None,
     baseline: str | None,
     output: Path,
     force: bool,
@@ -78,17 +81,17 @@ def compare(
         "seeds": seeds,
         "stragglers": stragglers,
         "batches": batches,
-        "target_accuracy": target_accuracy,
+        "target_score": target_score,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    if runs and (values or file or given.keys() - {"target_accuracy"}):
-        raise UserError("with finished runs only --output, --target-accuracy, --baseline and --force can be given")
+    if runs and (values or file or given.keys() - {"target_score"}):
+        raise UserError("with finished runs only --output, --target-score, --baseline and --force can be given")
     roots, code = list(runs), 0
     own: frozenset[str] = frozenset()
     with locks.sole_use(output, "--output:", notify=print_line):
         if not runs:
             comparison = plan.read_comparison(file, given, values)
-            target_accuracy, own = comparison.target_accuracy, comparison.own
+            target_score, own = comparison.target_score, comparison.own
             roots, code = train_all.train_all(comparison, output)
         if code:
             print_error(f"stopped before all runs were trained; the same command goes on: {output}")
@@ -96,7 +99,7 @@ def compare(
         from ps_cluster.comparison import comparison_report  # matplotlib takes half a second to import
 
         written = comparison_report.write_report(
-            roots, output, target_accuracy=target_accuracy, baseline=baseline, force=force, own=own
+            roots, output, target=target_score, baseline=baseline, force=force, own=own
         )
         comparison_report.print_report(written, make_console())
     return 0

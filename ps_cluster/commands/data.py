@@ -1,24 +1,204 @@
-"""The command `ps-cluster data`."""
+"""The commands `ps-cluster data list | fetch | verify | show | rm`."""
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import click
 
-from ps_cluster.command_line import config_layers, config_options, layered_config
-from ps_cluster.reporting.terminal import print_line
+from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.command_line import (
+    FOLDER,
+    NameOf,
+    OneLineErrors,
+    OutputPath,
+    Whole,
+    config_layers,
+    config_options,
+    layered_config,
+    option,
+)
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.places import check_file
+from ps_cluster.installation import PROGRAM
+from ps_cluster.reporting.terminal import make_console, print_line
+
+STDOUT = Path("-")
+_OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # that say what is read
 
 
-@click.command()
-@config_options("--dataset", "--data-dir")
+class FileOrStdout(OutputPath):
+    """A parameter type: a file to write, or - for standard output."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
+        return STDOUT if str(value) == "-" else super().convert(value, parameter, context)
+
+
+def _examples(*commands: str) -> str:
+    """Return the end of a help text: commands, each on its line."""
+    return "\n".join(["\b", "Examples:", *(f"  {PROGRAM} {command}" for command in commands)])
+
+
+_data_set = click.argument("name", type=NameOf(DATASETS), metavar="NAME")
+
+
+@click.group(cls=OneLineErrors)
+def data() -> None:
+    """List, fetch, verify, show and remove data sets."""
+
+
+@data.command(
+    "list",
+    epilog=_examples("data list", "data list --data-dir ~/Downloads", "data list --json - | jq '.data_sets[].name'"),
+)
+@option("--data-dir", type=FOLDER, help="Look for archives in this folder too.")
+@option("--json", "json_file", type=FileOrStdout(check_file), metavar="FILE", help="Write it as JSON; -: print it so.")
+def list_(data_dir: Path | None, json_file: Path | None) -> None:
+    """List the data sets, and what is on this machine."""
+    from ps_cluster.data import copy_names, inventory, sources
+    from ps_cluster.files.writing import write_whole
+    from ps_cluster.reporting import data_tables
+
+    if data_dir and not data_dir.expanduser().is_dir():
+        raise UserError(f"--data-dir: got '{data_dir}': there is no such folder: correct it, or leave it out")
+    cache_dir = sources.default_cache_dir()
+    entries = inventory.entries(cache_dir, data_dir)
+    folder = copy_names.packed_folder(cache_dir)
+    if json_file:
+        content = {"packed_folder": str(folder), "data_sets": data_tables.entries_as_json(entries)}
+        text = json.dumps(content, indent=1)
+        if json_file == STDOUT:
+            print(text)
+            return
+        write_whole(json_file, f"{text}\n")
+    data_tables.print_entries(entries, make_console())
+    print_line(f"packed copies are in {folder}")
+
+
+@data.command(
+    epilog=_examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load")
+)
+@_data_set
+@config_options(*_OPTIONS)
 @config_layers
-def data(file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
+def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
     """Find or download a data set, pack it, and print where it is."""
-    from ps_cluster.cluster.local_run import resolve_data
+    from ps_cluster.data import sources
+    from ps_cluster.reporting.byte_progress import byte_progress
 
-    dataset = resolve_data(layered_config(file, assignments, options).data, notify=print_line)
+    settings = layered_config(file, assignments, options | {"data__dataset": name}).data
+    with byte_progress(make_console()) as (notify, progress):
+        dataset = sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=progress)
     examples = f"{dataset.train_examples} + {dataset.test_examples} examples"
     origin = f", packed from {dataset.source}" if dataset.source else ""
     print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")
+
+
+@data.command(epilog=_examples("data verify", "data verify cifar10 mnist", "data verify cifar10.1-5740d428"))
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def verify(names: tuple[str, ...]) -> None:
+    """Read packed copies whole and check them.
+
+    Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
+    """
+    from ps_cluster.data import copy_names, inventory, sources
+    from ps_cluster.reporting.byte_progress import byte_progress
+    from ps_cluster.reporting.data_tables import megabytes
+
+    cache_dir = sources.default_cache_dir()
+    found = inventory.copies(cache_dir)
+    damaged = []
+    for copy in inventory.named(names, found, cache_dir) if names else found:
+        with byte_progress(make_console(), told=False) as (notify, progress):
+            checked = inventory.verify(copy, progress)
+            what = f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}"
+            if checked.dataset is None:
+                damaged.append(copy.directory.name)
+                notify(f"DAMAGED  {what}: {checked.problem}")
+            else:
+                without = (
+                    "" if inventory.has_checksums(checked) else ": packed by an earlier version, without checksums"
+                )
+                notify(f"sound    {what}{without}")
+    if not found:
+        print_line(f"there are no packed copies in {copy_names.packed_folder(cache_dir)}")
+    if damaged:
+        raise RunFailed(
+            f"{len(damaged)} of the packed copies are damaged: remove them ({PROGRAM} data rm {' '.join(damaged)}), "
+            "and the next command that needs one packs it again"
+        )
+
+
+@data.command(epilog=_examples("data rm mnist", "data rm cifar10.1-5740d428", "data rm mnist synthetic --yes"))
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@option("--yes", is_flag=True, help="Remove without asking.")
+def rm(names: tuple[str, ...], yes: bool) -> None:
+    """Remove packed copies.
+
+    NAME is a data set, for all of its copies, or the name of one copy. Archives are left alone.
+    """
+    from ps_cluster.data import inventory, sources
+    from ps_cluster.files import ownership
+    from ps_cluster.reporting.data_tables import megabytes
+
+    cache_dir = sources.default_cache_dir()
+    ownership.check_folder(cache_dir, "cache (PS_CLUSTER_CACHE)", print_line)
+    chosen = inventory.named(names, inventory.copies(cache_dir), cache_dir)
+    for copy in chosen:
+        print_line(f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}")
+    if not yes and not _confirmed(f"Remove {'it' if len(chosen) == 1 else f'these {len(chosen)} copies'}?"):
+        print_line("nothing was removed")
+        return
+    for copy in chosen:
+        inventory.remove(copy)
+        print_line(f"removed {copy.directory}")
+
+
+def _confirmed(question: str) -> bool:
+    try:
+        return click.confirm(question)
+    except click.Abort as error:
+        raise UserError("--yes: nobody has answered, and nothing was removed: give --yes to remove unasked") from error
+
+
+@data.command(
+    epilog=_examples(
+        "data show cifar10",
+        "data show mnist --output digits.png --seed 3",
+        "data show cifar10 --set data.augmentation.cutout_pixels=8",
+    )
+)
+@_data_set
+@config_options(*_OPTIONS, "--model")
+@config_layers
+@option(
+    "--output",
+    type=OutputPath(check_file),
+    metavar="FILE.png",
+    help="The picture to write; default: NAME.png here.",
+)
+@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Which examples are drawn, and how they are varied.")
+def show(
+    name: str, output: Path | None, seed: int, file: Path | None, assignments: tuple[str, ...], **options: Any
+) -> None:
+    """Draw examples of each class, or print columns.
+
+    Images are drawn as they are and as training varies them. Of all other examples columns and rows are printed.
+    """
+    from ps_cluster.data import sources
+    from ps_cluster.reporting.byte_progress import byte_progress
+    from ps_cluster.reporting.data_tables import print_table_of
+
+    config = layered_config(file, assignments, options | {"data__dataset": name})
+    with byte_progress(make_console()) as (notify, progress):
+        dataset = sources.resolve(config.data, sources.default_cache_dir(), notify=notify, progress=progress)
+    if dataset.spec.unit == "images":
+        from ps_cluster.reporting.contact_sheet import write_sheet
+
+        print_line(f"written: {write_sheet(dataset, config.data, output, seed)}")
+        return
+    if output:
+        raise UserError(f"--output: got '{output}': examples that are no images are shown here: leave it out")
+    print_table_of(dataset, make_console())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -16,15 +15,13 @@ from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
 from ps_cluster.comparison.page import render_page
 from ps_cluster.comparison.plots import Plot, make_plots
-from ps_cluster.comparison.rates import warn_of_scaled
+from ps_cluster.comparison.rates import warn_of_scaled, warn_of_unknown
 from ps_cluster.comparison.run_records import Record, read_record
 from ps_cluster.comparison.table import Row
 from ps_cluster.comparison.words import Findings
-from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 
-SCHEMA = 1
-SYNTHETIC = "Generated images: no number here says anything about CIFAR-10."
+SCHEMA = 2  # in 1, the target was called target_accuracy
 
 
 @dataclass(frozen=True)
@@ -33,7 +30,7 @@ class Report:
 
     page: Path
     warnings: tuple[str, ...]
-    target_accuracy: float | None
+    target: float | None
     group_rows: tuple[Row, ...]
     headline: tuple[str, ...]
     findings: tuple[Findings, ...]
@@ -43,7 +40,7 @@ def write_report(
     run_roots: Sequence[Path],
     output: Path,
     *,
-    target_accuracy: float | None = None,
+    target: float | None = None,
     baseline: str | None = None,
     force: bool = False,
     own: Collection[str] = (),
@@ -51,7 +48,8 @@ def write_report(
     """Compare finished runs and write report.html, plots/, rows.csv, groups.csv and report.json into `output`.
 
     Args:
-      target_accuracy: in 0..1, for time and examples to target; None takes the highest round one that all runs reached.
+      target: for time and examples to target, a share of 1 for accuracies; None takes the hardest round one that all
+        runs reached.
       baseline: label of the arm that others are compared with; None takes "sync" if there is one, else the arm of the
         first run given.
       force: compare runs that differ in what must be equal, and say so on top.
@@ -59,15 +57,13 @@ def write_report(
     Raises:
       UserError: a directory holds no finished run, the runs may not be compared, or no arm is the baseline.
     """
-    if target_accuracy is not None and not 0 < target_accuracy <= 1:
-        raise UserError(f"target accuracy: got {target_accuracy}: write a share of 1, e.g. 0.6 for 60 %")
     records = [read_record(root) for root in run_roots]
     groups = make_groups(records)
     warnings = check(records, groups, force, own)
-    warnings += warn_of_scaled(groups)
+    warnings += [*warn_of_scaled(groups), *warn_of_unknown(groups)]
     if any(record.dataset_kind == "synthetic" for record in records):
-        warnings.insert(0, SYNTHETIC)
-    target = target_accuracy if target_accuracy is not None else default_target(records)
+        warnings.insert(0, synthetic(groups[0].unit))
+    target = chosen_target(records, target)
     views = make_views(groups, baseline)
     found = words.findings(groups, views, target)
     short = headline(groups, views)
@@ -79,7 +75,9 @@ def write_report(
     content = {
         "schema": SCHEMA,
         "warnings": warnings,
-        "target_accuracy": target,
+        "metric": groups[0].metric.noun,
+        "unit": groups[0].unit,
+        "target": target,
         "headline": short,
         "findings": [asdict(section) for section in found],
         "rows": run_rows,
@@ -97,7 +95,7 @@ def print_report(report: Report, console: Console) -> None:
     """Print warnings, tables, the main findings, the details if they are few, and the path of the page."""
     for line in report.warnings:
         console.print(line, style="bold yellow", highlight=False, markup=False)
-    table.print_tables(report.group_rows, report.target_accuracy, console)
+    table.print_tables(report.group_rows, report.target, console)
     if report.headline:
         console.print()
         console.print("What was found", style="bold")
@@ -112,18 +110,22 @@ def print_report(report: Report, console: Console) -> None:
     console.print(f"report  {report.page}", soft_wrap=True, highlight=False, markup=False)
 
 
-def default_target(records: Sequence[Record]) -> float | None:
-    """Return the largest multiple of 5 % that every run reached, else of 1 %; None if a run reached neither.
+def synthetic(unit: str) -> str:
+    """Return the warning for runs on data that a program made up."""
+    return f"Generated {unit}: no number here says anything about real data."
 
-    Runs that diverged are ignored.
+
+def chosen_target(records: Sequence[Record], target: float | None) -> float | None:
+    """Return the target, by default the hardest round one that every run reached. Runs that diverged are ignored.
+
+    Raises:
+      UserError: the metric can't have it.
     """
-    sound = (record.best_accuracy for record in records if not record.diverged)
-    lowest = min((best for best in sound if best is not None), default=0.0)
-    for per_unit in (20, 100):
-        multiple = math.floor(lowest * per_unit + 1e-9)
-        if multiple:
-            return multiple / per_unit
-    return None
+    metric = records[0].metric
+    if target is not None:
+        metric.check_target(target)
+        return target
+    return metric.default_target([record.best for record in records if record.best is not None and not record.diverged])
 
 
 def _write_plots(folder: Path, plots: Sequence[Plot]) -> None:

@@ -19,7 +19,8 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: 
     Args:
       own: dotted keys of settings that the arms of this comparison set on purpose.
     Raises:
-      UserError: something is unequal and `force` is not set, there are no runs, or one run was given twice.
+      UserError: something is unequal and `force` is not set, the metrics differ, there are no runs, or one run was given
+        twice.
     """
     if not records:
         raise UserError("nothing to compare: give run directories of finished runs")
@@ -27,6 +28,11 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: 
     twice = next((root for root in roots if roots.count(root) > 1), None)
     if twice is not None:
         raise UserError(f"run directory '{twice}' is given twice: it would count as two runs")
+    metrics = list(dict.fromkeys(record.metric.name for record in records))
+    if len(metrics) > 1:
+        raise UserError(
+            f"these runs can't be compared: some have a {metrics[0]}, others a {metrics[1]}: give runs of one data set"
+        )
     unequal = [
         *(f"they differ in {difference}" for difference in in_settings(records, own)),
         *_unequal_seeds(groups),

@@ -21,7 +21,7 @@ _OF_AN_ARM = {
     "training.batch_size_per_worker", "optimizer.learning_rate", "optimizer.momentum", "optimizer.beta_2",
 }  # fmt: skip
 _SECTIONS_OF_AN_ARM = ("mode.", "staleness.")
-# Compared elsewhere (as fields and images, or among the surroundings), or a place on this machine.
+# Compared elsewhere (as fields and examples, or among the surroundings), or a place on this machine.
 _KNOWN_OTHERWISE = {
     "data.dataset", "data.data_dir", "model.name", "model.precision", "training.epochs", "training.steps", _ISOLATION
 }  # fmt: skip

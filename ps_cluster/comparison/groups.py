@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ps_cluster.comparison.metrics import Metric
 from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import Sample
 from ps_cluster.config import RunConfig
@@ -43,8 +44,23 @@ class Group:
         return self.records[0]
 
     @property
+    def metric(self) -> Metric:
+        return self.first.metric
+
+    @property
+    def unit(self) -> str:
+        """The word for several examples."""
+        return self.first.unit
+
+    @property
+    def bar(self) -> float | None:
+        """The metric from which a network counts as having learned; None if it is unknown what a guess gives."""
+        guess = self.first.guess
+        return None if guess is None else self.metric.bar(guess)
+
+    @property
     def batch(self) -> int:
-        """Images per update."""
+        """Examples per update."""
         return self.first.batch
 
     @property
@@ -65,7 +81,7 @@ class Group:
         return [value for record in self.records if (value := of(record)) is not None]
 
     def sample(self, of: Callable[[Record], float | None]) -> Sample:
-        """Return one value per run. Raises ValueError where a run has none, such as the accuracy of one that diverged."""
+        """Return one value per run. Raises ValueError where a run has none, such as the metric of one that diverged."""
         values = self.values(of)
         if len(values) < len(self.records):
             raise ValueError(f"{self.arm}: only {len(values)} of {len(self.records)} runs have the value")
@@ -180,11 +196,12 @@ def _same_worker(group: Group, other: Group) -> bool:
 
 
 def _named(baseline: Group, per_update: list[Group], per_worker: list[Group]) -> Iterator[tuple[str, list[Group]]]:
+    unit, worker = baseline.unit, baseline.batch_per_worker
     if per_update == per_worker:
         if len(per_update) > 1:
-            yield f"same batch: {baseline.batch_per_worker} images per worker, {baseline.batch} per update", per_update
+            yield f"same batch: {worker} {unit} per worker, {baseline.batch} per update", per_update
         return
     if len(per_update) > 1:
-        yield f"same batch per update: {baseline.batch} images", per_update
+        yield f"same batch per update: {baseline.batch} {unit}", per_update
     if len(per_worker) > 1:
-        yield f"same batch per worker: {baseline.batch_per_worker} images", per_worker
+        yield f"same batch per worker: {worker} {unit}", per_worker

@@ -9,13 +9,13 @@ from ps_cluster.comparison.groups import NO_STRAGGLER, Group, View, arms, stragg
 from ps_cluster.comparison.phrases import (
     NO_DIFFERENCE,
     ONE_SEED,
-    accuracy_percent,
     fate,
     interval,
-    mean_accuracy,
+    mean_shown,
     points,
     ratio,
     seeds,
+    shown,
     speed,
 )
 from ps_cluster.comparison.statistics import MeanDifference, difference, estimate, log_ratio
@@ -23,7 +23,6 @@ from ps_cluster.training.methods.none import NONE as NO_METHOD
 from ps_cluster.training.modes.async_ import ASYNC
 from ps_cluster.training.modes.sync import SYNC
 
-LEARNED = 0.15  # test accuracy from which a network counts as having learned; guessing gives 0.10
 _MOST_NAMES = 6  # listed in one sentence
 _MOST_SENTENCES = 6
 
@@ -59,7 +58,7 @@ def _nothing_proved(groups: Sequence[Group]) -> str:
 
 
 def _async_costs(views: Sequence[View]) -> Iterator[str]:
-    """Yield what async costs in accuracy without a straggler, for each kind of equal batch."""
+    """Yield what async costs in the metric without a straggler, for each kind of equal batch."""
     parts, ends = [], []
     for view in views:
         pair = _async_and_reference(view)
@@ -69,14 +68,15 @@ def _async_costs(views: Sequence[View]) -> Iterator[str]:
         if broken := [side for side in pair if side.diverged]:
             cost = " and ".join(map(fate, broken))
         else:
-            found = difference(group.sample(accuracy_percent), reference.sample(accuracy_percent))
-            cost = points(found)
+            found = difference(group.sample(shown), reference.sample(shown))
+            cost = points(found, group.metric)
             ends.append(seeds(found))
         kind, _, size = view.batch.partition(": ")
         parts.append((f"{group.arm} against {reference.arm}", f"{cost} with the {kind} ({size})"))
     for names in dict.fromkeys(names for names, _ in parts):
         costs = "; ".join(cost for pair, cost in parts if pair == names)
-        yield f"Final test accuracy of {names}, no straggler: {costs}. {ends[0] if ends else ''}".rstrip()
+        metric = views[0].groups[0].metric
+        yield f"Final {metric.name} of {names}, no straggler: {costs}. {ends[0] if ends else ''}".rstrip()
 
 
 def _async_and_reference(view: View) -> tuple[Group, Group] | None:
@@ -101,7 +101,7 @@ def _is_exact(group: Group) -> bool:
 
 
 def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
-    """Yield how many times as long the same images take with each straggler; async and sync come first."""
+    """Yield how many times as long the same work takes with each straggler; async and sync come first."""
     without = {(group.arm, group.batch_per_worker): group for group in groups if group.straggler == NO_STRAGGLER}
     for straggler in stragglers(groups):
         found: dict[str, list[MeanDifference]] = {}
@@ -115,7 +115,8 @@ def _slowdowns(groups: Sequence[Group], views: Sequence[View]) -> Iterator[str]:
             costs = _some([f"{arm} {_times(found[arm])}" for arm in names])
             sure = "" if all(one.has_interval for ones in found.values() for one in ones) else f" ({ONE_SEED})"
             gain = next(filter(None, (_gain(view) for view in views if view.straggler == straggler)), "")
-            yield f"How many times as long the same images take with straggler {straggler}: {costs}{sure}.{gain}"
+            unit = groups[0].unit
+            yield f"How many times as long the same {unit} take with straggler {straggler}: {costs}{sure}.{gain}"
 
 
 def _times(ratios: Sequence[MeanDifference]) -> str:
@@ -165,14 +166,18 @@ def _diverged(groups: Sequence[Group]) -> Iterator[str]:
 
 
 def _rescues(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield which staleness methods kept a network learning at the same number of simulated workers."""
-    of = [group for group in groups if group.first.config.staleness.method != NO_METHOD.name]
+    """Yield which staleness methods kept a network learning at the same number of simulated workers.
+
+    Nothing where it is unknown what a guess would give.
+    """
+    methods = [group for group in groups if group.first.config.staleness.method != NO_METHOD.name]
+    of = [group for group in methods if group.bar is not None]
     for simulated in dict.fromkeys(map(_simulated, of)):
         mine = [group for group in of if _simulated(group) == simulated]
         kept = [group for group in mine if _learned(group)]
         said = "async " if simulated is None else f"async k={simulated} "
         lost = [group.arm.removeprefix(said) for group in mine if not _learned(group)]
-        names = [f"{group.arm.removeprefix(said)} ({mean_accuracy(group):.1f} %)" for group in kept]
+        names = [f"{group.arm.removeprefix(said)} ({_rounded(group)})" for group in kept]
         where = "" if simulated is None else f" at k={simulated} simulated workers"
         others = f" Not: {_some(lost)}." if lost and kept else ""
         yield f"Staleness methods that kept learning{where}: {_some(names) or 'none'}.{others}"
@@ -185,11 +190,18 @@ def _simulated(group: Group) -> int | None:
 
 
 def _learned(group: Group) -> bool:
-    return not group.diverged and min(group.values(accuracy_percent)) >= 100 * LEARNED
+    bar = group.bar
+    return not group.diverged and all(
+        bar is not None and group.metric.reaches(value, bar) for value in group.values(lambda record: record.final)
+    )
+
+
+def _rounded(group: Group) -> str:
+    return group.metric.text(mean_shown(group), group.metric.rough_spec)
 
 
 def _no_difference(views: Sequence[View]) -> Iterator[str]:
-    """Yield the arms that no view shows to differ in accuracy from the baseline; nothing without intervals.
+    """Yield the arms that no view shows to differ in the metric from the baseline; nothing without intervals.
 
     Each comes with its widest interval: a wide one says that little is known, not that the two are equal.
     """
@@ -199,16 +211,16 @@ def _no_difference(views: Sequence[View]) -> Iterator[str]:
         if reference is None or reference.diverged:
             continue
         for group in (group for group in view.others if not group.diverged):
-            found = difference(group.sample(accuracy_percent), reference.sample(accuracy_percent))
+            found = difference(group.sample(shown), reference.sample(shown))
             by_pair.setdefault((group.arm, reference.arm), []).append(found)
     for baseline in dict.fromkeys(baseline for _, baseline in by_pair):
-        same = []
+        metric, same = views[0].groups[0].metric, []
         for (arm, against), ones in by_pair.items():
             if against == baseline and all(one.has_interval and not one.shown for one in ones):
                 widest = max(ones, key=_width)
-                same.append(f"{arm} ({interval(widest)} points)")
+                same.append(f"{arm} ({interval(widest, metric)}{metric.points})")
         if same:
-            yield f"Final test accuracy against {baseline}, {NO_DIFFERENCE}: {_some(same)}."
+            yield f"Final {metric.name} against {baseline}, {NO_DIFFERENCE}: {_some(same)}."
 
 
 def _width(found: MeanDifference) -> float:

@@ -96,7 +96,7 @@ def _histogram(axes: Axes, group: Group, look: dict[str, Look]) -> None:
             axes.stairs(share, edges, color=look[name].color, linestyle=look[name].line, linewidth=1.4, label=name)
     axes.set(xlabel="staleness [versions]", ylabel="updates [%]")
     axes.xaxis.get_major_locator().set_params(integer=True)  # type: ignore[call-arg]  # a MaxNLocator's
-    title = f"{group.arm}, {group.batch_per_worker} images, {straggler_words(group.straggler)}"
+    title = f"{group.arm}, {group.batch_per_worker} {group.unit}, {straggler_words(group.straggler)}"
     axes.set_title(title, loc="left", fontsize=8)
 
 

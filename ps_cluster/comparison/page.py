@@ -12,9 +12,8 @@ from jinja2 import Environment, StrictUndefined
 
 from ps_cluster.comparison import origin
 from ps_cluster.comparison.groups import Group, arms, stragglers
-from ps_cluster.comparison.headline import LEARNED
 from ps_cluster.comparison.plots import Plot
-from ps_cluster.comparison.table import TABLES, Row, cells, headings
+from ps_cluster.comparison.table import Row, cells, headings, tables
 from ps_cluster.comparison.words import Findings, are_few
 
 _IDENTITY = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
@@ -40,9 +39,11 @@ def render_page(
         headline=headline,
         findings=findings,
         details_open=are_few(findings),
-        learned=LEARNED,
+        first=groups[0],
+        metric=groups[0].metric,
+        unit=groups[0].unit,
         target=target,
-        tables=_tables(target),
+        tables=_tables(groups[0], target),
         rows=[_identity(row) | cells(row) for row in rows],
         plots=[(plot, _data_uri(plot)) for plot in plots],
         **_origins(groups),
@@ -58,17 +59,17 @@ def _overview(groups: Sequence[Group]) -> dict[str, str]:
         "stragglers": ", ".join(stragglers(groups)),
         "seeds": ", ".join(str(seed) for seed in sorted({record.seed for record in records})),
         "runs": str(len(records)),
-        "images trained on, each run": work,
+        f"{groups[0].unit} trained on, each run": work,
         "data set": ", ".join(dict.fromkeys(f"{record.dataset} ({record.dataset_kind})" for record in records)),
         "model": ", ".join(dict.fromkeys(record.model for record in records)),
         "precision": ", ".join(dict.fromkeys(record.precision for record in records)),
     }
 
 
-def _tables(target: float | None) -> dict[str, dict[str, str]]:
+def _tables(group: Group, target: float | None) -> dict[str, dict[str, str]]:
     """Return title → columns of each table, as key → heading."""
-    names = headings(target)
-    return {title: _IDENTITY | {key: names[key] for key in keys} for title, keys in TABLES.items()}
+    names = headings(group.metric, group.unit, target)
+    return {title: _IDENTITY | {key: names[key] for key in keys} for title, keys in tables(group.metric).items()}
 
 
 def _identity(row: Row) -> dict[str, str]:

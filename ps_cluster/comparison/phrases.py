@@ -9,6 +9,7 @@ import math
 from collections.abc import Callable
 
 from ps_cluster.comparison.groups import NO_STRAGGLER, Group
+from ps_cluster.comparison.metrics import Metric
 from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import MeanDifference, log_ratio
 
@@ -20,20 +21,18 @@ def straggler_words(straggler: str) -> str:
     return "no straggler" if straggler == NO_STRAGGLER else f"straggler {straggler}"
 
 
-def percent(share: float) -> str:
-    return f"{100 * share:g} %"
-
-
 def fate(group: Group) -> str:
     return f"{group.arm}: {group.diverged} of {len(group.records)} seeds diverged"
 
 
-def accuracy_percent(record: Record) -> float | None:
-    return None if record.accuracy is None else 100 * record.accuracy
+def shown(record: Record) -> float | None:
+    """Return the number that is shown as a run's metric, e.g. in percent; None for a run that diverged."""
+    return record.shown
 
 
-def mean_accuracy(group: Group) -> float:
-    values = group.values(accuracy_percent)
+def mean_shown(group: Group) -> float:
+    """Return the mean of these numbers over the runs that have one."""
+    values = group.values(shown)
     return math.fsum(values) / len(values)
 
 
@@ -48,21 +47,22 @@ def seeds(found: MeanDifference) -> str:
     return f"{found.n} seeds, paired." if found.paired else f"At least {found.n} seeds each, not paired."
 
 
-def points(found: MeanDifference) -> str:
+def points(found: MeanDifference, metric: Metric) -> str:
     """Return e.g. "1.15 points lower (-1.41 to -0.88)"; without an interval only the number, which claims nothing."""
     if not found.has_interval:
-        return f"{found.mean:+.2f} points"
+        return f"{metric.signed(found.mean)}{metric.points}"
     if not found.shown:
-        return f"{NO_DIFFERENCE} ({interval(found)} points)"
-    return f"{abs(found.mean):.2f} points {'higher' if found.mean > 0 else 'lower'} ({interval(found)})"
+        return f"{NO_DIFFERENCE} ({interval(found, metric)}{metric.points})"
+    side = "higher" if found.mean > 0 else "lower"
+    return f"{metric.difference(found.mean)}{metric.points} {side} ({interval(found, metric)})"
 
 
-def interval(found: MeanDifference) -> str:
-    """Return the interval of a difference of accuracies in percent, limited to ±100 points."""
+def interval(found: MeanDifference, metric: Metric) -> str:
+    """Return the interval of a difference of shown numbers."""
     if found.bounds is None:
         return ONE_SEED
     low, high = found.bounds
-    return f"{max(low, -100.0):+.2f} to {min(high, 100.0):+.2f}"
+    return f"{metric.signed(low)} to {metric.signed(high)}"
 
 
 def ratio(of: Group, against: Group, read: Callable[[Record], float | None]) -> str:

@@ -44,11 +44,11 @@ class PlannedArm(BaseModel):
 class Comparison(BaseModel):
     """A comparison. `settings` holds the sections of a run's configuration that all runs share.
 
-    `batches`: "same_per_update" gives every update the same number of images, workers x batch size, in every mode;
+    `batches`: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode;
     "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has no rate
-    for the mode, workers and batch, "linear" multiplies the network's own rate by images per update / batch size (Goyal
-    et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint every
-    `score_every_epochs` passes over the training images. They are scored after training, so scoring takes no training
+    for the mode, workers and batch, "linear" multiplies the network's own rate by examples per update / batch size
+    (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint every
+    `score_every_epochs` passes over the training examples. They are scored after training, so scoring takes no training
     time.
     """
 
@@ -60,7 +60,7 @@ class Comparison(BaseModel):
     batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
     learning_rate: Literal["linear", "same"] = "linear"
     score_every_epochs: float = Field(default=1 / 8, gt=0, le=1000)
-    target_accuracy: float | None = Field(default=None, gt=0, lt=1)
+    target_score: float | None = Field(default=None, gt=0)
     settings: dict[str, Any] = {}
 
     def arms_by_batch(self) -> Iterator[tuple[str, PlannedArm]]:
@@ -135,8 +135,8 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     for given in (comparison.settings, *(arm.set for arm in comparison.arms)):
         if (every := flat(given).get("checkpoints.every_seconds")) is not None:
             raise UserError(
-                f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same images here: set "
-                "score_every_epochs in the comparison's file"
+                f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same examples here: "
+                "set score_every_epochs in the comparison's file"
             )
     try:
         check_used(tuple(arm.mode for arm in comparison.arms), flat(comparison.settings))
@@ -151,10 +151,10 @@ def planned_runs(comparison: Comparison) -> list[PlannedRun]:
     configs = [run.config for run in runs.values()]
     for config in configs:
         config.check_fits_one_machine()
-    images = {one.training.steps * one.examples_per_update for one in configs if one.training.steps is not None}
-    if len(images) > 1:
+    examples = {one.training.steps * one.examples_per_update for one in configs if one.training.steps is not None}
+    if len(examples) > 1:
         raise UserError(
-            "training.steps: counts updates, and they see different numbers of images here: give training.epochs instead"
+            "training.steps: counts updates, and they see different numbers of examples here: give training.epochs instead"
         )
     if not runs:
         raise UserError(f"--straggler: got {', '.join(comparison.stragglers)}: no mode here has such a worker")
@@ -186,7 +186,7 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
         return
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":
-        # A single process has no workers: it has to reach the same number of images as the other modes.
+        # A single process has no workers: it has to reach the same number of examples as the other modes.
         workers = flat(comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
         values["training.batch_size_per_worker"] = _share_of_an_update(config, workers)
     values["cluster.straggler"] = straggler
@@ -210,7 +210,7 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
 
 
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
-    """Return a worker's batch with which an update has workers x batch size images in every mode."""
+    """Return a worker's batch with which an update has workers x batch size examples in every mode."""
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
     share, left = divmod(size * workers, gradients * config.batches_per_step)
     if left:

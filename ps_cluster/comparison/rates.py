@@ -1,4 +1,4 @@
-"""Tell whether an arm's learning rate was found for its mode, or only scaled from its network's rate."""
+"""Tell whether an arm's learning rate was found for its mode, or is its network's rate, scaled or as it is."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from ps_cluster.comparison.groups import Group
 from ps_cluster.comparison.run_records import Record
-from ps_cluster.config import RunConfig, build_config, rates_found
+from ps_cluster.config import RunConfig, build_config, has_rates, rates_found
 from ps_cluster.files.yaml_files import read_yaml
 
 PLAN = "comparison.yaml"  # beside runs/
@@ -29,10 +29,21 @@ def warn_of_scaled(groups: Sequence[Group]) -> Iterator[str]:
         return
     rules = ", ".join(sorted({config.optimizer.rule for config in scaled.values()}))
     yield (
-        "Learning rates that were not found for their mode but scaled by the images of an update: "
+        f"Learning rates that were not found for their mode but scaled by the {groups[0].unit} of an update: "
         f"{', '.join(scaled)}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: at rates of their own "
         "these arms may come out otherwise. `python -m benchmarks.rates` finds such."
     )
+
+
+def warn_of_unknown(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield a warning for the top of a report whose network has no rates of single modes at all."""
+    configs = [record.config for group in groups for record in group.records]
+    models = dict.fromkeys(config.model.name for config in configs if not has_rates(config))
+    if models:
+        yield (
+            f"No learning rates were found for single modes of {', '.join(models)}: the network's recipe has none. At rates "
+            "of their own the modes may come out otherwise."
+        )
 
 
 def was_found(config: RunConfig) -> bool:
@@ -46,14 +57,14 @@ def was_found(config: RunConfig) -> bool:
 
 
 def looks_scaled(config: RunConfig) -> bool:
-    """Return whether the rate is the network's own x images per update / its batch, and was not found for the mode.
+    """Return whether the rate is the network's own x examples per update / its batch, and was not found for the mode.
 
     For runs whose comparison did not record it. A batch or rate that the user chose can't be judged.
     """
     # With a given rule nothing comes from the recipe's table: this is the network's own rate.
     own = build_config(None, {"model.name": config.model.name, "optimizer.rule": config.optimizer.rule})
-    images = config.training.batch_size_per_worker * config.gradients_per_update
-    times = images / own.training.batch_size_per_worker
+    examples = config.training.batch_size_per_worker * config.gradients_per_update
+    times = examples / own.training.batch_size_per_worker
     scaled = math.isclose(config.optimizer.learning_rate, own.optimizer.learning_rate * times, rel_tol=1e-6)
     return scaled and not math.isclose(times, 1) and not was_found(config)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ps_cluster.comparison.metrics import Metric, metric_of
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.errors import UserError
@@ -29,17 +30,17 @@ Histogram = Mapping[int, int]
 
 @dataclass(frozen=True)
 class ScoreInTime:
-    """One checkpoint, scored on the test images. `test_accuracy` in 0..1; `test_loss` is None if it was not finite."""
+    """One checkpoint, scored on the test examples. `value` of the run's metric, and `test_loss`: None if not finite."""
 
-    test_accuracy: float
+    value: float | None
     train_seconds: float
     examples: int
     test_loss: float | None
 
     @property
     def diverged(self) -> bool:
-        """True if the loss is not finite. The accuracy then says nothing about learning."""
-        return self.test_loss is None
+        """True if the loss or the metric is not finite. An accuracy then says nothing about learning."""
+        return self.test_loss is None or self.value is None
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class StalenessOfRun:
 
 @dataclass(frozen=True)
 class Reached:
-    """Cost of reaching a target accuracy; an upper limit where the first score was above the target already."""
+    """Cost of reaching a target; an upper limit where the first score was as good already."""
 
     seconds: float
     examples: float
@@ -62,17 +63,26 @@ class Reached:
 
 @dataclass(frozen=True)
 class Record:
-    """A finished run. Shares and accuracies in 0..1; what a mode does not record is None or empty."""
+    """A finished run. Shares and accuracies in 0..1; what a mode does not record is None or empty.
+
+    Attributes:
+      unit: the word for several examples, e.g. "images".
+      guess: the metric of an answer that does not look at the inputs; None if unknown.
+      best: the best metric of a checkpoint whose loss is finite.
+    """
 
     root: Path
     config: RunConfig
     arm: str
     dataset: str
     dataset_kind: str
+    unit: str
     model: str
     precision: str
+    metric: Metric
+    guess: float | None
     scores: tuple[ScoreInTime, ...]
-    best_accuracy: float | None
+    best: float | None
     train_seconds: float
     examples: int
     staleness: StalenessOfRun
@@ -97,12 +107,12 @@ class Record:
 
     @property
     def batch_per_worker(self) -> int:
-        """Images in one step of one worker."""
+        """Examples in one step of one worker."""
         return self.config.training.batch_size_per_worker
 
     @property
     def batch(self) -> int:
-        """Images per update."""
+        """Examples per update."""
         return self.config.examples_per_update
 
     @property
@@ -111,34 +121,51 @@ class Record:
         return self.scores[-1].diverged
 
     @property
-    def accuracy(self) -> float | None:
-        """Test accuracy of the last scored checkpoint; None for a run that diverged."""
-        return None if self.diverged else self.scores[-1].test_accuracy
+    def final(self) -> float | None:
+        """The metric of the last scored checkpoint; None for a run that diverged."""
+        return None if self.diverged else self.scores[-1].value
+
+    @property
+    def shown(self) -> float | None:
+        """The same as the number that is shown, e.g. in percent."""
+        return None if self.final is None else self.metric.scale * self.final
+
+    @property
+    def track(self) -> list[tuple[ScoreInTime, float]]:
+        """The scores that have a finite metric, with it."""
+        return [(score, score.value) for score in self.scores if score.value is not None]
 
     @property
     def examples_per_second(self) -> float:
         return self.examples / self.train_seconds
 
     def reached(self, target: float) -> Reached | None:
-        """Return when the test accuracy first reached `target`, interpolated between scores; None if it never did.
+        """Return when the metric first reached `target`, interpolated between scores; None if it never did.
 
         For a run that diverged this is None.
         """
         if self.diverged:
             return None
-        before = None
-        for score in self.scores:
-            if score.test_accuracy >= target:
-                if before is None:
-                    return Reached(score.train_seconds, float(score.examples), at_first_score=True)
-                part = (target - before.test_accuracy) / (score.test_accuracy - before.test_accuracy)
-                return Reached(
-                    before.train_seconds + part * (score.train_seconds - before.train_seconds),
-                    before.examples + part * (score.examples - before.examples),
-                    at_first_score=False,
-                )
-            before = score
+        before: tuple[ScoreInTime, float] | None = None
+        for score, value in self.track:
+            if self.metric.reaches(value, target):
+                return _between(before, (score, value), target)
+            before = score, value
         return None
+
+
+def _between(before: tuple[ScoreInTime, float] | None, after: tuple[ScoreInTime, float], target: float) -> Reached:
+    """Return when a straight line between two scores is at the target; `before` is None for the first score."""
+    end, reached = after
+    if before is None:
+        return Reached(end.train_seconds, float(end.examples), at_first_score=True)
+    start, value = before
+    part = (target - value) / (reached - value)
+    return Reached(
+        start.train_seconds + part * (end.train_seconds - start.train_seconds),
+        start.examples + part * (end.examples - start.examples),
+        at_first_score=False,
+    )
 
 
 def read_record(run_root: Path) -> Record:
@@ -170,12 +197,13 @@ def _summary(run_root: Path, run_dir: RunDir) -> Summary:
     if summary.outcome != "completed":
         raise UserError(f"run directory '{run_root}' holds no finished run: its outcome is '{summary.outcome}'")
     if not summary.evaluation.history:
-        raise UserError(f"run directory '{run_root}' has no test accuracy: none of its checkpoints was scored")
+        raise UserError(f"run directory '{run_root}' has no test score: none of its checkpoints was scored")
     return summary
 
 
 def _record(run_dir: RunDir, config: RunConfig, summary: Summary, ledger: np.ndarray) -> Record:
-    history = tuple(_score(run_dir, score) for score in summary.evaluation.history)
+    metric = metric_of(summary.evaluation.history)
+    history = tuple(_score(run_dir, score, metric) for score in summary.evaluation.history)
     seconds = summary.train_seconds
     examples = sum(worker.examples for worker in summary.workers) or history[-1].examples
     if seconds <= 0 or examples <= 0:
@@ -192,10 +220,13 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Summary, ledger: np.nda
         arm=arm_label(config),
         dataset=known("dataset", summary.dataset),
         dataset_kind=known("dataset_kind", summary.dataset_kind),
+        unit=summary.unit,
         model=known("model", summary.model),
         precision=known("precision", summary.precision),
+        metric=metric,
+        guess=summary.guess,
         scores=history,
-        best_accuracy=max((score.test_accuracy for score in history if not score.diverged), default=None),
+        best=metric.best(score.value for score in history if score.value is not None and not score.diverged),
         train_seconds=seconds,
         examples=examples,
         staleness=StalenessOfRun(summary.staleness.mean, summary.staleness.p95, summary.staleness.max),
@@ -211,12 +242,10 @@ def _record(run_dir: RunDir, config: RunConfig, summary: Summary, ledger: np.nda
     )
 
 
-def _score(run_dir: RunDir, score: scores.ScoreRow) -> ScoreInTime:
+def _score(run_dir: RunDir, score: scores.ScoreRow, metric: Metric) -> ScoreInTime:
     if score.train_seconds is None or score.examples is None:
         raise UserError(f"'{run_dir.summary}': the score of step {score.step} has no train_seconds or no examples")
-    if score.test_accuracy is None:
-        raise UserError(f"'{run_dir.summary}': the score of step {score.step} has no test_accuracy: compare needs one")
-    return ScoreInTime(score.test_accuracy, score.train_seconds, score.examples, score.test_loss)
+    return ScoreInTime(metric.of(score), score.train_seconds, score.examples, score.test_loss)
 
 
 def arm_label(config: RunConfig) -> str:

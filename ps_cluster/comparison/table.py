@@ -13,24 +13,26 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.comparison.groups import Group
-from ps_cluster.comparison.phrases import percent
+from ps_cluster.comparison.metrics import ACCURACY, METRICS, Metric
 from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import Estimate, estimate
 from ps_cluster.reporting.closing_table import number
 
 Row = dict[str, Any]
-# Too many columns for one table in a terminal: three tables, each starting with the columns that name the group.
-TABLES = {
-    "Accuracy (mean ± sd over seeds)": ("n", "rate", "accuracy", "interval"),
-    "Speed (mean ± sd over seeds)": ("speed", "seconds", "examples"),
-    "Staleness, work and cost (means over seeds)": ("staleness", "updates", "idle", "cpu", "memory"),
-}
 _FOLDING = ("arm", "slow", "idle")  # columns that fold in a terminal; the others are as wide as their numbers
-Metrics = Mapping[str, Callable[[Record], float | None]]
-_ACCURACIES = ("test_accuracy", "best_test_accuracy")
+Numbers = Mapping[str, Callable[[Record], float | None]]
 
 
-def metrics(target: float | None) -> Metrics:
+def tables(metric: Metric) -> dict[str, tuple[str, ...]]:
+    """Return title → columns. Too many for one table in a terminal: each starts with the columns that name the group."""
+    return {
+        f"{metric.noun.capitalize()} (mean ± sd over seeds)": ("n", "rate", "metric", "interval"),
+        "Speed (mean ± sd over seeds)": ("speed", "seconds", "examples"),
+        "Staleness, work and cost (means over seeds)": ("staleness", "updates", "idle", "cpu", "memory"),
+    }
+
+
+def numbers(metric: Metric, target: float | None) -> Numbers:
     """Return name with unit → function that reads it off a run. Accuracies and shares in 0..1."""
 
     def reached(name: str) -> Callable[[Record], float | None]:
@@ -39,8 +41,8 @@ def metrics(target: float | None) -> Metrics:
         )
 
     return {
-        "test_accuracy": lambda record: record.accuracy,
-        "best_test_accuracy": lambda record: record.best_accuracy,
+        metric.column: lambda record: record.final,
+        metric.best_column: lambda record: record.best,
         "train_seconds": lambda record: record.train_seconds,
         "examples": lambda record: record.examples,
         "examples_per_second": lambda record: record.examples_per_second,
@@ -66,9 +68,9 @@ def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
             **_identity(group),
             "seed": record.seed,
             "workers": record.config.training_workers,
-            "target_accuracy": target,
+            "target": target,
             "diverged": record.diverged,
-            **{name: read(record) for name, read in metrics(target).items()},
+            **{name: read(record) for name, read in numbers(group.metric, target).items()},
             **{f"idle_share_worker_{index}": record.idle_shares.get(index) for index in workers},
             "run": str(record.root),
         }
@@ -80,19 +82,21 @@ def run_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
 def group_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
     """Return a row per group: the mean of each number and, from two seeds on, sd and 95 % interval.
 
-    A number that some runs don't have (a target that wasn't reached, the accuracy of a run that diverged) has a smaller
-    n of its own. If a run diverged, the accuracy of the others gets no spread, since they are a selection.
+    A number that some runs don't have (a target that wasn't reached, the metric of a run that diverged) has a smaller
+    n of its own. If a run diverged, the metric of the others gets no spread, since they are a selection.
     """
     workers = _worker_indices(groups)
     rows = []
     for group in groups:
-        estimates = {name: estimate(group.values(read)) for name, read in metrics(target).items()}
-        estimates |= {name: _share(estimates[name], alone=bool(group.diverged)) for name in _ACCURACIES}
+        metric = group.metric
+        estimates = {name: estimate(group.values(read)) for name, read in numbers(metric, target).items()}
+        for name in (metric.column, metric.best_column):
+            estimates[name] = _limited(estimates[name], metric, alone=bool(group.diverged))
         for index in workers:
             shares = [record.idle_shares[index] for record in group.records if index in record.idle_shares]
-            estimates[f"idle_share_worker_{index}"] = _share(estimate(shares))
+            estimates[f"idle_share_worker_{index}"] = _limited(estimate(shares), ACCURACY)  # a share too
         seeds = " ".join(map(str, group.seeds))
-        row = {**_identity(group), "n": len(group.records), "seeds": seeds, "target_accuracy": target}
+        row = {**_identity(group), "n": len(group.records), "seeds": seeds, "target": target}
         row["diverged"] = group.diverged
         for name, value in estimates.items():
             row |= _estimate_columns(name, value)
@@ -108,17 +112,17 @@ def to_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def headings(target: float | None) -> dict[str, str]:
-    """Return key → heading of the columns of `cells`."""
-    goal = percent(target) if target is not None else "target"
+def headings(metric: Metric, unit: str, target: float | None) -> dict[str, str]:
+    """Return key → heading of the columns of `cells`. `unit`: the word for several examples."""
+    goal = metric.goal(target) if target is not None else "target"
     return {
         "n": "seeds",
         "rate": "learning rate / momentum",
-        "accuracy": "test accuracy [%]",
-        "interval": "95 % interval [%]",
-        "speed": "images/s",
+        "metric": metric.with_unit(metric.name),
+        "interval": metric.with_unit("95 % interval"),
+        "speed": f"{unit}/s",
         "seconds": f"s to {goal}",
-        "examples": f"images to {goal}",
+        "examples": f"{unit} to {goal}",
         "staleness": "staleness mean / p95 / max",
         "updates": "updates applied / dropped / replayed",
         "idle": "idle share of worker 0, 1, … [%]",
@@ -130,7 +134,8 @@ def headings(target: float | None) -> dict[str, str]:
 def cells(row: Row) -> dict[str, str]:
     """Return a group's row as readable text: mean ± standard deviation; "–" for unknown or not reached."""
     idle = [row[f"{name}_mean"] for name in _idle_names(row)]
-    interval = (row["test_accuracy_low"], row["test_accuracy_high"])
+    metric = METRICS[row["metric"]]
+    low, high = row[f"{metric.column}_low"], row[f"{metric.column}_high"]
     n_reached = row["seconds_to_target_n"]
     some = f" ({n_reached} of {row['n']})" if 0 < n_reached < row["n"] else ""
     limit = "≤ " if row["target_at_first_score_mean"] else ""
@@ -140,11 +145,11 @@ def cells(row: Row) -> dict[str, str]:
     return {
         "n": str(row["n"]),
         "rate": f"{row['learning_rate']:.3g} / {row['momentum']:.3g}",
-        "accuracy": _accuracy(row),
-        "interval": "–" if None in interval else f"{interval[0] * 100:.2f} to {interval[1] * 100:.2f}",
-        "speed": _spread(row, "examples_per_second", 1, ",.0f"),
-        "seconds": limit + _spread(row, "seconds_to_target", 1, ",.1f") + some,
-        "examples": limit + _spread(row, "examples_to_target", 1, ",.0f"),
+        "metric": _metric(row, metric),
+        "interval": "–" if None in (low, high) else f"{metric.number(low)} to {metric.number(high)}",
+        "speed": _spread(row, "examples_per_second", ",.0f"),
+        "seconds": limit + _spread(row, "seconds_to_target", ",.1f") + some,
+        "examples": limit + _spread(row, "examples_to_target", ",.0f"),
         "staleness": "–"
         if stale[0] is None
         else f"{stale[0]:.2f} / {number(stale[1], '.0f')} / {number(stale[2], '.0f')}",
@@ -157,10 +162,12 @@ def cells(row: Row) -> dict[str, str]:
 
 def print_tables(rows: Sequence[Row], target: float | None, console: Console) -> None:
     """Print the groups in tables that fit a terminal of 80 columns: names and lists fold, numbers don't."""
-    for title, keys in TABLES.items():
+    metric, unit = METRICS[rows[0]["metric"]], rows[0]["unit"]
+    for title, keys in tables(metric).items():
+        heads = _printed_heads(headings(metric, unit, target), keys)
         table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False)
         lines = [_printed(row, keys) for row in rows]
-        for name, head, *values in zip(("arm", "batch", "slow", *keys), _printed_heads(keys, target), *lines):
+        for name, head, *values in zip(("arm", "batch", "slow", *keys), heads, *lines):
             width = None if name in _FOLDING else max(map(len, (*values, *head.split())))
             table.add_column(head, justify="left" if name == "arm" else "right", overflow="fold", width=width)
         for line in lines:
@@ -169,9 +176,8 @@ def print_tables(rows: Sequence[Row], target: float | None, console: Console) ->
         console.print(table, highlight=False, markup=False)
 
 
-def _printed_heads(keys: Sequence[str], target: float | None) -> list[str]:
+def _printed_heads(names: Mapping[str, str], keys: Sequence[str]) -> list[str]:
     """Return the headings of a printed table; they wrap at their spaces."""
-    names = headings(target)
     return ["arm", "batch /worker /update", "slow"] + [
         names[key].replace(" / ", " /").replace(" %", "%") for key in keys
     ]
@@ -192,6 +198,8 @@ def _identity(group: Group) -> Row:
         "straggler": group.straggler,
         "learning_rate": group.first.config.optimizer.learning_rate,
         "momentum": getattr(group.first.config.optimizer, "momentum", None),
+        "metric": group.metric.noun,
+        "unit": group.unit,
     }
 
 
@@ -216,24 +224,26 @@ def _estimate_columns(name: str, value: Estimate | None) -> Row:
     }  # fmt: skip
 
 
-def _share(value: Estimate | None, *, alone: bool = False) -> Estimate | None:
-    """Return the estimate of a share with its interval limited to 0..1. `alone`: only the mean."""
+def _limited(value: Estimate | None, metric: Metric, *, alone: bool = False) -> Estimate | None:
+    """Return the estimate with its interval limited to what the metric can be. `alone`: only the mean."""
     if value is None or value.low is None or value.high is None:
         return value
     if alone:
         return replace(value, sd=None, low=None, high=None)
-    return replace(value, low=max(value.low, 0.0), high=min(value.high, 1.0))
+    low, high = metric.limited(value.low, value.high)
+    return replace(value, low=low, high=high)
 
 
-def _accuracy(row: Row) -> str:
+def _metric(row: Row, metric: Metric) -> str:
     if row["diverged"] == row["n"]:
         return "diverged"
     some = f" ({row['diverged']} of {row['n']} diverged)" if row["diverged"] else ""
-    return _spread(row, "test_accuracy", 100, ".2f") + some
+    mean, sd = row[f"{metric.column}_mean"], row[f"{metric.column}_sd"]
+    return metric.number(mean) + ("" if sd is None else f" ± {metric.difference(metric.scale * sd)}") + some
 
 
-def _spread(row: Row, name: str, scale: float, spec: str) -> str:
+def _spread(row: Row, name: str, spec: str) -> str:
     mean, sd = row[f"{name}_mean"], row[f"{name}_sd"]
     if mean is None:
         return "–"
-    return f"{mean * scale:{spec}}" + ("" if sd is None else f" ± {sd * scale:{spec}}")
+    return f"{mean:{spec}}" + ("" if sd is None else f" ± {sd:{spec}}")

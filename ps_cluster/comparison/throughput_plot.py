@@ -29,6 +29,7 @@ def _of_two(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Fi
     for group, factor in sorted(factors, key=lambda pair: pair[1]):
         rows.setdefault((group.arm, group.batch_per_worker), []).append((factor, group))
     low, high = sorted({factor for _, factor in factors})
+    unit = factors[0][0].unit
     figure, [[axes]] = grid(1, 1, 0.7 + 0.3 * len(rows))
     for place, ((arm, _), found) in enumerate(rows.items()):
         speeds = [_speeds(group) for _, group in found]
@@ -43,8 +44,8 @@ def _of_two(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> Fi
                     f"× {mean / means[0]:.2f}", (mean, place), xytext=(0, 6), textcoords="offset points",
                     ha="center", fontsize=7, color="#3b444d",
                 )  # fmt: skip
-    axes.set_yticks(range(len(rows)), [f"{arm}, {batch} images" for arm, batch in rows])
-    axes.set(xlabel="throughput [images/s]", ylabel="arm [images per worker]", ylim=(len(rows) - 0.5, -0.7))
+    axes.set_yticks(range(len(rows)), [f"{arm}, {batch} {unit}" for arm, batch in rows])
+    axes.set(xlabel=f"throughput [{unit}/s]", ylabel=f"arm [{unit} per worker]", ylim=(len(rows) - 0.5, -0.7))
     axes.set_xlim(left=0)
     axes.set_title(f"straggler factor {low:g} (filled) and {high:g} (open)", loc="left")
     return figure
@@ -54,6 +55,7 @@ def _of_many(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> F
     """Draw a panel per batch per worker with a line for each arm."""
     batches = sorted({group.batch_per_worker for group, _ in factors})
     figure, [panels] = grid(1, len(batches), 3.0)
+    unit = factors[0][0].unit
     for panel, batch in zip(panels, batches):
         panel.sharey(panels[0])
         for arm in arms([group for group, _ in factors if group.batch_per_worker == batch]):
@@ -66,8 +68,8 @@ def _of_many(factors: Sequence[tuple[Group, float]], look: dict[str, Look]) -> F
                 [factor for _, factor in mine], means, yerr=spread, capsize=3, label=arm,
                 color=look[arm].color, linestyle=look[arm].line, marker=look[arm].marker,
             )  # fmt: skip
-        panel.set(xlabel="straggler factor [times its own step time]", ylabel="throughput [images/s]")
-        panel.set_title(f"{batch} images per worker", loc="left")
+        panel.set(xlabel="straggler factor [times its own step time]", ylabel=f"throughput [{unit}/s]")
+        panel.set_title(f"{batch} {unit} per worker", loc="left")
         panel.set_ylim(bottom=0)
         panel.set_xticks(sorted({factor for _, factor in factors}))
     legend_outside(figure, panels)

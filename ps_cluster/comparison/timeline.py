@@ -44,7 +44,7 @@ def _timeline(groups: Sequence[Group]) -> Figure:
     seconds = _STEPS * float(np.median([_step_seconds(group.first.ledger) for group in groups]))
     for panel, group in zip(panels, groups):
         _draw(panel, group.first.ledger, seconds)
-        panel.set_title(f"{group.arm}, {group.batch_per_worker} images per worker", loc="left")
+        panel.set_title(f"{group.arm}, {group.batch_per_worker} {group.unit} per worker", loc="left")
     panels[-1].set_xlabel("time [ms]")
     legend_outside(figure, panels)
     return figure

@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from ps_cluster.catalogue.objectives import OBJECTIVES
-from ps_cluster.cluster.local_run import resolve_data, start_run
+from ps_cluster.cluster.local_run import complete_config, resolve_data, start_run
+from ps_cluster.comparison.metrics import METRICS
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs, training_order
 from ps_cluster.comparison.rates import PLAN, SCALED
 from ps_cluster.errors import UserError
@@ -37,8 +38,10 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     runs = planned_runs(comparison)
     # Errors are found before any file is written.
     dataset = resolve_data(runs[0].config.data, notify=print_line)
-    if not OBJECTIVES[dataset.spec.objective].has_accuracy:
-        raise UserError(f"--dataset: got '{dataset.name}': compare needs accuracies, and its objective is a regression")
+    if comparison.target_score is not None:
+        METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target_score)
+    for run in runs:
+        complete_config(run.config, dataset)  # refuses settings that do not fit the examples
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / "runs" / run.name for run in runs}
     for number, run in enumerate(training_order(runs), 1):
@@ -75,7 +78,7 @@ def check_unclaimed(output: Path) -> None:
 
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
     # Only the report uses the target: another target needs no new runs.
-    content = comparison.model_dump(mode="json", exclude={"target_accuracy"})
+    content = comparison.model_dump(mode="json", exclude={"target_score"})
     content["trained_in_this_order"] = [run.name for run in runs]
     before = dump_yaml(content)  # written by a version that did not record what it scaled
     plan = dump_yaml(content | {SCALED: [run.name for run in runs if run.scaled]})

@@ -8,13 +8,12 @@ from dataclasses import dataclass
 from ps_cluster.comparison.groups import NO_STRAGGLER, Group, View
 from ps_cluster.comparison.phrases import (
     ONE_SEED,
-    accuracy_percent,
     fate,
-    mean_accuracy,
-    percent,
+    mean_shown,
     points,
     ratio,
     seeds,
+    shown,
     speed,
     straggler_words,
 )
@@ -37,7 +36,7 @@ def findings(groups: Sequence[Group], views: Sequence[View], target: float | Non
     sections = [*_against_baselines(views, target)]
     sections.append(Findings("What a straggler costs each arm, against itself without one", tuple(_costs(groups))))
     sections.append(Findings("Staleness that was measured", tuple(_staleness_sentences(groups))))
-    sections.append(Findings("The target accuracy", tuple(_too_low_a_target(groups, target))))
+    sections.append(Findings(f"The target {groups[0].metric.noun}", tuple(_too_easy_a_target(groups, target))))
     return [section for section in sections if section.sentences]
 
 
@@ -64,9 +63,10 @@ def _against_baselines(views: Sequence[View], target: float | None) -> Iterator[
 def _against(group: Group, baseline: Group, target: float | None) -> str:
     if group.diverged:
         return f"{fate(group)}.{_survivors(group)}"
-    first, second = mean_accuracy(group), mean_accuracy(baseline)
-    found = difference(group.sample(accuracy_percent), baseline.sample(accuracy_percent))
-    parts = [f"final test accuracy {first:.2f} % against {second:.2f} %: {points(found)}"]
+    metric = group.metric
+    first, second = (metric.text(mean_shown(side)) for side in (group, baseline))
+    found = difference(group.sample(shown), baseline.sample(shown))
+    parts = [f"final {metric.name} {first} against {second}: {points(found, metric)}"]
     parts.append(f"throughput {ratio(group, baseline, speed)}")
     if target is not None:
         parts.extend(_time_to_target(group, baseline, target))
@@ -81,25 +81,25 @@ def _costs(groups: Sequence[Group]) -> Iterator[str]:
             continue
         if group.diverged or same.diverged:
             yield (
-                f"{fate(group)} with straggler {group.straggler} and {group.batch_per_worker} images per worker, "
+                f"{fate(group)} with straggler {group.straggler} and {group.batch_per_worker} {group.unit} per worker, "
                 f"{same.diverged} of {len(same.records)} without."
             )
             continue
-        found = difference(group.sample(accuracy_percent), same.sample(accuracy_percent))
+        found = difference(group.sample(shown), same.sample(shown))
         yield (
-            f"{group.arm}, {group.batch_per_worker} images per worker, straggler {group.straggler}: throughput "
-            f"{ratio(group, same, speed)}; final test accuracy: {points(found)}. {seeds(found)}"
+            f"{group.arm}, {group.batch_per_worker} {group.unit} per worker, straggler {group.straggler}: throughput "
+            f"{ratio(group, same, speed)}; final {group.metric.name}: {points(found, group.metric)}. {seeds(found)}"
         )
 
 
 def _survivors(group: Group) -> str:
-    """Return the accuracies of the runs that did not diverge, one by one. They are a selection, so they get no mean."""
-    values = ", ".join(f"{value:.2f} %" for value in group.values(accuracy_percent))
-    return f" Final test accuracy of the others: {values}." if values else ""
+    """Return the metric of the runs that did not diverge, one by one. They are a selection, so they get no mean."""
+    values = ", ".join(map(group.metric.text, group.values(shown)))
+    return f" Final {group.metric.name} of the others: {values}." if values else ""
 
 
 def _time_to_target(group: Group, baseline: Group, target: float) -> Iterator[str]:
-    """Yield the ratio of times to target; nothing if a first score was above it (two upper limits have no ratio)."""
+    """Yield the ratio of times to target; nothing if a first score was as good already (two upper limits have no ratio)."""
 
     def seconds(record: Record) -> float | None:
         found = record.reached(target)
@@ -109,22 +109,23 @@ def _time_to_target(group: Group, baseline: Group, target: float) -> Iterator[st
     counts = [len(side.values(seconds)) for side in (group, baseline)]
     if counts != [len(group.records), len(baseline.records)]:
         yield (
-            f"{counts[0]} of {len(group.records)} runs reached {percent(target)} test accuracy, "
+            f"{counts[0]} of {len(group.records)} runs reached {group.metric.at(target)}, "
             f"{counts[1]} of {len(baseline.records)} of {baseline.arm}"
         )
     elif not any(found and found.at_first_score for found in reached):
-        yield f"time to {percent(target)} test accuracy {ratio(group, baseline, seconds)}"
+        yield f"time to {group.metric.at(target)} {ratio(group, baseline, seconds)}"
 
 
-def _too_low_a_target(groups: Sequence[Group], target: float | None) -> Iterator[str]:
+def _too_easy_a_target(groups: Sequence[Group], target: float | None) -> Iterator[str]:
     if target is None:
         return
     reached = [record.reached(target) for group in groups for record in group.records]
     at_first = sum(bool(found and found.at_first_score) for found in reached)
     if at_first:
+        metric = groups[0].metric
         yield (
-            f"The first score of {at_first} of {len(reached)} runs was at {percent(target)} test accuracy or above: their "
-            "times to it are upper limits, and are left out of the comparisons. A higher target says more."
+            f"The first score of {at_first} of {len(reached)} runs was at {metric.at(target)} or {metric.beyond}: their "
+            f"times to it are upper limits, and are left out of the comparisons. A {metric.harder} target says more."
         )
 
 
@@ -136,8 +137,8 @@ def _staleness_sentences(groups: Sequence[Group]) -> Iterator[str]:
             continue
         spread = ONE_SEED if measured.sd is None else f"sd {measured.sd:.2f} over {measured.n} seeds"
         yield (
-            f"{group.arm}, {group.batch_per_worker} images per worker, {straggler_words(group.straggler)}: mean staleness "
-            f"{measured.mean:.2f} ({spread}), at most {highest}{_expectation(group, highest)}."
+            f"{group.arm}, {group.batch_per_worker} {group.unit} per worker, {straggler_words(group.straggler)}: "
+            f"mean staleness {measured.mean:.2f} ({spread}), at most {highest}{_expectation(group, highest)}."
         )
 
 

@@ -1,6 +1,7 @@
 """The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
-from ps_cluster.config.layers import build_config, load_config, parse_assignment, rates_found
+from ps_cluster.config.changed import Changed, changed
+from ps_cluster.config.layers import build_config, has_rates, load_config, parse_assignment, rates_found
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,
     MOST_PARAMETER_SERVERS,
@@ -15,9 +16,12 @@ __all__ = [
     "MOST_PARAMETER_SERVERS",
     "MOST_WORKERS",
     "MOST_WORKERS_OF_A_CLUSTER",
+    "Changed",
     "RunConfig",
     "build_config",
+    "changed",
     "fitted",
+    "has_rates",
     "load_config",
     "parse_assignment",
     "rates_found",

@@ -2,8 +2,9 @@
 
 The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
 Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), that of the data set
-(`DataSet.recipe`), the network's entry under `modes` for the mode, workers and batch (recipes.py; not where the data
-set's recipe has a rate), the user's file, `--set key=value`, the command's options.
+(`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
+batch (recipes.py; not where the data set's recipe has a rate), the user's file, `--set key=value`, the command's
+options.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ps_cluster.catalogue.datasets import DataSet
 from ps_cluster.catalogue.networks import NETWORKS, Network
 from ps_cluster.config import recipes
 from ps_cluster.config.schema import RunConfig, fitted
@@ -28,7 +30,7 @@ from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
 _ALL_SETTINGS = "configs/default.yaml"
-_NO_CHOICE = Network()  # for a name that is unknown, which the validation refuses
+_NO_CHOICE = {"data": DataSet(), "model": Network()}  # for a name that is unknown, which the validation refuses
 
 
 def build_config(file: Path | None = None, overrides: Layer | None = None, tf_config: Layer | None = None) -> RunConfig:
@@ -45,7 +47,7 @@ def build_config(file: Path | None = None, overrides: Layer | None = None, tf_co
     from_file = trusted(read_yaml(file), file.absolute().parent) if file else {}
     from_options = trusted(nested(overrides or {}), Path.cwd())
     user = merged(merged(from_file, from_options), nested(tf_config or {}))
-    base = _defaults(user)
+    base = default_layer(user)
     whole = merged(base, user)
     given_here, defaults = flat(from_options), flat(base)
     changed = {key: value for key, value in flat(from_file).items() if value != defaults.get(key)}
@@ -74,6 +76,12 @@ def rates_found(config: RunConfig) -> recipes.Found | None:
     return next((rates for rates in found if rates.place == place), None)
 
 
+def has_rates(config: RunConfig) -> bool:
+    """Return whether the network's recipe has rates for any single mode."""
+    _, found = _recipe(NETWORKS[config.model.name])
+    return bool(found)
+
+
 def parse_assignment(text: str) -> tuple[str, Any]:
     """Return `('optimizer.learning_rate', 0.1)` for `'optimizer.learning_rate=0.1'`; the value is read as YAML."""
     key, separator, value = text.partition("=")
@@ -95,14 +103,16 @@ def trusted(layer: Layer, folder: Path) -> Layer:
     return layer
 
 
-def _defaults(user: Layer) -> Layer:
+def default_layer(user: Layer) -> Layer:
     """Return the layers below the user's: the defaults, and the recipes of the chosen network and data set.
 
     Settings that belong to a mode, network, … that is not chosen are left out.
     """
     base = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
-    of_data = _of_chosen("data", base, user).recipe
-    layer, found = _recipe(_of_chosen("model", merged(base, of_data), user))
+    data_set = _of_chosen("data", base, user)
+    network = _of_chosen("model", merged(base, data_set.recipe), user)
+    of_data = merged(data_set.recipe, data_set.recipes.get(network.name, {}))
+    layer, found = _recipe(network)
     for recipe in (layer, of_data):
         base = merged(adapted_to_choices(base, recipe), of_choices(recipe, merged(merged(base, recipe), user)))
     base = adapted_to_choices(base, user)
@@ -111,7 +121,7 @@ def _defaults(user: Layer) -> Layer:
 
 def _of_chosen(section: str, base: Layer, user: Layer) -> Any:
     """Return the object chosen in a section; one without a recipe if the user's choice is none."""
-    return chosen_kinds(merged(base, user)).get(section, _NO_CHOICE)
+    return chosen_kinds(merged(base, user)).get(section, _NO_CHOICE[section])
 
 
 def _recipe(network: Network) -> tuple[Layer, tuple[recipes.Found, ...]]:

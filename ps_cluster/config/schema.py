@@ -96,7 +96,7 @@ class TrainingSettings(Section):
         description="Updates of the whole run, all workers together; null: as `training.epochs` says.",
     )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
-    class_weights: dict[str | int, ClassWeight] = Field(
+    class_weights: dict[str, ClassWeight] = Field(
         default={},
         max_length=100_000,
         description="How much examples of a class count in the loss: its name or label, and a weight; others count 1.",

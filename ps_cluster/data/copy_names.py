@@ -13,8 +13,10 @@ from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DataSet, DataSettings
 from ps_cluster.data import packed
 
-# Packed copies of another format are left alone: an older version may be training on them.
-FOLDER = f"packed-{packed.FORMAT}"
+
+def packed_folder(cache_dir: Path) -> Path:
+    """Return the folder of packed copies. Copies of another format are left alone: an older version may train on them."""
+    return cache_dir / f"packed-{packed.FORMAT}"
 
 
 def target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str) -> Path:
@@ -28,7 +30,7 @@ def target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str) 
     if own := kind.own_settings(settings):
         parts = (_short(json.dumps(own, sort_keys=True)), *parts)
     slug = re.sub(r"\W+", "-", slug)[:60]
-    return cache_dir / FOLDER / "-".join((f"{slug}.{kind.version}", *parts))
+    return packed_folder(cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
 
 
 def fingerprint(source: Path) -> str:

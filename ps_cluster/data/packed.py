@@ -26,6 +26,16 @@ MOST_MANIFEST_BYTES, MOST_ENCODING_BYTES = 2**24, 2**30
 _PIECE_BYTES = 2**26  # written or looked at together
 
 
+class Unusable(UserError):
+    """A folder is no sound packed data set. `why`: the reason alone."""
+
+    def __init__(self, directory: Path, why: str):
+        super().__init__(
+            f"dataset: '{directory}' is no usable packed data set ({why}); delete that folder and run again"
+        )
+        self.why = why
+
+
 @dataclass(frozen=True)
 class PackedDataset:
     """A validated folder of packed examples. `directory` is absolute, so that other processes can use it.
@@ -99,6 +109,11 @@ def fields_of(spec: ExampleSpec) -> dict[str, Field]:
     return {**spec.inputs, TARGET: spec.target, **weight}
 
 
+def read_manifest(directory: Path) -> Manifest:
+    """Return the manifest of a packed folder. Raises UserError or OSError where it can't be read."""
+    return read_json(directory / MANIFEST, Manifest, MOST_MANIFEST_BYTES)
+
+
 def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset:
     """Open a packed folder without reading the inputs; without reading targets and weights either where they were checked.
 
@@ -108,16 +123,16 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
     """
     directory = Path(directory).resolve()
     try:
-        manifest = read_json(directory / MANIFEST, Manifest, MOST_MANIFEST_BYTES)
+        manifest = read_manifest(directory)
         dataset = _of_manifest(directory, manifest)
         _checksizes(dataset, manifest)
         if check_targets:
             for split in SPLITS:
                 check_values(dataset.spec, split, dataset.target(split), dataset.weight(split))
     except OSError as error:
-        raise _unusable(directory, f"{Path(error.filename or MANIFEST).name}: {error.strerror}") from error
+        raise Unusable(directory, f"{Path(error.filename or MANIFEST).name}: {error.strerror}") from error
     except (UserError, ValueError) as error:
-        raise _unusable(directory, f"{error}") from error
+        raise Unusable(directory, f"{error}") from error
     return dataset
 
 
@@ -207,7 +222,3 @@ def pieces(rows: Rows, most_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:
     at_once = max(1, most_bytes // max(1, row_bytes))
     for start in range(0, len(rows), at_once):
         yield rows[start : start + at_once]
-
-
-def _unusable(directory: Path, why: str) -> UserError:
-    return UserError(f"dataset: '{directory}' is no usable packed data set ({why}); delete that folder and run again")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import shutil
 import time
 import uuid
@@ -87,6 +88,14 @@ def _written(directory: Path, contents: Contents, manifest: Manifest, progress: 
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def remove_packed(directory: Path) -> None:
+    """Remove a packed folder. Others see it whole or not at all."""
+    gone = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+    with contextlib.suppress(FileNotFoundError):
+        directory.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def cannot_write(path: Path, error: OSError) -> UserError:
     """Return the error for a cache that can't write `path`."""
     return UserError(
@@ -160,27 +169,34 @@ def _row(field: Field) -> FieldRow:
 def _write_files(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> None:
     """Write the files, and the manifest with the statistics of the training examples."""
     statistics = {name: RunningStatistics(field) for name, field in fields_of(contents.spec).items()}
+    checksums = {}
     for split in SPLITS:
         for name, field in fields_of(contents.spec).items():
             seen = statistics[name].add if split == "train" else None
-            file = directory / file_name(split, name, field)
-            _write_rows(file, contents.arrays[split][name], seen, progress)
+            file = file_name(split, name, field)
+            checksums[file] = _write_rows(directory / file, contents.arrays[split][name], seen, progress)
     spec = _with_fields(contents.spec, {name: one.field for name, one in statistics.items()})
     whole = _manifest(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
     if contents.encoding is not None:
-        write_whole(directory / ENCODING, TableEncoding.model_validate(contents.encoding).model_dump_json() + "\n")
+        encoding = TableEncoding.model_validate(contents.encoding).model_dump_json().encode() + b"\n"
+        checksums[ENCODING] = hashlib.sha256(encoding).hexdigest()
+        write_whole(directory / ENCODING, encoding)
+    whole = whole.model_copy(update={"sha256": checksums})
     write_whole(directory / MANIFEST, whole.model_dump_json(indent=2) + "\n")
 
 
-def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | None, progress: PackingProgress) -> None:
-    """Write rows in pieces, each read once, and pass each to `seen`."""
+def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | None, progress: PackingProgress) -> str:
+    """Write rows in pieces, each read once, and pass each to `seen`. Returns the SHA-256 of the file."""
+    digest = hashlib.sha256()
     with path.open("xb") as file:
         for piece in pieces(rows):
             whole = np.ascontiguousarray(piece)
             whole.tofile(file)
+            digest.update(whole.reshape(-1).view(np.uint8).data)
             progress.add(whole.nbytes)
             if seen is not None:
                 seen(whole)
+    return digest.hexdigest()
 
 
 def _with_fields(spec: ExampleSpec, fields: dict[str, Field]) -> ExampleSpec:
@@ -201,10 +217,7 @@ def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
         except UserError:
             if attempt == 2:
                 raise
-            damaged = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
-            with contextlib.suppress(FileNotFoundError):
-                directory.rename(damaged)
-            shutil.rmtree(damaged, ignore_errors=True)
+            remove_packed(directory)
     raise AssertionError("the last attempt returns or raises")
 
 

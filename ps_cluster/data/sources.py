@@ -23,6 +23,7 @@ from ps_cluster.files.plain_text import one_line
 Notify = Callable[[str], None]
 """Called with one line for a person to read."""
 
+_OWN = "your own data are given by dataset: a path, or code (docs/own-data.md)"
 _CACHE = "cache (PS_CLUSTER_CACHE)"
 # `auto` promises to start at once without a network. A user who names CIFAR-10 would rather wait.
 _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
@@ -35,6 +36,12 @@ def default_cache_dir() -> Path:
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "ps_cluster"
     return Path("~/.cache/ps_cluster").expanduser()
+
+
+def places(cache_dir: Path) -> tuple[Path, ...]:
+    """Return the folders in which archives are looked for, best first."""
+    keras = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+    return cache_dir, keras / "datasets"
 
 
 def resolve(
@@ -125,18 +132,18 @@ def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notif
         try:
             return _cached(folder, notify) or _pack(kind, settings, source, folder, notify)
         except NotThisDataSet as error:
-            raise UserError(f"data_dir: {error}") from error
+            raise UserError(f"data_dir: {error}; {_OWN}") from error
     state = f"holds no {kind.full_name}" if os.path.isdir(data_dir) else "does not exist"
     raise UserError(
         f"data_dir: '{data_dir}' {state} (looked for {kind.wanted} and a packed data "
-        "set); correct it, or leave it out to use the cache or a download"
+        f"set); correct it, or leave it out to use the cache or a download; {_OWN}"
     )
 
 
 def _on_this_machine(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset | None:
     if dataset := _packed_before(kind, settings, cache_dir, notify):
         return dataset
-    for place in (cache_dir, _keras_datasets()):
+    for place in places(cache_dir):
         for source in kind.candidates(place):
             try:
                 ownership.refuse_foreign(source)
@@ -251,8 +258,3 @@ def _cached(folder: Path, notify: Notify, otherwise: str = "packing again") -> P
     except UserError as error:
         notify(f"{otherwise}: {error}")
         return None
-
-
-def _keras_datasets() -> Path:
-    home = os.environ.get("KERAS_HOME") or "~/.keras"
-    return Path(home).expanduser() / "datasets"

@@ -126,6 +126,29 @@ def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN
             raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
 
 
+def share_folder(folder: Path) -> None:
+    """Keep others from removing a folder (`to_remove`) until this process ends. Nothing is written into it."""
+    with contextlib.suppress(OSError):
+        fcntl.flock(_opened_folder(folder), fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+@contextlib.contextmanager
+def to_remove(folder: Path, what: str) -> Iterator[None]:
+    """Hold a folder that is to be removed. Raises InUse, which names `what`, while processes share it."""
+    descriptor = _opened_folder(folder)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        os.close(descriptor)
+        raise InUse(f"{what} is in use by a run: wait until it has ended, or end it") from error
+    except OSError:  # no locks in this file system
+        pass
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
     """Hold `path` during a short block. Waits at most `within_s` for the holder, then goes on without the lock."""
@@ -178,6 +201,10 @@ def _holder(path: Path) -> str:
         return str(read_json(path, Holder, _MOST_BYTES))
     except (OSError, UserError):  # the holder is just starting or ending
         return "another command"
+
+
+def _opened_folder(folder: Path) -> int:
+    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
 
 def _wait_for(descriptor: int, within_s: float) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -14,6 +15,7 @@ from rich.text import Text
 from ps_cluster.catalogue.task_types import CHIEF
 from ps_cluster.config.sections import CHOSEN
 from ps_cluster.config.trees import flat
+from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.reporting.dashboard import real
@@ -24,6 +26,8 @@ from ps_cluster.run.run_dir import RunDir
 BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
 WIDE = 80  # columns from which addresses have room
+MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48
+_TOLD_ALREADY = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}  # in the rows above
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
 Json = Mapping[str, Any]
@@ -89,6 +93,7 @@ def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
         ),
     )
     yield "data", _data(summary)
+    yield "settings", _settings(summary["settings"])
     if notice := summary["network"]["notice"]:
         yield "network", Text(notice, "yellow")
     metric = "test accuracy" if evaluation["test_error"] is None else "test error"
@@ -110,6 +115,17 @@ def _data(summary: Json) -> Text:
             f" generated {summary['unit']}: no number here says anything about {real(summary['dataset'])}", "yellow"
         )
     return Text(f"{summary['dataset']} ({summary['dataset_kind'] or 'kind unknown'})")
+
+
+def _settings(settings: Json) -> str:
+    """Return the settings that differ from the defaults, as `--set` takes them; of many the first, and a count."""
+    texts = [
+        f"{key}={one_line(value if isinstance(value, str) else json.dumps(value), MOST_OF_A_VALUE)}"
+        for key, value in settings.items()
+        if key not in _TOLD_ALREADY
+    ]
+    more = [f"and {len(texts) - MOST_SETTINGS} more in config.yaml"] if len(texts) > MOST_SETTINGS else []
+    return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all others as by default"
 
 
 def _metric(evaluation: Json, prefix: str) -> str | None:

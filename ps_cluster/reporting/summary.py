@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any, TypeVar, cast
 
 from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.config import load_config
+from ps_cluster.config import changed, load_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.closing_table import print_closing_table
+from ps_cluster.reporting.guess import guess_of_run
 from ps_cluster.run.rows.base import Row
 from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.run.rows.dataset import DatasetPointer
@@ -98,9 +99,11 @@ def write_summary(
         dataset=config.data.dataset,
         dataset_kind=DATASETS[config.data.dataset].kind,
         unit=pointer.unit,
+        guess=guess_of_run(run_dir.dataset),
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,
+        settings={key: one.value for key, one in changed(config).items()},
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
         parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),

@@ -11,7 +11,7 @@ import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.objectives import OBJECTIVES
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, changed
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_rows import append_row, last_row
 from ps_cluster.files.malformed import Malformed
@@ -89,7 +89,7 @@ class Session:
         self._run_dir = run_dir
         self._dataset = dataset
         self._make = build
-        self._reporter = Reporter(run_dir, self.progress)
+        self._reporter = Reporter(config, run_dir, self.progress)
         self._resumed: checkpoints.Checkpoint | None = None
         self._store: ParameterStore  # from `build` on, like the others
         self._books: Bookkeeper
@@ -191,7 +191,8 @@ class Session:
 class Reporter:
     """Writes rows of progress to metrics/progress.jsonl and to TensorBoard."""
 
-    def __init__(self, run_dir: RunDir, progress: RunProgress):
+    def __init__(self, config: RunConfig, run_dir: RunDir, progress: RunProgress):
+        self._config = config
         self._run_dir = run_dir
         self._progress = progress
         self._tensorboard: TrainingWriter | None = None
@@ -206,7 +207,9 @@ class Reporter:
             append_row(self._run_dir.progress, row)
             if phase in ("training", "ended"):
                 # Not earlier: making a writer needs TensorFlow's context, which connecting resets.
-                self._tensorboard = self._tensorboard or TrainingWriter(self._run_dir)
+                if self._tensorboard is None:
+                    self._tensorboard = TrainingWriter(self._run_dir)
+                    self._tensorboard.write_settings(changed(self._config))
                 self._tensorboard.write(row.model_dump())
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.

@@ -1,11 +1,13 @@
-"""Write scalars for TensorBoard. TensorFlow is imported only when a writer is made."""
+"""Write scalars and texts for TensorBoard. TensorFlow is imported only when a writer is made."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from ps_cluster.config import Changed
 from ps_cluster.run.run_dir import RunDir
 
 TRAINING = ("loss", "accuracy", "error", "learning_rate", "staleness_mean", "examples_per_second")
@@ -42,6 +44,12 @@ class TrainingWriter(_Writer):
         """Write a row of metrics/progress.jsonl; None values are left out."""
         self._scalars(row, TRAINING, row["applied"])
 
+    def write_settings(self, settings: Mapping[str, Changed]) -> None:
+        """Write the settings that differ from the defaults, as a table in markdown."""
+        with self._writer.as_default(step=0):
+            self._tf.summary.text("settings", _table(settings))
+        self._writer.flush()
+
     def write_staleness(self, histogram: Mapping[str, int], step: int) -> None:
         """Write the staleness of all updates of the run: {"0": 3, "1": 80} means 3 updates with 0, 80 with 1."""
         import numpy as np
@@ -62,3 +70,16 @@ class EvaluationWriter(_Writer):
     def write(self, row: Row) -> None:
         """Write a row of metrics/evaluation.jsonl; None values are left out."""
         self._scalars(row, EVALUATION, row["step"])
+
+
+def _table(settings: Mapping[str, Changed]) -> str:
+    if not settings:
+        return "All settings are the defaults."
+    rows = [f"| {key} | {_cell(one.value)} | {_cell(one.default)} |" for key, one in settings.items()]
+    return "\n".join(["| setting | value | default |", "|---|---|---|", *rows])
+
+
+def _cell(value: Any) -> str:
+    """Return a value as code in markdown, in which a | is no end of a cell and a * is itself."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return "`" + text.replace("`", "'") + "`"

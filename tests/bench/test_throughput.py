@@ -1,18 +1,28 @@
 import os
+import re
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from ps_cluster.bench import arms, throughput
+from ps_cluster.catalogue import doors
+from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.catalogue.examples import Field as ArrayField
 from ps_cluster.config import build_config, load_config
+from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import RunFailed, UserError
+from tests.doors import toy_data
 from tests.helpers.data import only_named
 from tests.helpers.processes import assert_none_left, wait_until
 
+TOYS = Path(__file__).parents[1] / "doors"
+TARGET = ArrayField("uint8", ())
 CASE = build_config(overrides={"training.steps": 60, "cluster.workers": 3})
 
 
@@ -76,7 +86,7 @@ def test_what_a_slowed_arm_keeps_is_told_beside_the_ideal():
     assert found["cluster+straggler_to_cluster"]["values"] == pytest.approx([2.2 / 3, 0.55, 0.66])
     assert found["cluster+straggler_to_ideal"]["values"] == pytest.approx([1, 0.75, 0.9])
     console = Console(record=True, width=100)
-    throughput.print_table(chosen, [{"model": "airbench", "precision": "float32"} | found], console)
+    throughput.print_table(chosen, [{"model": "airbench", "precision": "float32"} | found], "images", console)
     last = console.export_text().splitlines()[-1]
     assert last == "airbench float32: cluster+straggler 0.66 (0.55–0.73) of cluster: 0.90 (0.75–1.00) of the ideal 0.73"
 
@@ -113,13 +123,84 @@ def test_what_only_some_arms_would_follow_is_refused(key):
         throughput.cases(["airbench"], ["float32"], packed, {key: 0.5})
 
 
-@pytest.mark.parametrize("model", ["alexnet", "mine.py:build"])
-def test_a_network_of_which_no_number_of_images_is_known_is_refused_with_that_reason(model):
-    packed = only_named("synthetic", Path("."), 1, 1)
-    with pytest.raises(
-        UserError, match=f"--models: got '{model}': bench measures tutorial_cnn, .*: it does not know how"
-    ):
-        throughput.cases([model], ["float32"], packed, {})
+def cases(models, packed, **values):
+    return throughput.cases(models, ["float32"], packed, values)
+
+
+@pytest.mark.parametrize(("model", "steps"), [("tutorial_cnn", 625), ("cifar_tf_cnn", 195), ("airbench", 140)])
+def test_the_packages_networks_keep_their_number_of_images_on_images_like_those_of_cifar10(model, steps):
+    (case,) = cases([model], only_named("synthetic", Path("."), 1, 1))
+    assert (case.training.steps, case.training.batch_size_per_worker) == (steps, 128)
+
+
+def test_other_networks_and_other_examples_are_left_to_a_short_run_unless_their_updates_are_given():
+    images = only_named("synthetic", Path("."), 1, 1)
+    digits = replace(images, name="mnist", spec=ExampleSpec({"image": ArrayField("uint8", (28, 28, 1))}, TARGET))
+    own = f"{TOYS}/toy_network.py:build"
+    assert [case.training.steps for case in (*cases([own], images), *cases(["tutorial_cnn"], digits))] == [None, None]
+    (given,) = cases([own], images, **{"training.steps": 70})
+    assert given.training.steps == 70
+
+
+def test_a_regression_is_measured_without_label_smoothing_which_it_can_not_have(regression):
+    (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression)
+    assert (case.training.label_smoothing, case.data.dataset) == (0.0, f"{TOYS}/toy_data.py:load")
+
+
+@pytest.fixture
+def regression(tmp_path):
+    name = doors.named_by_user(f"{TOYS}/toy_data.py:load", Path.cwd())
+    return write_packed(tmp_path / "packed", name, "real", toy_data.load())
+
+
+@pytest.mark.parametrize(
+    ("model", "examples", "classes", "told"),
+    [
+        (
+            "mine.py:build",
+            "image uint8 [32, 32, 3]",
+            10,
+            "--models: got 'mine.py:build': arm ddp has only tutorial_cnn, ",
+        ),
+        (
+            "airbench",
+            "image uint8 [28, 28, 1]",
+            10,
+            "--dataset: got examples of image uint8 \\[28, 28, 1\\] and 10 outputs",
+        ),
+        (
+            "airbench",
+            "image uint8 [32, 32, 3]",
+            100,
+            "--dataset: got examples of image .* and 100 outputs: arm ddp takes",
+        ),
+    ],
+)
+def test_pytorch_refuses_by_name_what_it_does_not_know(model, examples, classes, told):
+    shape = tuple(map(int, re.findall(r"\d+", examples.partition("[")[2])))
+    spec = ExampleSpec({"image": ArrayField("uint8", shape)}, TARGET, classes=tuple(map(str, range(classes))))
+    assert f"{spec}" == examples
+    with pytest.raises(UserError, match=told):
+        arms.DDP.check(model, spec)
+    arms.CLUSTER.check(model, spec)
+    arms.DDP.check("airbench", only_named().spec)
+
+
+def test_one_process_trains_by_the_loss_of_the_objective(regression, monkeypatch):
+    import tensorflow as tf  # the other tests here need none
+
+    from ps_cluster.bench import arm
+
+    (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 9})
+    monkeypatch.chdir(regression.directory)
+    model = arm.keras_model(case, regression)
+    model.set_weights([np.zeros_like(weights) for weights in model.get_weights()])
+    optimizer = arm.keras_optimizer(case)
+    optimizer.build(model.trainable_variables)
+    step = arm.keras_step(case, regression, model, optimizer)
+    first, *_, last = [float(step(tf.constant(number, tf.int64))) for number in range(9)]
+    assert 0.7 < first < 1.4, "of an output of 0, the mean: about one squared standard deviation"
+    assert last < first
 
 
 @pytest.fixture
@@ -186,7 +267,8 @@ def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it()
     chosen = [arms.SINGLE, arms.CLUSTER]
     found = throughput.figures(chosen, {"single": [100.0, 200.0, 50.0], "cluster": [90.0, 100.0, 50.0]})
     console = Console(record=True, width=40)  # which cuts nothing off
-    throughput.print_table(chosen, [{"model": "cifar_tf_cnn", "precision": "bfloat16"} | found], console)
+    throughput.print_table(chosen, [{"model": "cifar_tf_cnn", "precision": "bfloat16"} | found], "examples", console)
+    assert "examples/s" in console.export_text(clear=False) and "images" not in console.export_text(clear=False)
     *_, single, cluster = (line.split() for line in console.export_text().splitlines())
     assert single == ["cifar_tf_cnn", "bfloat16", "single", "100", "(50–200)", "0.90", "(0.50–1.00)"]
     assert cluster == ["cifar_tf_cnn", "bfloat16", "cluster", "90", "(50–100)"]

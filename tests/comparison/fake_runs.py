@@ -22,9 +22,9 @@ WORKERS = 3
 
 @dataclass(frozen=True)
 class Fake:
-    """What a fake run is to say. `scores`: (test accuracy, train seconds, examples).
+    """What a fake run is to say. `scores`: (test accuracy or error, train seconds, examples).
 
-    The last `broken` of them have a loss that is not finite.
+    The last `broken` of them have a loss that is not finite, and no error.
     """
 
     settings: dict[str, Any]
@@ -37,6 +37,9 @@ class Fake:
     machine: dict[str, Any] | None = None
     rows: tuple[tuple[float, ...], ...] = ()
     """Of the ledger: (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied), seconds."""
+    metric: str = "accuracy"
+    unit: str = "images"
+    guess: float | None = 0.1
 
 
 def config_of(settings: dict[str, Any]) -> RunConfig:
@@ -51,13 +54,15 @@ def write_run(root: Path, fake: Fake) -> Path:
     run_dir = RunDir.create(root)
     config = config_of(fake.settings)
     write_whole(run_dir.config, config.to_yaml())
-    names = ("test_accuracy", "train_seconds", "examples")
+    names = (f"test_{fake.metric}", "train_seconds", "examples")
     losses = [1.0] * (len(fake.scores) - fake.broken) + [None] * fake.broken
     history = [
         {"step": step, "test_loss": loss, **dict(zip(names, score))}
         for step, (loss, score) in enumerate(zip(losses, fake.scores), start=1)
     ]
     for row in history:
+        if row["test_loss"] is None and fake.metric == "error":
+            row["test_error"] = None
         append_row(run_dir.evaluation, EvaluationRow(**row))
     write_json(run_dir.summary, _summary(config, fake, history))
     if fake.rows:
@@ -74,6 +79,8 @@ def _summary(config: RunConfig, fake: Fake, history: list[dict]) -> dict:
         "mode": config.mode.name,
         "dataset": config.data.dataset,
         "dataset_kind": fake.dataset_kind,
+        "unit": fake.unit,
+        "guess": fake.guess,
         "model": config.model.name,
         "precision": config.model.precision,
         "seed": config.training.seed,

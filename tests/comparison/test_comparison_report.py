@@ -15,16 +15,17 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.comparison import train_all, words
-from ps_cluster.comparison.comparison_report import SYNTHETIC, default_target, print_report, write_report
+from ps_cluster.comparison.comparison_report import chosen_target, print_report, synthetic, write_report
 from ps_cluster.comparison.compatibility import check
 from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
+from ps_cluster.comparison.metrics import ACCURACY
 from ps_cluster.comparison.plan import read_comparison
 from ps_cluster.comparison.plots import make_plots
 from ps_cluster.comparison.rates import warn_of_scaled
 from ps_cluster.comparison.run_records import read_record
 from ps_cluster.comparison.style import looks
-from ps_cluster.comparison.table import TABLES, cells, group_rows, headings, print_tables
+from ps_cluster.comparison.table import cells, group_rows, headings, print_tables, tables
 from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
@@ -84,7 +85,7 @@ def test_every_file_is_there_and_holds_the_same_numbers(written):
     assert [float(row["test_accuracy"]) for row in rows] == [row["test_accuracy"] for row in report["rows"]]
     assert report["groups"][0]["test_accuracy_mean"] == pytest.approx(0.701)
     assert report["groups"][0]["test_accuracy_sd"] == pytest.approx(0.001)
-    assert report["target_accuracy"] == 0.65
+    assert report["target"] == 0.65
     assert report["findings"] == [
         {"about": section.about, "sentences": list(section.sentences)} for section in written.findings
     ]
@@ -272,8 +273,8 @@ def test_nothing_is_held_against_a_baseline_that_diverged(tmp_path):
 def test_the_table_has_no_interval_where_a_run_diverged(tmp_path):
     groups, _ = groups_and_views(staleness_runs(tmp_path))
     shown = {row["arm"]: cells(row) for row in group_rows(groups, 0.5)}
-    assert [shown["async k=30"][key] for key in ("accuracy", "interval", "seconds")] == ["diverged", "–", "–"]
-    assert [shown["async k=8"][key] for key in ("accuracy", "interval")] == ["20.50 (1 of 3 diverged)", "–"]
+    assert [shown["async k=30"][key] for key in ("metric", "interval", "seconds")] == ["diverged", "–", "–"]
+    assert [shown["async k=8"][key] for key in ("metric", "interval")] == ["20.50 (1 of 3 diverged)", "–"]
 
 
 def test_no_interval_of_an_accuracy_reaches_out_of_0_to_100_percent(tmp_path):
@@ -420,7 +421,7 @@ def test_a_target_below_the_first_score_is_not_compared(tmp_path):
 )
 def test_default_target_is_the_highest_round_accuracy_that_all_reached(tmp_path, best, target):
     roots = [write_run(tmp_path / str(index), Fake({}, scores=((value, 1.0, 10),))) for index, value in enumerate(best)]
-    assert default_target([read_record(root) for root in roots]) == target
+    assert chosen_target([read_record(root) for root in roots], None) == target
 
 
 def unequal(tmp_path, **changes) -> list[Path]:
@@ -450,7 +451,7 @@ def test_what_must_be_equal_and_is_not_is_refused_by_name_unless_forced(tmp_path
     assert len(forced) == 1 and re.search(named, forced[0])
     page = report.page.read_text()
     assert page.index("Not a fair comparison") < page.index("What was compared")
-    assert (SYNTHETIC in report.warnings) == ("dataset_kind" in changes)
+    assert (synthetic("images") in report.warnings) == ("dataset_kind" in changes)
 
 
 @pytest.mark.parametrize(
@@ -563,8 +564,9 @@ def test_a_run_counts_once(tmp_path):
 
 
 def test_a_target_that_is_no_share_is_refused(tmp_path):
-    with pytest.raises(UserError, match="target accuracy: got 60"):
-        write_report([], tmp_path / "report", target_accuracy=60)
+    with pytest.raises(UserError, match="target_score: got 60: write an accuracy as a share of 1, e.g. 0.6 for 60 %"):
+        write_report([write_run(tmp_path / "run", Fake({}))], tmp_path / "report", target=60)
+    assert not (tmp_path / "report").exists()
 
 
 def test_generated_images_are_said_on_top_of_page_and_table(tmp_path):
@@ -572,8 +574,8 @@ def test_generated_images_are_said_on_top_of_page_and_table(tmp_path):
     output = io.StringIO()
     print_report(report, Console(file=output, width=100))
     page = report.page.read_text()
-    assert output.getvalue().startswith(SYNTHETIC)
-    assert page.index(SYNTHETIC) < page.index("What was compared")
+    assert output.getvalue().startswith(synthetic("images"))
+    assert page.index(synthetic("images")) < page.index("What was compared")
 
 
 def test_the_printed_table_has_a_row_for_each_group(written):
@@ -582,7 +584,7 @@ def test_the_printed_table_has_a_row_for_each_group(written):
     lines = output.getvalue().splitlines()
     row = next(line for line in lines if line.startswith("sync ") and "2:5x" in line)
     assert "70.10±0.10" in row and "128/384" in row
-    assert sum("128/128" in line and line.startswith("async") for line in lines) == 2 * len(TABLES)
+    assert sum("128/128" in line and line.startswith("async") for line in lines) == 2 * len(tables(ACCURACY))
     assert lines[-1].endswith("report.html")
 
 
@@ -609,7 +611,7 @@ def test_the_printed_tables_show_every_number_unbroken_in_80_columns(tmp_path):
     print_tables(rows, 0.6, Console(file=output, width=80))
     text = output.getvalue()
     assert max(map(len, text.splitlines())) <= 80
-    assert [title for title in TABLES if title in text] == list(TABLES)
+    assert [title for title in tables(ACCURACY) if title in text] == list(tables(ACCURACY))
     for row in rows:
         for key, cell in cells(row).items():
             parts = cell.split(", ") if key == "idle" else [cell.replace(" ± ", "±").replace(" / ", "/")]
@@ -618,7 +620,7 @@ def test_the_printed_tables_show_every_number_unbroken_in_80_columns(tmp_path):
 
 
 def test_every_column_is_in_one_of_the_tables():
-    assert [key for keys in TABLES.values() for key in keys] == list(headings(None))
+    assert [key for keys in tables(ACCURACY).values() for key in keys] == list(headings(ACCURACY, "images", None))
 
 
 def test_nothing_of_it_imports_tensorflow():

@@ -28,14 +28,14 @@ def test_target_lies_on_a_straight_line_between_two_scores(tmp_path):
     assert record.reached(0.60) == Reached(20.0, 10_000.0, at_first_score=False)
     assert record.reached(0.40) == Reached(10.0, 5000.0, at_first_score=True)
     assert record.reached(0.61) is None
-    assert (record.accuracy, record.best_accuracy) == (0.50, 0.60)
+    assert (record.final, record.best) == (0.50, 0.60)
 
 
 def test_a_run_whose_last_loss_is_not_finite_has_no_accuracy(tmp_path):
     record = read(tmp_path, scores=((0.40, 10.0, 5000), (0.0, 20.0, 10_000)), broken=1)
-    assert (record.diverged, record.accuracy, record.best_accuracy, record.reached(0.3)) == (True, None, 0.40, None)
+    assert (record.diverged, record.final, record.best, record.reached(0.3)) == (True, None, 0.40, None)
     assert [score.diverged for score in record.scores] == [False, True]
-    assert read(tmp_path, name="never", broken=2).best_accuracy is None
+    assert read(tmp_path, name="never", broken=2).best is None
 
 
 def test_a_run_that_recovered_did_not_diverge(tmp_path):
@@ -44,7 +44,7 @@ def test_a_run_that_recovered_did_not_diverge(tmp_path):
     summary["evaluation"]["history"][0]["test_loss"] = None
     run_dir.summary.write_text(json.dumps(summary))
     record = read_record(run_dir.root)
-    assert (record.scores[0].diverged, record.diverged, record.accuracy) == (True, False, 0.60)
+    assert (record.scores[0].diverged, record.diverged, record.final) == (True, False, 0.60)
 
 
 def test_idle_share_is_what_lies_outside_of_pulled_to_pushed(tmp_path):

@@ -16,7 +16,7 @@ STEPS = 40
 @pytest.mark.cluster
 def test_a_class_of_ones_own_trains_with_its_loss_and_weights_and_is_left_as_a_model_that_keras_loads(tmp_path):
     network = ("--model", f"{Path(__file__).parent}/toy_subclassed.py:build", "--steps", STEPS, "--workers", 2)
-    weights = ("--set", "training.class_weights={2: 3.0}", "--set", "optimizer.clip_norm=1.0")
+    weights = ("--set", 'training.class_weights={"2": 3.0}', "--set", "optimizer.clip_norm=1.0")
     finish(start_run(tmp_path / "run", *network, *weights, "--set", "optimizer.learning_rate=0.02"))
     assert_none_left(tmp_path / "run")
     summary = summary_of(tmp_path / "run")

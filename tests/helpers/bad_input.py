@@ -74,7 +74,7 @@ def make_folder(folder: Path) -> Path:
     (folder / "unknown.yaml").write_text("cluster: {wrokers: 2}\n")
     (folder / "type.yaml").write_text("cluster: {workers: many}\n")
     (folder / "section.yaml").write_text("cluster: 3\n")
-    (folder / "target.yaml").write_text("target_accuracy: .nan\n")
+    (folder / "target.yaml").write_text("target: .nan\n")
     (folder / "settings.yaml").write_text("settings: [1, 2]\n")
     (folder / "training.yaml").write_text("settings: {training: }\n")
     (folder / "fine.yaml").write_text("cluster: {workers: 2}\n")

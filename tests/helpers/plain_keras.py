@@ -14,10 +14,10 @@ UPDATES, BATCH = 20, 8
 LAYERS = keras.layers
 RNG = np.random.default_rng(0)
 CLASSES = ("a", "b", "c")
-SHAPES = {"row": (6,), "words": (5,), "image": (6, 6, 2)}
+SHAPES = {"row": (6,), "words": (3,), "image": (6, 6, 2)}
 ROWS = {
     "row": RNG.normal(size=[UPDATES, BATCH, 6]).astype(np.float32),
-    "words": RNG.integers(0, 7, [UPDATES, BATCH, 5]).astype(np.int32),
+    "words": RNG.integers(0, 7, [UPDATES, BATCH, 3]).astype(np.int32),
     "image": RNG.normal(size=[UPDATES, BATCH, 6, 6, 2]).astype(np.float32),
     "target": RNG.integers(0, 3, [UPDATES, BATCH]).astype(np.uint8),
     "weight": RNG.uniform(0, 2, [UPDATES, BATCH]).astype(np.float32),

@@ -55,7 +55,7 @@ def test_gradients_reach_the_embeddings_of_a_flat_network():
     with tf.GradientTape() as tape:
         tape.watch(weights)
         inputs = {name: tf.constant(rows) for name, rows in ROWS.items()}
-        outputs, _ = network.outputs(weights, statistics, inputs, tf.constant([0, 1]))
+        outputs = network.forward(weights, statistics, inputs, tf.constant([0, 1])).outputs
         loss = tf.reduce_sum(outputs**2)
     gradient = np.asarray(tf.convert_to_tensor(tape.gradient(loss, weights)))
     assert gradient.shape == weights.shape and np.count_nonzero(gradient[: 4 * 2]) > 0

@@ -1,6 +1,7 @@
 """The networks of docs/own-network.md train as they are pasted."""
 
 import re
+import sys
 from pathlib import Path
 
 import keras
@@ -45,6 +46,13 @@ def made(name):
     return build(NetworkSettings(name=name, precision="float32"), SPEC, seed=0)
 
 
+def forget_the_users_code():
+    """Be like another process, which has not run it yet."""
+    keras.saving.get_custom_objects().clear()
+    for name in [name for name in sys.modules if name.startswith("ps_cluster_door_")]:
+        del sys.modules[name]
+
+
 def trained(model):
     """Return the weights before, and after two steps."""
     worker = OneWorker(model, SPEC, ROWS)
@@ -61,7 +69,7 @@ def test_each_network_of_the_page_trains(number):
 def test_a_saved_model_goes_on_from_its_weights_with_the_classes_of_named_code():
     model = pasted(1)
     model.save("mine.keras")
-    keras.saving.get_custom_objects().clear()
+    forget_the_users_code()
     name = NETWORKS.named_by_user("mine.keras", Path.cwd())
     assert name == str(Path.cwd() / "mine.keras")
     assert (flatten(made(name).trainable_variables) == flatten(model.trainable_variables)).all()

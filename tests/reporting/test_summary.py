@@ -412,6 +412,23 @@ def test_gradients_that_came_too_late_are_shown_only_where_there_are_any(run_dir
     assert "1,200 scheduled · 800 applied · 400 dropped (late; 2 to an update)" in text
 
 
+def test_closing_table_names_the_settings_that_differ_and_that_no_other_row_has(run_dir):
+    assert lines_with("settings", closing_table(write(run_dir), run_dir)) == ["settings       all others as by default"]
+    overrides = {"data.dataset": "mnist", "mode.name": "sync", "training.epochs": 2.0, "training.seed": 3}
+    write_whole(run_dir.config, build_config(None, overrides).to_yaml())
+    summary = write(run_dir)
+    assert summary["settings"] == overrides
+    (line,) = lines_with("settings", closing_table(summary, run_dir))
+    assert line.split(maxsplit=1)[1] == "training.epochs=2.0"
+
+
+def test_closing_table_counts_the_settings_that_are_too_many(run_dir):
+    settings = {f"section.name_{index}": index for index in range(11)} | {"section.name_3": "x" * 500}
+    text = closing_table(write(run_dir) | {"settings": settings}, run_dir, width=200)
+    assert "section.name_7=7 · and 3 more in config.yaml" in " ".join(text.split()) and "name_8" not in text
+    assert "x" * 15 in text and "x" * 50 not in text
+
+
 def test_closing_table_counts_one_worker_as_one(run_dir):
     reshape(run_dir, "sync", {"worker": [100]}, workers=RESULT["workers"][:1])
     text = closing_table(write(run_dir, restarts={}), run_dir)

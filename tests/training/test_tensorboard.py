@@ -1,8 +1,11 @@
 """What TensorBoard will show of a run, read back with TensorBoard's own reader."""
 
+import re
+
 import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
+from ps_cluster.config import Changed
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.training.tensorboard import EvaluationWriter, TrainingWriter
 
@@ -15,7 +18,7 @@ def read(folder) -> tuple[EventAccumulator, dict[str, list[tuple[int, float]]]]:
     scalars = {
         tag: [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
         for tag in events.Tags()["tensors"]
-        if tag != "staleness"
+        if tag not in ("staleness", "settings")
     }
     return events, scalars
 
@@ -50,3 +53,19 @@ def test_scores_are_curves_over_the_step_of_the_checkpoint(tmp_path):
     writer.write({"step": 390, "test_accuracy": 0.75, "test_loss": None})
     writer.close()
     assert read(tmp_path / "tensorboard" / "evaluation")[1] == {"test_accuracy": [(390, 0.75)]}
+
+
+def test_settings_that_differ_are_a_table_of_which_no_cell_breaks(tmp_path):
+    import tensorflow as tf
+    from tensorboard.plugin_util import markdown_to_safe_html
+
+    writer = TrainingWriter(RunDir(tmp_path))
+    writer.write_settings({"training.epochs": Changed(2.0, 5.0), "data.data_dir": Changed("/a|b*c*", None)})
+    writer.close()
+    (event,) = read(tmp_path / "tensorboard" / "training")[0].Tensors("settings")
+    html = markdown_to_safe_html(tf.make_ndarray(event.tensor_proto).item().decode())
+    cells = re.findall(r"<td>(.*?)</td>", html)
+    assert cells == [
+        "training.epochs", "<code>2.0</code>", "<code>5.0</code>",
+        "data.data_dir", "<code>/a|b*c*</code>", "<code>null</code>",
+    ]  # fmt: skip

@@ -23,11 +23,11 @@ def config(**settings):
 
 
 def test_weights_of_classes_are_given_by_name_or_label_and_are_1_for_the_others():
-    assert class_weights({"cat": 2.0, 1: 0.5}, CLASSES).tolist() == [2.0, 0.5, 1.0]
+    assert class_weights({"cat": 2.0, "1": 0.5}, CLASSES).tolist() == [2.0, 0.5, 1.0]
     assert class_weights({"1": 3.0, "7": 4.0}, CLASSES).tolist() == [1.0, 3.0, 4.0], "a name wins over a label"
 
 
-@pytest.mark.parametrize("given", [{"bird": 1.0}, {3: 1.0}, {-1: 1.0}, {"cat": 1.0, 0: 2.0}])
+@pytest.mark.parametrize("given", [{"bird": 1.0}, {"3": 1.0}, {"-1": 1.0}, {"cat": 1.0, "0": 2.0}])
 def test_a_weight_of_no_class_or_of_one_named_twice_is_refused(given):
     with pytest.raises(ValueError, match=r"training.class_weights: got '.*': it is (not one|named twice)"):
         class_weights(given, CLASSES)

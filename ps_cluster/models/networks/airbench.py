@@ -1,4 +1,4 @@
-"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The defaults are its recipe."""
+"""The network of airbench (Jordan 2024, arXiv:2404.00498, section 3). The defaults are its recipe for CIFAR-10."""
 
 from __future__ import annotations
 
@@ -19,6 +19,9 @@ PATCHES = 2_100_000  # that whitening is computed from, at most: more would only
 
 class AirbenchSettings(ActivationSettings):
     activation: Literal["relu", "gelu", "silu"] = Field(default="gelu")
+    width: float = Field(
+        default=1.0, ge=0.0625, le=16, description="Multiplies the filters of its groups, 64, 256 and 256."
+    )
 
 
 class Airbench(Network):
@@ -49,8 +52,9 @@ class Airbench(Network):
             layers.Activation(activation),
         ]
         for group, width in enumerate((64, 256, 256)):
+            filters = round(width * settings.width)
             for half in range(2):
-                body.append(layers.Conv2D(width, 3, padding="same", use_bias=False, name=f"group{group}_conv{half}"))
+                body.append(layers.Conv2D(filters, 3, padding="same", use_bias=False, name=f"group{group}_conv{half}"))
                 if half == 0:
                     body.append(layers.MaxPooling2D(2))
                 body.append(
@@ -83,9 +87,9 @@ def _make_partial_identity(model: keras.Model) -> None:
     for layer in model.layers:
         if isinstance(layer, keras.layers.Conv2D) and layer.kernel_size == (3, 3):
             kernel = np.array(layer.kernel)
-            inputs = kernel.shape[2]
-            kernel[..., :inputs] = 0
-            kernel[1, 1, range(inputs), range(inputs)] = 1
+            passed = min(kernel.shape[2:])
+            kernel[..., :passed] = 0
+            kernel[1, 1, range(passed), range(passed)] = 1
             layer.kernel.assign(kernel)
 
 

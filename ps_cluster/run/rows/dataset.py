@@ -15,6 +15,7 @@ Examples = Annotated[int, Field(gt=0, le=2**40)]
 DType = Literal[
     "bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
 ]  # that rows can be gathered from
+Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # part of a file's name
 
 
@@ -41,7 +42,8 @@ class Manifest(Row):
     """dataset.json of a packed folder.
 
     `weight`: how much an example counts; null if all count alike. `source`: archive or folder that it was packed from; ""
-    if there is none. `notes`: lines for a person to read. `bytes`: file name → size.
+    if there is none. `notes`: lines for a person to read. `bytes`: file name → size. `sha256`: file name → checksum; without
+    it in copies of earlier versions.
     """
 
     format: int
@@ -57,6 +59,7 @@ class Manifest(Row):
     source: Annotated[str, Field(max_length=4096)] = ""
     notes: list[Annotated[str, Field(max_length=2000)]] = []
     bytes: dict[Word, Count]
+    sha256: dict[Word, Checksum] = {}
 
 
 class NumberColumn(Row):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, JsonValue
 
 from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.run.rows.dataset import Name
@@ -85,7 +85,11 @@ class NetworkSummary(Row):
 
 
 class Summary(Row):
-    """The whole file. Unknown names are kept, since an evaluation by hand writes the file again."""
+    """The whole file. Unknown names are kept, since an evaluation by hand writes the file again.
+
+    Attributes:
+      guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
+    """
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, serialize_by_alias=True)
 
@@ -98,9 +102,11 @@ class Summary(Row):
     dataset: Name | None = None
     dataset_kind: Word | None = None
     unit: Word = "examples"
+    guess: Loss | None = None
     model: Name | None = None
     precision: Word | None = None
     seed: Count | None = None
+    settings: dict[Word, JsonValue] = {}
     workers: list[WorkerSummary] = []
     worker_processes: Count | None = None
     parameter_servers: list[ServerSummary] = []

@@ -1,0 +1,102 @@
+"""Describe the fields of a packed data set of any form: their values, and how many are missing."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ps_cluster.catalogue.examples import TARGET, WEIGHT, Field
+from ps_cluster.data.packed import PackedDataset, pieces
+
+MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
+_PIECE_BYTES = 2**22
+_MOST_COLUMNS = 100  # of one field that are described apart
+
+
+@dataclass(frozen=True)
+class Described:
+    """A field, or a column of one, over the training examples. Numbers are None where no value is finite.
+
+    Attributes:
+      missing: how many values are NaN or infinite.
+      rows: how many examples were read.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    low: float | None
+    mean: float | None
+    std: float | None
+    high: float | None
+    missing: int
+    rows: int
+
+
+def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
+    """Return a description of each input, the target and the weight; of short rows of numbers one for each column."""
+    found: list[Described] = []
+    for name, field, rows in fields_with_rows(dataset, "train"):
+        columns = field.shape[0] if len(field.shape) == 1 and field.shape[0] <= _MOST_COLUMNS else None
+        sums = _sums(rows, columns or 1, most_bytes)
+        if columns is None:
+            found.append(sums.described(name, field, field.shape, 0))
+        else:
+            found += [sums.described(f"{name}[{index}]", field, (), index) for index in range(columns)]
+    return found
+
+
+def fields_with_rows(dataset: PackedDataset, split: str) -> Iterator[tuple[str, Field, np.ndarray]]:
+    """Yield name, field and rows [N, ...] of each input, the target, and the weight if there is one."""
+    spec, inputs, weight = dataset.spec, dataset.inputs(split), dataset.weight(split)
+    for name, field in spec.inputs.items():
+        yield name, field, inputs[name]
+    yield TARGET, spec.target, dataset.target(split)
+    if spec.weight is not None and weight is not None:
+        yield WEIGHT, spec.weight, weight
+
+
+class _Sums:
+    """Sums over values [n, C], for each of C columns."""
+
+    def __init__(self, columns: int):
+        self._rows = 0
+        self._missing, self._count = np.zeros(columns, np.int64), np.zeros(columns, np.int64)
+        self._low, self._high = np.full(columns, np.inf), np.full(columns, -np.inf)
+        # Of the distance from the first value: the mean of squares less the square of the mean would cancel far from 0.
+        self._origin: np.ndarray | None = None
+        self._total, self._squares = np.zeros(columns), np.zeros(columns)
+
+    def add(self, values: np.ndarray, rows: int) -> None:
+        finite = np.isfinite(values)
+        if self._origin is None:
+            self._origin = np.where(finite[0], values[0], 0.0)
+        apart = np.where(finite, values - self._origin, 0.0)
+        self._rows += rows
+        self._count += finite.sum(0)
+        self._missing += (~finite).sum(0)
+        self._low = np.minimum(self._low, np.where(finite, values, np.inf).min(0))
+        self._high = np.maximum(self._high, np.where(finite, values, -np.inf).max(0))
+        self._total, self._squares = self._total + apart.sum(0), self._squares + (apart**2).sum(0)
+
+    def described(self, name: str, field: Field, shape: tuple[int, ...], column: int) -> Described:
+        count, missing = int(self._count[column]), int(self._missing[column])
+        if not count or self._origin is None:
+            return Described(name, field.dtype, shape, None, None, None, None, missing, self._rows)
+        apart = self._total[column] / count
+        std = math.sqrt(max(0.0, self._squares[column] / count - apart**2))
+        low, high = float(self._low[column]), float(self._high[column])
+        mean = float(self._origin[column] + apart)
+        return Described(name, field.dtype, shape, low, mean, std, high, missing, self._rows)
+
+
+def _sums(rows: np.ndarray, columns: int, most_bytes: int) -> _Sums:
+    sums = _Sums(columns)
+    every = max(1, -(-rows.nbytes // most_bytes))
+    for number, piece in enumerate(pieces(rows, _PIECE_BYTES)):
+        if number % every == 0:
+            sums.add(np.asarray(piece, np.float64).reshape(-1, columns), len(piece))
+    return sums

@@ -1,0 +1,42 @@
+"""What an answer gives that does not look at the inputs."""
+
+import numpy as np
+import pytest
+
+from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.data.packing import write_packed, write_pointer
+from ps_cluster.reporting.guess import guess_of_run
+
+
+@pytest.fixture
+def guess(tmp_path):
+    """guess(training targets, test targets, …) → the guess for a run on such a data set."""
+
+    def of(train, test, **more):
+        splits = [{"x": np.zeros((len(target), 1), np.float32), "target": target} for target in (train, test)]
+        dataset = write_packed(tmp_path / "packed", "mine", "real", Contents.of(*splits, **more))
+        write_pointer(tmp_path / "dataset.json", dataset)
+        return guess_of_run(tmp_path / "dataset.json")
+
+    return of
+
+
+def test_of_five_classes_a_guess_is_right_once_in_five(guess):
+    labels = np.array([0, 1, 2, 3, 4, 4], np.int64)
+    assert guess(labels, labels) == pytest.approx(0.2)
+
+
+def test_of_a_regression_a_guess_is_the_mean_of_the_training_targets(guess):
+    draw = np.random.default_rng(0)
+    train, test = (draw.normal(shift, 7, (count, 2)).astype(np.float32) for shift, count in ((3, 50), (5, 20)))
+    expected = np.abs(test - train.mean(axis=0)).mean()
+    assert guess(train, test, objective="regression") == pytest.approx(expected, rel=1e-4)
+
+
+def test_of_several_labels_no_guess_is_known(guess):
+    labels = np.array([[0, 1], [1, 1]], np.uint8)
+    assert guess(labels, labels, objective="multi-label") is None
+
+
+def test_without_the_data_no_guess_is_known(tmp_path):
+    assert guess_of_run(tmp_path / "dataset.json") is None
