@@ -163,6 +163,8 @@ class RegressionJudge(Judge):
             fields = self._inputs.items()
             inputs = {name: keras.Input(field.shape, name=name, dtype=field.dtype) for name, field in fields}
             return keras.Model(inputs, keras.tree.map_structure(units, model(as_arguments(inputs))))
+        if isinstance(model, keras.Sequential):  # has no `input` before it is called
+            return keras.Model(model.inputs[0], units(model.outputs[0]), name=model.name)
         return keras.Model(model.input, keras.tree.map_structure(units, model.output), name=model.name)
 
 

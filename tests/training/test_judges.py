@@ -1,3 +1,4 @@
+import keras
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -68,3 +69,11 @@ def test_outputs_that_are_not_numbers_are_right_about_nothing(objective, target)
     one = judge(objective, target, ("a", "b", "c"))
     targets = one.targets(tf.zeros([6, *target.shape], tf.uint8))
     assert of(one.metric, targets, np.full((6, 3), np.nan, np.float32)).tolist() == [0.0] * 6
+
+
+def test_a_sequential_network_that_is_finished_returns_the_targets_units():
+    one = judge("regression", Field("float32", (), (10.0,), (2.0,)))
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    x = np.ones((2, 3), np.float32)
+    finished = one.finished(model).predict(x, verbose=0)
+    assert finished == pytest.approx(10 + 2 * model.predict(x, verbose=0), rel=1e-5)
