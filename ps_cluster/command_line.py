@@ -17,7 +17,6 @@ from pydantic.fields import FieldInfo
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.kinds import Kinds, Named
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.settings import PathFromText
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig, build_config, parse_assignment
 from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import CHOSEN, own_settings
@@ -318,6 +317,7 @@ def _click_type(key: str) -> click.ParamType[Any] | type:
     if get_origin(field.annotation) is Literal:
         return click.Choice(get_args(field.annotation))
     kind = next(kind for kind in (*get_args(field.annotation), field.annotation) if kind is not type(None))
+    kind = getattr(kind, "__origin__", kind)  # of a type with checks, as PathFromText
     kinds_of_bound = ("ge", "gt", "le", "lt")
     bounds = {name: getattr(bound, name) for bound in field.metadata for name in kinds_of_bound if hasattr(bound, name)}
     if kind in (int, float):
@@ -327,7 +327,7 @@ def _click_type(key: str) -> click.ParamType[Any] | type:
             min_open="gt" in bounds,
             max_open="lt" in bounds,
         )
-    return click.Path(path_type=Path) if kind in (Path, PathFromText) else kind
+    return click.Path(path_type=Path) if kind is Path else kind
 
 
 def _field(section: str, name: str) -> FieldInfo:

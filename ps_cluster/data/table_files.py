@@ -100,7 +100,9 @@ def open_tables(files: Mapping[str, Path], text: Sequence[str]) -> dict[str, Tab
     types: dict[str, Any] = {name: pyarrow.string() for name in text}
     tables = {}
     for split, file in files.items():
-        tables[split] = TABLES[file.suffix.lower()](file, types)
+        if (ending := file.suffix.lower()) not in TABLES:
+            raise Malformed(f"the name '{file.name}' ends in none of {', '.join(TABLES)}")
+        tables[split] = TABLES[ending](file, types)
         types = tables[split].columns
     return tables
 
