@@ -146,6 +146,7 @@ class DataSet:
       views: "module:function" that averages a network's scores over views of each example; None: there are none.
     """
 
+    page = "docs/own-data.md"
     name = ""
     title = ""
     generated = False
@@ -257,7 +258,7 @@ class _DataSets(Kinds[DataSet]):
         return super().__contains__(name) or isinstance(name, str) and forms.parse(name) is not None
 
     def unknown(self, name: str) -> str:
-        return f"{super().unknown(name)}, and a path to your own data (docs/own-data.md)"
+        return f"{super().unknown(name)}, and a path to your own data"
 
     def _load(self, name: str) -> DataSet:
         place = None if super().__contains__(name) else forms.parse(name)

@@ -82,7 +82,7 @@ def _absolute(path: Path, folder: Path) -> Path:
 
 def _recognised(path: Path) -> Place:
     if not os.path.exists(path):
-        raise UserError(f"dataset: there is no '{path}': correct the path")
+        raise UserError(f"dataset: there is no '{path}': correct the path; docs/own-data.md shows what it may lead to")
     for form in FORMS:
         if form.recognises(path):
             return Place(form, path)

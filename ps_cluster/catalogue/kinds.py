@@ -25,6 +25,10 @@ class Named(Protocol):
 T = TypeVar("T", bound=Named, covariant=True)
 
 
+def _as_it_is(found: Any) -> Any:
+    return found
+
+
 class Kinds(Generic[T]):
     """All objects of one kind (data set, mode, network, …), by name.
 
@@ -32,14 +36,13 @@ class Kinds(Generic[T]):
     file there is found without being named anywhere else.
     """
 
-    def __init__(
-        self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] = lambda found: found
-    ):
+    def __init__(self, noun: str, base: type[Any], home: str, group: str, wrap: Callable[[Any], Any] = _as_it_is):
         """Keep where to look; nothing is imported yet.
 
         Args:
           noun: the kind's name in messages, e.g. "optimizer rule".
-          base: the class of the objects. (mypy takes no abstract class for a `type[T]`.)
+          base: the class of the objects. (mypy takes no abstract class for a `type[T]`.) Its `page`, where it has one, is
+            the page of the documentation that shows how to bring one.
           home: the module or package that defines the package's own.
           group: the entry point group by which installed packages add others, e.g. "ps_cluster.modes".
           wrap: converts what a file or package defines, e.g. a function, to an object of the kind.
@@ -113,32 +116,52 @@ class Kinds(Generic[T]):
         return reference.file if reference else None
 
     def check_name(self, name: str) -> str:
-        """Return `name`. Raises ValueError, which lists the known names, if it is unknown."""
+        """Return `name`. Raises ValueError, which lists what is supported and names the page, if it is unknown."""
         if name not in self:
-            raise ValueError(self.unknown(name))
+            raise ValueError(f"{self.unknown(name)}: {self.page}")
         return name
 
+    @property
+    def page(self) -> str:
+        """The page of the documentation that shows how to bring one."""
+        return getattr(self._base, "page", "docs/extending.md")
+
     def unknown(self, name: str) -> str:
-        """Return a message with the known names, and the one nearest to `name`."""
+        """Return a message with all that is supported, and the known name that is nearest to `name`."""
         near = get_close_matches(name, self.names, 1)
         hint = f"did you mean '{near[0]}'? " if near else ""
+        if name.endswith(".py"):
+            hint = f"name what the file defines, as '{name:.80}:NAME'. "
         return f"{hint}There are {', '.join(self.names)}, and yours as path/to/file.py:name"
 
     def _load(self, name: str) -> T:
         if reference := doors.parse(name):
-            found = doors.load(reference)
+            found = self._loaded(reference)
         elif name in doors.entry_point_names(self._group):
             found = doors.load_entry_point(self._group, name)
         else:
-            raise UserError(f"{self.noun} '{name:.80}': {self.unknown(name)}")
+            raise UserError(f"{self.noun} '{name:.80}': {self.unknown(name)}: {self.page}")
         return self._made(found, name)
+
+    def _loaded(self, reference: doors.Reference) -> Any:
+        """Return what a file defines. Raises UserError, with the page for the user who has named the file."""
+        try:
+            return doors.load(reference)
+        except UserError as error:
+            if not doors.is_trusted(reference.file):
+                raise
+            raise UserError(f"{self.noun} {error}: {self.page} shows how to bring one") from error
 
     def _made(self, found: Any, name: str) -> T:
         """Return `found` as an object of the kind, with `name` as its name."""
         is_class = isinstance(found, type) and issubclass(found, self._base)
         made: T = found() if is_class else self._wrap(found)
         if not isinstance(made, self._base):
-            raise UserError(f"'{name}' is no {self.noun}: it has to be a {self._base.__module__}.{self._base.__name__}")
+            function = "" if self._wrap is _as_it_is else "a function, or "
+            raise UserError(
+                f"'{name}' is no {self.noun}: it has to be {function}a {self._base.__module__}.{self._base.__name__}: "
+                f"{self.page}"
+            )
         made.name = name
         return made
 

@@ -44,6 +44,7 @@ class Network:
         benchmarks.rates` finds.
     """
 
+    page = "docs/own-network.md"
     name = ""
     Settings: type[NetworkSettings] = NetworkSettings
     worker_mb: float | None = None

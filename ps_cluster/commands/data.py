@@ -195,7 +195,7 @@ def show(
     with byte_progress(make_console()) as (notify, progress):
         dataset = sources.resolve(config.data, sources.default_cache_dir(), notify=notify, progress=progress)
     if dataset.spec.unit == "images":
-        from ps_cluster.reporting.contact_sheet import write_sheet
+        from ps_cluster.reporting.dataset_sheet import write_sheet
 
         print_line(f"written: {write_sheet(dataset, config.data, output, seed)}")
         return

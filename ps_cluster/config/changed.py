@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from pydantic import BaseModel
+from pydantic_core import to_jsonable_python
 
 from ps_cluster.config.layers import default_layer
 from ps_cluster.config.schema import RunConfig
@@ -46,7 +46,6 @@ def _of_classes(config: RunConfig) -> dict[str, Any]:
     for section in type(config).model_fields:
         for name, field in type(getattr(config, section)).model_fields.items():
             if not field.is_required():
-                default = field.get_default(call_default_factory=True)
-                value = default.model_dump(mode="json") if isinstance(default, BaseModel) else default
-                found |= flat({name: value}, f"{section}.")
+                default = to_jsonable_python(field.get_default(call_default_factory=True))
+                found |= flat({name: default}, f"{section}.")
     return found

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from ps_cluster.data.packed import PackedDataset, pieces
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
 _PIECE_BYTES = 2**22
+_MOST_VALUES = 4  # of one example that are shown
 _MOST_COLUMNS = 100  # of one field that are described apart
 
 
@@ -37,15 +38,23 @@ class Described:
 
 
 def describe(dataset: PackedDataset, most_bytes: int = MOST_BYTES) -> list[Described]:
-    """Return a description of each input, the target and the weight; of short rows of numbers one for each column."""
+    """Return a description of each input, the target and the weight; of short rows of numbers one for each column.
+
+    Columns of a table have their own names and units; a missing value of theirs was replaced when it was packed.
+    """
     found: list[Described] = []
+    encoded = _encoded_columns(dataset)
     for name, field, rows in fields_with_rows(dataset, "train"):
-        columns = field.shape[0] if len(field.shape) == 1 and field.shape[0] <= _MOST_COLUMNS else None
-        sums = _sums(rows, columns or 1, most_bytes)
-        if columns is None:
-            found.append(sums.described(name, field, field.shape, 0))
+        apart = len(field.shape) == 1 and field.shape[0] <= max(_MOST_COLUMNS, len(encoded.get(name, ())))
+        columns = field.shape[0] if apart else 1
+        sums = _sums(rows, columns, most_bytes)
+        described = [sums.described(name, field, () if apart else field.shape, index) for index in range(columns)]
+        if name in encoded:
+            found += [column.described(one) for one, column in zip(described, encoded[name])]
+        elif apart:
+            found += [replace(one, name=f"{name}[{index}]") for index, one in enumerate(described)]
         else:
-            found += [sums.described(f"{name}[{index}]", field, (), index) for index in range(columns)]
+            found += described
     return found
 
 
@@ -57,6 +66,65 @@ def fields_with_rows(dataset: PackedDataset, split: str) -> Iterator[tuple[str, 
     yield TARGET, spec.target, dataset.target(split)
     if spec.weight is not None and weight is not None:
         yield WEIGHT, spec.weight, weight
+
+
+def example_rows(dataset: PackedDataset, count: int) -> tuple[list[str], list[list[str]]]:
+    """Return the names of fields or columns, and the first `count` training examples as text."""
+    encoded = _encoded_columns(dataset)
+    names: list[str] = []
+    columns: list[list[str]] = []
+    for name, _, rows in fields_with_rows(dataset, "train"):
+        first = rows[:count]
+        if name in encoded:
+            names += [column.name for column in encoded[name]]
+            columns += [[column.text(value) for value in first[:, index]] for index, column in enumerate(encoded[name])]
+        else:
+            names.append(name)
+            columns.append([_text(row) for row in first])
+    return names, [list(row) for row in zip(*columns)]
+
+
+def _text(row: np.ndarray) -> str:
+    """Return the first values of a row."""
+    flat = np.asarray(row, np.float64).reshape(-1)
+    more = f" … ({len(flat)})" if len(flat) > _MOST_VALUES else ""
+    return " ".join(f"{value:.4g}" for value in flat[:_MOST_VALUES]) + more
+
+
+@dataclass(frozen=True)
+class _Column:
+    """A column of a table: numbers, which became (value - mean) / std, or the codes of `values`, from 1."""
+
+    name: str
+    mean: float = 0.0
+    std: float = 1.0
+    values: tuple[str, ...] = ()
+
+    def described(self, one: Described) -> Described:
+        """Return the description of its numbers in its own units, or of its codes."""
+        if self.values:
+            return replace(one, name=f"{self.name} (code, of {len(self.values)})")
+        numbers = (None if value is None else value * self.std + self.mean for value in (one.low, one.mean, one.high))
+        low, mean, high = numbers
+        std = None if one.std is None else one.std * self.std
+        return replace(one, name=self.name, low=low, mean=mean, std=std, high=high)
+
+    def text(self, value: float) -> str:
+        """Return an encoded value as it was in the table."""
+        if self.values:
+            return self.values[int(value) - 1] if value else "unknown"
+        return f"{value * self.std + self.mean:.4g}"
+
+
+def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:
+    """Return field → its columns, for what was packed from a table."""
+    encoding = dataset.encoding()
+    if encoding is None:
+        return {}
+    return {
+        "numbers": [_Column(column.name, column.mean, column.std) for column in encoding.numbers],
+        "categories": [_Column(column.name, values=tuple(column.values)) for column in encoding.categories],
+    }
 
 
 class _Sums:

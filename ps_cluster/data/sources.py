@@ -236,7 +236,7 @@ def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Con
     except UserError:
         raise
     except Malformed as error:
-        raise UserError(f"dataset: '{kind.path or kind.name}': {error}") from error
+        raise UserError(f"dataset: '{kind.path or kind.name}': {error}: {kind.page} shows what it has to be") from error
     except Exception as error:
         if kind.name in DATASETS.own:
             raise

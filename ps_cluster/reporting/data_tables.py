@@ -5,18 +5,17 @@ from __future__ import annotations
 import time
 from typing import Any
 
-import numpy as np
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.data.describing import Described, describe, fields_with_rows
+from ps_cluster.data.describing import Described, describe, example_rows
 from ps_cluster.data.inventory import Copy, Entry
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.samples import groups_of
 
-MOST_GROUPS, ROWS, MOST_VALUES = 30, 5, 4
+MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5
 _BAR, _LONGEST_NAME = 30, 20  # columns of a terminal
 
 Json = dict[str, Any]
@@ -165,18 +164,12 @@ def _groups_table(dataset: PackedDataset) -> Table:
 
 
 def _rows_table(dataset: PackedDataset) -> Table:
+    names, rows = example_rows(dataset, ROWS)
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
-    table.add_column("example", justify="right", no_wrap=True)
-    fields = [(name, rows[:ROWS]) for name, _, rows in fields_with_rows(dataset, "train")]
-    for name, _ in fields:
+    for name in names[:MOST_COLUMNS]:
         table.add_column(name, overflow="fold")
-    for index in range(min(ROWS, dataset.train_examples)):
-        table.add_row(str(index), *(_values(rows[index]) for _, rows in fields))
+    for row in rows:
+        table.add_row(*row[:MOST_COLUMNS])
+    if len(names) > MOST_COLUMNS:
+        table.caption = f"and {len(names) - MOST_COLUMNS:,} more columns"
     return table
-
-
-def _values(row: np.ndarray) -> str:
-    """Return the first values of a row."""
-    flat = np.asarray(row).reshape(-1)
-    more = f" … {len(flat)} values" if len(flat) > MOST_VALUES else ""
-    return " ".join(f"{value:.4g}" for value in flat[:MOST_VALUES].astype(np.float64)) + more

@@ -21,7 +21,7 @@ GIB = 2**30
 RESUME, EVALUATE = "run --resume RUN", "evaluate --once --checkpoint-dir RUN"
 COMPARE, CALIBRATE, CHECK = "compare RUN --output out", "simulate --workers 1 --ps 1 --from RUN", "simulate --check RUN"
 PROFILE = "run --profile --resume RUN"
-DATA = "data --dataset cifar10 --data-dir DATA"
+DATA = "data fetch cifar10 --data-dir DATA"
 LOCKS = (".lock", ".alive", ".summary.lock", "evaluation.lock")  # they stay, and hold nobody up
 
 
