@@ -102,6 +102,8 @@ class Networks(Kinds[Network]):
             return super()._load(name)
         if not Path(name).is_file():
             raise UserError(f"model.name: '{name}': there is no such file")
+        if not doors.is_trusted(Path(name)):
+            raise UserError(f"model.name: '{name}' is named by a run directory alone: add --code '{name}' to load it")
         network = SavedNetwork(Path(name))
         network.name = name
         return network

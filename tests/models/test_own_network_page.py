@@ -15,7 +15,9 @@ from ps_cluster.catalogue.networks import NETWORKS, NetworkSettings
 from ps_cluster.errors import UserError
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import flatten
+from ps_cluster.models.saved import load_saved
 from ps_cluster.training.compiled import CompiledMetrics, note
+from ps_cluster.training.judges import judge_of
 from tests.helpers.one_worker import OneWorker
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-network.md"
@@ -92,6 +94,26 @@ def test_safe_mode_refuses_code_in_a_saved_model():
     model.save("mine.keras")
     with pytest.raises(UserError, match="[Ll]ambda"):
         made(NETWORKS.named_by_user("mine.keras", Path.cwd()))
+
+
+@keras.saving.register_keras_serializable("page")
+class Line(keras.Model):
+    def __init__(self, **named):
+        super().__init__(**named)
+        self.line = keras.layers.Dense(1)
+
+    def call(self, row):
+        return self.line(row)
+
+
+@pytest.mark.parametrize("made", [Line, lambda: keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])])
+def test_a_saved_regression_is_in_the_targets_units_and_goes_on_in_those_that_it_is_trained_in(made):
+    spec = ExampleSpec({"row": Field("float32", (2,))}, Field("float32", (), (10.0,), (4.0,)), "regression")
+    row, model = RNG.normal(size=[5, 2]).astype(np.float32), made()
+    trained = model(row).numpy()
+    judge_of(spec).finished(model).save("best.keras")
+    assert keras.models.load_model("best.keras")(row).numpy() == pytest.approx(4 * trained + 10, rel=1e-5)
+    assert load_saved(Path("best.keras"))(row).numpy() == pytest.approx(trained, rel=1e-5)
 
 
 def compiled(**given):

@@ -81,6 +81,7 @@ def run_dir(tmp_path):
 
 
 ONE_SCORE = {"validation_accuracy": None, "augmented_test_accuracy": None, "test_error": None, "validation_error": None}
+ONE_ROW = ONE_SCORE | {"compiled": {}}
 
 
 def reshape(run_dir: RunDir, mode: str, members: dict[str, list[int]], **result) -> None:
@@ -159,8 +160,8 @@ def test_summary_has_the_names_that_other_programs_read(run_dir):
         "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE,
         "step": 391, "best_test_accuracy": 0.71, "best_test_error": None, "best_step": 391, "best_chosen_on": "test",
         "history": [
-            {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, **ONE_SCORE, "train_seconds": 8.0, "examples": 24960},
-            {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, **ONE_SCORE, "train_seconds": 8.0, "examples": 50048},
+            {"step": 195, "test_accuracy": 0.60, "test_loss": 0.9, **ONE_ROW, "train_seconds": 8.0, "examples": 24960},
+            {"step": 391, "test_accuracy": 0.71, "test_loss": 0.9, **ONE_ROW, "train_seconds": 8.0, "examples": 50048},
         ],
     }  # fmt: skip
 
