@@ -52,6 +52,14 @@ def test_the_page_of_the_api_runs_as_it_is_from_standard_input(tmp_path):
     assert [run.outcome for run in ps_cluster.Compared(tmp_path / "comparison").runs] == ["completed"] * 2
 
 
+def test_the_script_of_the_readme_runs_as_pasted(tmp_path):
+    section = (PROJECT / "README.md").read_text().partition("## Bring your own")[2]
+    told = python(tmp_path, "-", script=re.search(r"^```python\n(.*?)^```", section, re.M | re.S)[1])
+    (run,) = map(ps_cluster.Result, (tmp_path / "runs").iterdir())
+    assert run.summary["proof"]["holds"] and run.history[-1]["test_accuracy"] > 0.9
+    assert re.search(r"^0\.9\d* \d\.\d+ <Sequential name=", told, re.M)
+
+
 @pytest.mark.parametrize("name", sorted(path.name for path in (PROJECT / "examples").glob("*.py")))
 def test_every_example_runs_and_ends_with_what_it_promises(tmp_path, name):
     assert re.search(EXAMPLES[name], python(tmp_path, PROJECT / "examples" / name, "--small"))

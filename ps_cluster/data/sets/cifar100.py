@@ -28,6 +28,7 @@ class Cifar100(Cifar):
     names_file = "meta"
     labels_key, names_key = "fine_labels", "fine_label_names"
     spec = _numbered(100)
+    recipes = {"airbench": {"training": {"epochs": 6.5}}}
 
 
 class Cifar100Coarse(Cifar100):

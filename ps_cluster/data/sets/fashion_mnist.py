@@ -25,6 +25,7 @@ class FashionMnist(MnistForm):
             f"{_FROM}/t10k-labels-idx1-ubyte.gz", "42bd18137a62d5998cdeae52bf3a0676ac6b706f5cf8439b47bb5b151ae3dccf"
         ),
     )
+    recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 13.0}}}
     folders = ("fashion-mnist", "fashion_mnist", "FashionMNIST", "FashionMNIST/raw")
     classes = (
         "T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt", "Sneaker", "Bag", "Ankle boot",

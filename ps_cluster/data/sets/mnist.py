@@ -16,6 +16,7 @@ class Mnist(MnistForm):
         ),
     )
     recipe = {"data": {"augmentation": {"flip": "none"}}}  # a mirrored digit is none
+    recipes = {"airbench": {"model": {"width": 0.25}, "training": {"epochs": 11.0}}}
     keras_archive = "mnist.npz"
     folders = ("mnist", "MNIST", "MNIST/raw")
     classes = tuple("0123456789")
