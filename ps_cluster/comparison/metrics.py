@@ -205,7 +205,7 @@ class Error(Metric):
         return f"a {self.name} of {self.goal(target)}"
 
     def bar(self, guess: float) -> float:
-        return guess / LEARNED
+        return float(f"{guess / LEARNED:{self.spec}}")  # a round one, as it is shown
 
     def check_target(self, target: float) -> None:
         if not 0 < target < math.inf:
