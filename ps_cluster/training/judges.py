@@ -163,7 +163,8 @@ class RegressionJudge(Judge):
             fields = self._inputs.items()
             inputs = {name: keras.Input(field.shape, name=name, dtype=field.dtype) for name, field in fields}
             return keras.Model(inputs, keras.tree.map_structure(units, model(as_arguments(inputs))))
-        return keras.Model(model.input, keras.tree.map_structure(units, model.output), name=model.name)
+        outputs = [units(output) for output in model.outputs]  # a Sequential has no `output`
+        return keras.Model(model.inputs, outputs if len(outputs) > 1 else outputs[0], name=model.name)
 
 
 class CompiledJudge(Judge):
