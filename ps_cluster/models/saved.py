@@ -21,4 +21,4 @@ def load_saved(file: Path) -> keras.Model:
     """
     model = keras.models.load_model(file, custom_objects=doors.defined_in_trusted(), safe_mode=True)
     last = model.layers[-1]
-    return keras.Model(model.input, last.input, name=model.name) if last.name == UNITS else model
+    return keras.Model(model.inputs, last.input, name=model.name) if last.name == UNITS else model
