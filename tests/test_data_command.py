@@ -82,7 +82,8 @@ def test_fetch_packs_what_a_users_own_code_returns(tmp_path, cache):
         "def load():\n    return Contents.of(ARRAYS, ARRAYS)\n"
     )
     assert run("fetch", "my.py:load").exit_code == 0
-    assert "my.py:load" in run("list", env={"COLUMNS": "300"}).stdout
+    names = [entry["name"] for entry in json.loads(run("list", "--json", "-").stdout)["data_sets"]]
+    assert str(tmp_path / "my.py:load") in names
     assert run("verify", "my.py:load").exit_code == 0
     assert run("rm", "my.py:load", "--yes").exit_code == 0
     assert {path.name for path in cache.iterdir()} == {"cifar10.1", "synthetic.2"}

@@ -32,10 +32,12 @@ def test_training_goes_on_while_the_disk_is_full_and_writes_again_when_it_is_not
     options = ("--set", "checkpoints.snapshot_every_seconds=0.5")
     process = start_run(run_dir, "--steps", 3000, "--no-evaluator", *options)
     wait_for_snapshots(run_dir, number=2)
-    with (small_disk / "fill").open("wb") as fill, contextlib.suppress(OSError):
+    with (
+        contextlib.suppress(OSError),
+        (small_disk / "fill").open("wb", buffering=0) as fill,
+    ):  # no rest to write when it closes
         while True:
             fill.write(bytes(100_000))
-            fill.flush()
     log = run_dir / "logs" / "chief-0.log"
     time.sleep(3.0)
     (small_disk / "fill").unlink()
