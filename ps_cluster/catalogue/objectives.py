@@ -5,6 +5,7 @@ Each names its TensorFlow part, a subclass of `ps_cluster.training.judges.Judge`
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,9 @@ class Objective:
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         """Raise ValueError, in a few words, for targets of a split that can't be trained on."""
 
+    def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
+        """Raise ValueError, in a few words, if targets that are held out differ from all, `target`, as in sorted data."""
+
     def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
         """Yield name and indices, int64 [M], of the examples that belong together by their target [N, ...]."""
         yield "all", np.arange(len(target))
@@ -76,6 +80,14 @@ class Classification(Objective):
         """Yield those of each class."""
         ends = np.cumsum(np.bincount(target, minlength=len(spec.classes)))
         yield from zip(spec.classes, np.split(np.argsort(target, kind="stable"), ends[:-1]))
+
+    def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
+        """Refuse a part without a class that a random part would lack with a probability below one in a million."""
+        counts, of_part = (np.bincount(labels, minlength=len(spec.classes)) for labels in (target, held_out))
+        missing = np.flatnonzero((counts > 0) & (of_part == 0))
+        share = counts[missing].sum() / len(target)
+        if share and len(held_out) * math.log1p(-min(share, 1 - 1e-12)) < math.log(1e-6):
+            raise ValueError(f"has no example of class '{spec.classes[missing[0]]}': the data seems sorted: shuffle it")
 
 
 class MultiLabel(Objective):

@@ -46,11 +46,16 @@ def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
     if not source.is_dir():
         yield str(source), source.stat()
         return
-    for folder, folders, names in os.walk(source):
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(source, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add(real)
         folders.sort()
         for name in sorted(names):
             path = os.path.join(folder, name)
-            yield path, os.stat(path)
+            yield path, os.stat(path) if os.path.exists(path) else os.lstat(path)
 
 
 def _short(text: str) -> str:

@@ -68,7 +68,7 @@ def contents_of_pictures(splits: Mapping[str, Labelled], classes: Sequence[str],
     Raises:
       Malformed: a picture can't be read, sizes differ, or the classes can't be learned.
     """
-    given = {split: list(pictures) for split, pictures in splits.items()}
+    given = {split: list(pictures) for split, pictures in splits.items()} | {"train": _shuffled(list(splits["train"]))}
     sound, found, notes = _readable(given, settings.skip_bad)
     _check_classes(sound, classes)
     size = size_of(found, settings.sides)
@@ -88,6 +88,14 @@ def contents_of_pictures(splits: Mapping[str, Labelled], classes: Sequence[str],
     }
     contents = Contents.of(arrays["train"], arrays["test"], classes=classes)
     return replace(contents, notes=tuple(notes))
+
+
+def _shuffled(pictures: list[tuple[Picture, int]]) -> list[tuple[Picture, int]]:
+    """Return the pictures in an order without meaning: a folder has one class after the other.
+
+    Examples to choose on are the last ones of the training examples (`evaluation.validation_examples`).
+    """
+    return [pictures[i] for i in np.random.default_rng(0).permutation(len(pictures))]
 
 
 def _readable(

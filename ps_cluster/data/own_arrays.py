@@ -88,7 +88,9 @@ def _by_name(found: Any) -> Mapping[str, Any]:
 
 def _rows(name: str, value: Any) -> Any:
     """Return an array as it is, anything else as one."""
-    rows = value if isinstance(value, Rows) and isinstance(value.dtype, np.dtype) else np.asarray(value)
+    by_place = not hasattr(value, "iloc")  # pandas finds rows by their label
+    usable = by_place and isinstance(value, Rows) and isinstance(value.dtype, np.dtype)
+    rows = value if usable else np.asarray(value)
     if not rows.shape or not len(rows):
         raise Malformed(f"{name} has no rows")
     return rows

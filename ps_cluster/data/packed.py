@@ -61,7 +61,7 @@ class PackedDataset:
         """Return the same data set with this many training examples held out for choosing.
 
         Raises:
-            UserError: nothing would be left to train on.
+            UserError: nothing would be left to train on, or the part lacks classes.
         """
         everything = self.train_examples + self.validation_examples
         if validation_examples >= everything:
@@ -70,7 +70,17 @@ class PackedDataset:
                 "examples: hold out fewer"
             )
         left = everything - validation_examples
-        return replace(self, train_examples=left, validation_examples=validation_examples)
+        parted = replace(self, train_examples=left, validation_examples=validation_examples)
+        if validation_examples:
+            whole, part = replace(self, train_examples=everything, validation_examples=0), parted.target("validation")
+            try:
+                OBJECTIVES[self.spec.objective].check_held_out(whole.target("train"), part, self.spec)
+            except ValueError as error:
+                raise UserError(
+                    f"evaluation.validation_examples: got {validation_examples}: the end of the training examples, which "
+                    f"is held out, {error}"
+                ) from error
+        return parted
 
     def inputs(self, split: str) -> dict[str, np.ndarray]:
         """Return the inputs of `split` ("train", "validation" or "test"): name → read-only array [N, ...], mapped."""

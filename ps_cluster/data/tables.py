@@ -99,6 +99,10 @@ def _roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
     for setting, names in {**named, "categorical": settings.categorical, "leave_out": settings.leave_out}.items():
         if unknown := [name for name in names if name not in columns]:
             raise Malformed(f"data.{setting}: there is no column '{unknown[0]:.100}', of {known}")
+    if nameless := [name for name in columns if not name.strip() or not name.isprintable()]:
+        raise Malformed(
+            f"a column has the name {nameless[0]!r:.100}, which can't be told: rename it (pandas writes none with index=False)"
+        )
     not_inputs = {settings.target, settings.weight, *settings.leave_out}
     inputs = {name: kind for name, kind in columns.items() if name not in not_inputs}
     categories = [name for name, kind in inputs.items() if name in settings.categorical or _is_category(name, kind)]

@@ -23,9 +23,28 @@ def pets(tmp_path):
 def test_pictures_become_images_of_the_classes_that_the_folders_are_called(pets):
     dataset, _ = packed(pets)
     assert dataset.spec.classes == ("cat", "dog") and dataset.spec.image("x").shape == (8, 6, 3)
-    assert dataset.target("train").tolist() == [0, 0, 0, 1, 1, 1] and dataset.target("test").tolist() == [0, 1]
+    labels = dataset.target("train")
+    assert sorted(labels) == [0, 0, 0, 1, 1, 1] and dataset.target("test").tolist() == [0, 1]
     means = dataset.inputs("train")["image"].mean((1, 2))
-    np.testing.assert_allclose(means, [RED] * 3 + [BLUE] * 3, atol=4)
+    np.testing.assert_allclose(means, [(RED, BLUE)[label] for label in labels], atol=4)
+
+
+def test_training_examples_that_are_held_out_for_choosing_are_of_all_classes(tmp_path):
+    for name in ("cat", "dog"):
+        for number in range(20):
+            draw(tmp_path / "many" / name / f"{number}.png")
+    dataset = packed(tmp_path / "many")[0].holding_out(8)
+    assert set(dataset.target("validation")) == set(dataset.target("train")) == {0, 1}
+
+
+def test_a_picture_more_behind_a_link_is_another_copy_and_a_link_to_nothing_is_passed_over(pets):
+    (pets / "train" / "dog").rename(pets.parent / "elsewhere")
+    (pets / "train" / "dog").symlink_to(pets.parent / "elsewhere")
+    assert packed(pets)[0].train_examples == 6
+    draw(pets.parent / "elsewhere" / "9.png")
+    (pets / "train" / "cat" / ".#0.png").symlink_to("nowhere")
+    (pets / "train" / "cat" / "loop").symlink_to(pets)
+    assert packed(pets)[0].train_examples == 7
 
 
 @pytest.mark.parametrize("name", ["val", "valid", "validation"])
@@ -41,7 +60,7 @@ def test_a_second_folder_to_test_on_is_told(pets):
 
 def test_without_a_folder_to_test_on_a_share_of_each_class_is_held_out(pets):
     dataset, told = packed(pets / "train", held_out=0.3)
-    assert dataset.target("test").tolist() == [0, 1] and dataset.train_examples == 4
+    assert sorted(dataset.target("test")) == [0, 1] and dataset.train_examples == 4
     assert any(line.startswith("held out 2 of 6 examples for testing") for line in told)
 
 

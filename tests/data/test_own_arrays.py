@@ -3,8 +3,11 @@
 import zipfile
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from ps_cluster.catalogue.augmentation import Augmentation
+from ps_cluster.config import build_config
 from ps_cluster.data import array_files
 from ps_cluster.data.own_arrays import as_contents
 from ps_cluster.files.malformed import Malformed
@@ -21,6 +24,19 @@ def arrays(x=None, y=LABELS, **more):
 def with_test(x=None, y=LABELS, **more):
     given = arrays(x, y)
     return {**given, "x_test": given["x_train"][:5], "y_test": given["y_train"][:5], **more}
+
+
+def test_rows_of_pandas_are_taken_in_their_order_and_not_by_their_labels():
+    x = pd.Series(np.arange(20.0), index=np.arange(20)[::-1])
+    contents = as_contents({"x_train": x, "y_train": np.arange(20.0)}, held_out=0.25)
+    for split in contents.arrays.values():
+        assert split["x"][:][:, 0].tolist() == split["target"][:].tolist()
+
+
+def test_images_in_arrays_are_not_mirrored_unless_it_is_asked_for(tmp_path):
+    np.savez(tmp_path / "digits.npz", **with_test(np.zeros([20, 8, 8], np.uint8)))
+    config = build_config(None, {"data.dataset": str(tmp_path / "digits.npz")})
+    assert config.data.augmentation == Augmentation()
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])

@@ -62,6 +62,21 @@ def test_images_held_out_are_the_last_ones_and_no_training_images(tmp_path):
         dataset.holding_out(6)
 
 
+@pytest.mark.parametrize(
+    ("held_out", "labels", "refused"),
+    [(40, np.arange(100) // 50, True), (40, np.arange(100) % 2, False), (5, np.arange(100) // 50, False)],
+    ids=["sorted", "mixed", "too few to tell"],
+)
+def test_examples_that_are_sorted_by_class_are_not_held_out(tmp_path, held_out, labels, refused):
+    images, _, *test = made(train=100)
+    dataset = pack_images(tmp_path / "set", "synthetic", CLASSES, (images, labels.astype(np.uint8), *test))
+    if refused:
+        with pytest.raises(UserError, match="got 40: the end .* no example of class '.*': the data seems sorted"):
+            dataset.holding_out(held_out)
+    else:
+        assert dataset.holding_out(held_out).validation_examples == held_out
+
+
 def statistics(array):
     """The mean and deviation that are kept of an input."""
     gathered = RunningStatistics(Field(str(array.dtype), array.shape[1:]))

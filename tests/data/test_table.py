@@ -27,6 +27,11 @@ def table(tmp_path):
     return write
 
 
+def test_a_column_without_a_name_is_refused_before_anything_is_packed(table):
+    path = table(",size,price\n0,1.0,2\n1,2.0,3\n" * 1, test=None)
+    assert "a column has the name '', which can't be told: rename it" in refused(path, target="price")
+
+
 def test_numbers_are_standardised_by_the_training_rows_alone(table):
     dataset, _ = packed(table(), target="price")
     sizes, rooms = np.array([1, 1, 1, 3, 3, 3, np.nan, np.nan]), np.array([2, 2, 2, 3, 3, 3, 4, 5.0])

@@ -68,4 +68,6 @@ def compared(worker, plain, inputs, rows, step, fit):
     class_weight = fit.get("class_weight")
     plain.train_on_batch(given if len(given) > 1 else given[inputs[0]], target, weight, class_weight)
     own = (flatten(plain.trainable_variables), flatten(statistics_of(plain)))
-    return max(float(np.abs(one - other).max(initial=0)) for one, other in zip(worker.step(step), own, strict=True))
+    found = worker.step(step)
+    assert all(np.isfinite(one).all() for one in (*found, *own)), "Python's max passes over what is no number"
+    return max(float(np.abs(one - other).max(initial=0)) for one, other in zip(found, own, strict=True))

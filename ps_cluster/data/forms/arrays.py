@@ -16,6 +16,7 @@ from ps_cluster.catalogue.datasets import (
 from ps_cluster.catalogue.forms import Form
 from ps_cluster.data.array_files import form_of, open_folder, open_npz
 from ps_cluster.data.own_arrays import NAMES, as_contents, is_image, settings_of
+from ps_cluster.data.sets.packed_arrays import PACKED_IMAGES
 from ps_cluster.files.malformed import Malformed
 
 
@@ -42,6 +43,7 @@ class ImageArraysAt(ArraysAt, ImageDataSet):
     """Arrays of which x_train holds images."""
 
     Settings = OwnImageSettings
+    recipe = PACKED_IMAGES.recipe
 
 
 class Arrays(Form):

@@ -68,7 +68,9 @@ class HuggingFaceImagesAt(ImageDataSet):
             raise Malformed(f"data.target: there is no column '{target}', of {', '.join(splits['train'].features)}")
         names = getattr(splits["train"].features[target], "names", None)
         if names is None:
-            names = sorted(set(map(str, splits["train"][target])))
+            found = set(splits["train"][target])
+            in_order = sorted(found, key=lambda label: (isinstance(label, str), label))  # 2 before 10
+            names = [str(label) for label in in_order]
             label_of = {name: label for label, name in enumerate(names)}
         else:
             label_of = {str(label): label for label in range(len(names))}
