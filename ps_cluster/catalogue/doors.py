@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
 
-TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, for child processes, joined by os.pathsep
+TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, for child processes, a line each
 PICKLE = ".pickle"
 _REFERENCE = re.compile(rf"(?P<file>.+(\.py|\{PICKLE})):(?P<name>[A-Za-z_]\w*)", re.DOTALL)
 
@@ -55,7 +55,7 @@ def absolute(text: str, folder: Path) -> str:
 def trust(file: Path) -> None:
     """Allow `file` to be run, in this process and its children, because the user has named it."""
     files = dict.fromkeys([*_trusted(), str(file.absolute())])
-    os.environ[TRUSTED] = os.pathsep.join(files)
+    os.environ[TRUSTED] = "\n".join(files)
 
 
 def named_by_user(text: str, folder: Path) -> str:
@@ -153,7 +153,7 @@ def load_entry_point(group: str, name: str) -> Any:
 
 
 def _trusted() -> list[str]:
-    return [name for name in os.environ.get(TRUSTED, "").split(os.pathsep) if name]
+    return [name for name in os.environ.get(TRUSTED, "").split("\n") if name]
 
 
 def _module(reference: Reference) -> ModuleType:

@@ -171,7 +171,14 @@ def test_a_relative_path_is_taken_from_the_file_that_names_it(tmp_path, untruste
     (tmp_path / "mine.yaml").write_text("schedule: {kind: 'mine.py:Toy', factor: 0.5}")
     config = build_config(tmp_path / "mine.yaml")
     assert config.schedule.kind == f"{tmp_path}/mine.py:Toy" and config.schedule.factor == 0.5
-    assert os.environ[doors.TRUSTED].split(os.pathsep) == [f"{tmp_path}/mine.py"]
+    assert os.environ[doors.TRUSTED].splitlines() == [f"{tmp_path}/mine.py"]
+
+
+def test_a_file_in_a_folder_with_a_colon_is_run_as_any_other(tmp_path, untrusted):
+    folder = tmp_path / "runs at 19:30"
+    folder.mkdir()
+    shutil.copy(TOYS / "toy_schedule.py", folder / "mine.py")
+    assert build_config(None, {"schedule.kind": f"{folder}/mine.py:Toy", "schedule.factor": 0.5}).schedule.factor == 0.5
 
 
 def test_a_comparison_takes_modes_of_ones_own_beside_shared_settings(tmp_path, untrusted):
