@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import os
 import struct
 import zipfile
@@ -13,6 +12,7 @@ from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
+from ps_cluster.files.array_archive import read_header
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import open_regular
 from ps_cluster.files.plain_text import one_line
@@ -108,16 +108,13 @@ def _check_size(name: str, form: ArrayForm, size: int) -> None:
 def _form(name: str, file: BinaryIO) -> ArrayForm:
     """Read the header of an array, and leave the file behind it. Raises Malformed if it is none, or holds objects."""
     start = file.tell()
-    beginning = io.BytesIO(file.read(_HEADER_BYTES))
     try:
-        version = np.lib.format.read_magic(beginning)
-        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-        shape, fortran, dtype = read(beginning)
-    except (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SyntaxError) as error:
+        header = read_header(file.read(_HEADER_BYTES))
+    except Malformed as error:
         raise Malformed(f"{name} is no array that numpy.save has written") from error
-    if dtype.hasobject:
+    if header.dtype.hasobject:
         raise Malformed(f"{name} holds Python objects, which could run code: save plain arrays of numbers")
-    if min(shape, default=0) < 0:
-        raise Malformed(f"{name} has the shape {list(shape)}")
-    file.seek(start + beginning.tell())
-    return ArrayForm(dtype, shape, "F" if fortran else "C", start + beginning.tell())
+    if min(header.shape, default=0) < 0:
+        raise Malformed(f"{name} has the shape {list(header.shape)}")
+    file.seek(start + header.length)
+    return ArrayForm(header.dtype, header.shape, "F" if header.column_order else "C", start + header.length)

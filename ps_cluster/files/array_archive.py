@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, NamedTuple
 
 import numpy as np
 
@@ -31,6 +31,26 @@ _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and
 _ARRAY_HEADER_BYTES = 10_000
 
 
+class ArrayHeader(NamedTuple):
+    """The header of an array as `numpy.save` writes it. `column_order`: whether the first axis varies fastest."""
+
+    shape: tuple[int, ...]
+    column_order: bool
+    dtype: np.dtype
+    length: int  # in bytes
+
+
+def read_header(beginning: bytes) -> ArrayHeader:
+    """Return the header with which `beginning` begins. Raises Malformed if it begins with none."""
+    file = io.BytesIO(beginning)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        return ArrayHeader(*read(file), file.tell())
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SyntaxError) as error:
+        raise Malformed("no header of an array") from error
+
+
 @dataclass(frozen=True)
 class Member:
     """An uncompressed member whose CRC-32 is right."""
@@ -46,16 +66,14 @@ class Member:
 
     def array(self) -> np.ndarray:
         """Return a read-only view of the array. Raises Malformed if the member is not an array of one of DTYPES."""
-        beginning = io.BytesIO(self.content[:_ARRAY_HEADER_BYTES])
         try:
-            version = np.lib.format.read_magic(beginning)
-            read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
-            shape, column_order, dtype = read(beginning)
-        except (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SyntaxError) as error:
-            raise Malformed(f"{self.name}: no header of an array") from error
+            header = read_header(bytes(self.content[:_ARRAY_HEADER_BYTES]))
+        except Malformed as error:
+            raise Malformed(f"{self.name}: {error}") from error
+        shape, column_order, dtype = header.shape, header.column_order, header.dtype
         if dtype not in DTYPES or column_order:
             raise Malformed(f"{self.name}: an array of {str(dtype):.60}, which it never is")
-        content = self.content[beginning.tell() :]
+        content = self.content[header.length :]
         if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != len(content):
             raise Malformed(f"{self.name}: {len(content):,} bytes are not {dtype} {str(list(shape)):.60}")
         return np.ndarray(shape, dtype, content)
