@@ -14,7 +14,7 @@ from ps_cluster.run.run_dir import RunDir
 
 
 class Wish(Enum):
-    """What a callback may return."""
+    """The answers that a callback may return."""
 
     STOP = "stop"
 

@@ -1,4 +1,4 @@
-"""What a training left, read from its run directory when it is asked for."""
+"""The result of a training: reads its run directory when it is asked."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and
 
 
 class ArrayForm(NamedTuple):
-    """What the beginning of an array file says. `begin`: where its values begin, in bytes."""
+    """The dtype and shape of an array in a file. `begin`: where its values begin, in bytes."""
 
     dtype: np.dtype
     shape: tuple[int, ...]

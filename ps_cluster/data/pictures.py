@@ -34,7 +34,7 @@ class Picture:
 
 
 class Looked(NamedTuple):
-    """What a look at a picture found. `size`: height and width as shown. `wrong`: why it can't be read, else ""."""
+    """The size of a picture, or its mistake. `size`: height and width as shown. `wrong`: why it can't be read, else ""."""
 
     size: tuple[int, int] = (0, 0)
     grey: bool = False

@@ -23,7 +23,7 @@ class Part(NamedTuple):
 
 
 class Encoding:
-    """How columns become numbers. Attributes are those of `TableEncoding` (run/rows/dataset.py)."""
+    """The encoding of columns as numbers. Its attributes are those of `TableEncoding` (run/rows/dataset.py)."""
 
     def __init__(self, part: Part, numbers: Sequence[str], categories: Sequence[str]):
         """Read the rows to train on once, for their statistics and their categories.

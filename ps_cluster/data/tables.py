@@ -33,7 +33,7 @@ class TableSettings(OwnDataSettings):
 
 
 class Roles(NamedTuple):
-    """What the columns of a table are for."""
+    """The roles of a table's columns: target, weight, and inputs that are numbers or categories."""
 
     target: str
     weight: str | None

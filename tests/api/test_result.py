@@ -1,4 +1,4 @@
-"""What a finished run tells to Python."""
+"""Results of finished runs, read from Python."""
 
 import sys
 

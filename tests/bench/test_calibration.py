@@ -1,4 +1,4 @@
-"""How many updates make a measurement of a network that nobody has measured."""
+"""The length of a measurement of a network that nobody has measured."""
 
 import pytest
 

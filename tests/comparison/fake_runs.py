@@ -22,7 +22,7 @@ WORKERS = 3
 
 @dataclass(frozen=True)
 class Fake:
-    """What a fake run is to say. `scores`: (test accuracy or error, train seconds, examples).
+    """The contents of a fake run. `scores`: (test accuracy or error, train seconds, examples).
 
     The last `broken` of them have a loss that is not finite, and no error.
     """

@@ -1,4 +1,4 @@
-"""What an accuracy and an error are to a comparison."""
+"""The two metrics of a comparison: accuracy and error."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""What is said of the fields of a data set, against numpy."""
+"""Statistics of the fields of a data set, against numpy."""
 
 import numpy as np
 import pytest

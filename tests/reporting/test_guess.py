@@ -1,4 +1,4 @@
-"""What an answer gives that does not look at the inputs."""
+"""The guess: the metric of an answer that does not look at the inputs."""
 
 import numpy as np
 import pytest
