@@ -1,0 +1,56 @@
+"""The command `ps-cluster export`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ps_cluster.command_line import examples, option, trusted_code
+from ps_cluster.export.export_format import EXPORT_FORMATS
+from ps_cluster.parameter_types import FOLDER, OUTPUT_FOLDER, CommaList, NameOf, Whole
+from ps_cluster.reporting.terminal import make_console, print_line
+
+
+@click.command(
+    epilog=examples(
+        "export --run runs/mine",
+        "export --run runs/mine --to keras,h5,savedmodel,tflite --output exported",
+        "export --to onnx --check-examples 1000",
+    )
+)
+@option("--run", "run", type=FOLDER, help="The run directory; default: the one in runs/ with the newest model.")
+@trusted_code
+@option(
+    "--to",
+    "names",
+    type=CommaList(NameOf(EXPORT_FORMATS)),
+    default="keras,savedmodel,tflite",
+    metavar="FORMAT,…",
+    help=f"The formats: {', '.join(f'{one.name} ({one.says})' for one in EXPORT_FORMATS)}.",
+)
+@option("--output", type=OUTPUT_FOLDER, help="A new folder for all files; default: export in the run directory.")
+@option(
+    "--check-examples", type=Whole(1, 2**31), default=10_000, help="Most test examples on which files are compared."
+)
+@option("--data-dir", type=FOLDER, help="Where the data set is; default: the copy that the run used.")
+def export(
+    run: Path | None, names: tuple[str, ...], output: Path | None, check_examples: int, data_dir: Path | None
+) -> None:
+    """Write the best model of a run for other programs, and check each file against the original."""
+    from ps_cluster.processes import environment
+
+    os.environ.update(environment.for_tensorflow(os.environ))
+    from ps_cluster.export import exporting
+    from ps_cluster.export.quiet_converters import without_known_lines
+    from ps_cluster.prediction.finished_run import FinishedRun
+
+    found = FinishedRun.open(run, data_dir, print_line)
+    target = output or found.run_dir.root / "export"
+    formats = [EXPORT_FORMATS[name] for name in dict.fromkeys(names)]
+    with without_known_lines():
+        exporting.export(
+            found, formats, target, check_examples=check_examples, notify=print_line, console=make_console()
+        )
+    print_line(f"written: {target}")

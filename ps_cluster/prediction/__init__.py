@@ -1,0 +1,1 @@
+"""Predict with the best model of a run that has ended."""

@@ -1,0 +1,204 @@
+"""Read the examples to predict: pictures, folders of them, arrays and tables, a batch at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from itertools import groupby
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.data.array_files import open_npy, open_npz
+from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, look_at_all
+from ps_cluster.data.table_encoding import Encoding
+from ps_cluster.data.table_files import TABLES, arrow_errors, open_tables
+from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import open_regular
+from ps_cluster.prediction.finished_run import FinishedRun
+
+BATCH_SIZE = 64
+Notify = Callable[[str], None]
+
+
+class Batch(NamedTuple):
+    """Some examples: their names for people, and name of an input → raw examples [B, ...]."""
+
+    names: list[str]
+    inputs: dict[str, np.ndarray]
+
+
+class Reader:
+    """A kind of files with examples.
+
+    Attributes:
+      endings: of the names of its files.
+    """
+
+    endings: tuple[str, ...] = ()
+
+    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+        """Yield the examples of files. Raises UserError, with the file and the reason, where one can't be read."""
+        raise NotImplementedError
+
+
+class PictureReader(Reader):
+    """Pictures of any size and colour, made to fit the network as those of its training were."""
+
+    endings = ENDINGS
+
+    def __init__(self, skip_bad: bool, notify: Notify):
+        self._skip_bad, self._notify = skip_bad, notify
+
+    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+        (name, field), *others = run.spec.inputs.items()
+        if others or not field.is_image:
+            raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
+        for start in range(0, len(files), BATCH_SIZE):
+            some = [Picture(str(file), partial(open_regular, file)) for file in files[start : start + BATCH_SIZE]]
+            pictures = list(self._sound(some)) if self._skip_bad else some
+            try:
+                images = Images(pictures, Size(*field.shape))[:]
+            except Malformed as error:
+                raise UserError(str(error)) from error
+            yield Batch([picture.name for picture in pictures], {name: images})
+
+    def _sound(self, pictures: Sequence[Picture]) -> Iterator[Picture]:
+        for picture, looked in zip(pictures, look_at_all(pictures, wholly=True), strict=True):
+            if looked.wrong:
+                self._notify(f"skipped '{picture.name}', which can't be read ({looked.wrong})")
+            else:
+                yield picture
+
+
+class ArrayReader(Reader):
+    """Arrays that numpy has saved: one as .npy, or those of several inputs by their names as .npz."""
+
+    endings = (".npy", ".npz")
+
+    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+        for file in files:
+            with _told(file):
+                found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
+                arrays = _by_input(found, run.spec)
+            yield from _in_batches(file, arrays, run.spec)
+
+
+class TableReader(Reader):
+    """Tables, whose columns become numbers as those of the training did."""
+
+    endings = tuple(TABLES)
+
+    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+        known = run.dataset.encoding()
+        if known is None:
+            raise UserError(
+                f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}"
+            )
+        encoding = Encoding(known.model_dump())
+        for file in files:
+            first = 0
+            for inputs in self._pieces(file, encoding):
+                yield from _in_batches(file, inputs, run.spec, first)
+                first += len(next(iter(inputs.values())))
+
+    def _pieces(self, file: Path, encoding: Encoding) -> Iterator[dict[str, np.ndarray]]:
+        columns = zip(encoding.categories, encoding.values)
+        text = [name for name, values in columns if not {"true", "false"} >= set(values)]
+        with _told(file), arrow_errors("it"):
+            yield from encoding.encoded(open_tables({"": file}, text)[""])
+
+
+def batches_of(paths: Sequence[Path], run: FinishedRun, *, skip_bad: bool, notify: Notify) -> Iterator[Batch]:
+    """Yield all examples of files and folders, in their order; the pictures of a folder are sorted.
+
+    Args:
+      skip_bad: go on without pictures that can't be read, and name them.
+
+    Raises:
+      UserError: there is no such file, or it can't be read.
+    """
+    pictures = PictureReader(skip_bad, notify)
+    readers = {ending: reader for reader in (pictures, ArrayReader(), TableReader()) for ending in reader.endings}
+    files = [file for path in paths for file in _files(path)]
+    for reader, some in groupby(files, lambda file: readers.get(file.suffix.lower(), pictures)):
+        yield from (batch for batch in reader.batches(list(some), run) if batch.names)
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"there is no '{path}': give pictures, folders of pictures, .npy, .npz, .csv or .parquet files")
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    if not found:
+        raise UserError(f"the folder '{path}' has no picture ({', '.join(ENDINGS)}): give one that has some")
+    return found
+
+
+@contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """Raise UserError, with the file, for what can't be read."""
+    try:
+        yield
+    except Malformed as error:
+        raise UserError(f"'{file}': {error}") from error
+    except OSError as error:
+        raise UserError(f"'{file}' can't be read: {error.strerror or error}") from error
+
+
+def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, np.ndarray]:
+    """Return the arrays of the inputs [N, ...]; for a single input the only array, whatever its name."""
+    if len(spec.inputs) == 1 and len(found) == 1:
+        found = dict(zip(spec.inputs, found.values()))
+    if missing := [name for name in spec.inputs if name not in found]:
+        there = ", ".join(name for name in found if name) or "one array without a name"
+        raise Malformed(f"there is no array '{missing[0]}', of {there}: save the inputs by name, by numpy.savez")
+    arrays = {name: _rows(name, found[name], field) for name, field in spec.inputs.items()}
+    if len({len(rows) for rows in arrays.values()}) > 1:
+        raise Malformed(f"the arrays have {', '.join(f'{len(rows)} rows of {name}' for name, rows in arrays.items())}")
+    return arrays
+
+
+def _rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
+    """Return an array with a row for each example. A single example, and grey images without an axis of channels, fit."""
+    rows = given
+    if field.is_image and field.shape[-1] == 1 and rows.shape[-2:] == field.shape[:2]:
+        rows = rows[..., None]
+    if rows.shape == field.shape:
+        rows = rows[None]
+    if rows.shape[1:] != field.shape or not _fits(rows, field.dtype):
+        raise Malformed(
+            f"an array is {given.dtype} {list(given.shape)}, and the network takes '{name}' as {field.dtype} "
+            f"[N, {', '.join(map(str, field.shape))}]: convert it"
+        )
+    return rows
+
+
+def _fits(rows: np.ndarray, dtype: str) -> bool:
+    """Return whether an array can be cast without another meaning: whole numbers must be in the range of the dtype."""
+    if rows.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and rows.size:
+        limits = np.iinfo(dtype)
+        return bool(limits.min <= rows.min() and rows.max() <= limits.max)
+    return np.can_cast(rows.dtype, dtype, "same_kind")
+
+
+def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first: int = 0) -> Iterator[Batch]:
+    """Yield the rows of arrays. `first`: the number of the first one in its file."""
+    count = len(next(iter(arrays.values())))
+    for start in range(0, count, BATCH_SIZE):
+        inputs = {
+            name: np.ascontiguousarray(arrays[name][start : start + BATCH_SIZE], field.dtype)
+            for name, field in spec.inputs.items()
+        }
+        for name, field in spec.inputs.items():
+            if field.codes and not ((inputs[name] >= 0) & (inputs[name] < field.codes)).all():
+                raise UserError(
+                    f"'{file}': '{name}' has a code outside of 0 to {max(field.codes) - 1} near row {start}"
+                )
+        names = [f"{file}[{first + row}]" for row in range(start, min(start + BATCH_SIZE, count))]
+        yield Batch(names, inputs)

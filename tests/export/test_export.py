@@ -1,0 +1,168 @@
+"""`export`: each file, loaded by what others load it with, predicts what the model of the run does."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from ps_cluster.commands.main import main
+from ps_cluster.export.checking import compare
+from ps_cluster.prediction.finished_run import FinishedRun
+from ps_cluster.prediction.predictor import Predictor
+from tests.helpers.bad_input import PROJECT, assert_one_line
+from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
+
+IMAGES = "keras,h5,savedmodel,tflite,tflite-int8"
+PAGE = (PROJECT / "docs" / "export.md").read_text()
+OWN = """
+from ps_cluster.export.formats.keras_files import KerasFile
+
+
+class Wrong(KerasFile):
+    file = "wrong.keras"
+
+    def load(self, exported, path):
+        right = super().load(exported, path)
+        return lambda inputs: right(inputs) + {added}
+
+
+class Missing(KerasFile):
+    packages, extra = ("not_there_at_all",), "more"
+
+
+class Broken(KerasFile):
+    def write(self, exported, path):
+        raise KeyError("no such layer")
+"""
+
+
+def export(run_dir, *arguments):
+    return CliRunner().invoke(main, ["export", "--run", str(run_dir.root), *map(str, arguments)])
+
+
+@pytest.fixture(scope="module")
+def run_dir(tmp_path_factory):
+    return leave_image_run(tmp_path_factory.mktemp("images"), dtype="mixed_bfloat16")
+
+
+@pytest.fixture(scope="module")
+def exported(run_dir, tmp_path_factory):
+    """The folder with files of all formats, and what was printed."""
+    folder = tmp_path_factory.mktemp("exported") / "deeper" / "out"
+    done = export(run_dir, "--to", IMAGES, "--output", folder)
+    assert done.exit_code == 0, done.stderr
+    return folder, done.stdout
+
+
+def test_the_report_has_what_was_measured_of_every_file(exported, run_dir):
+    folder, printed = exported
+    report = json.loads((folder / "export.json").read_text())
+    rows = {row["name"]: row for row in report["compared"]}
+    assert list(rows) == ["best model, float32", f"best model, {load_precision(run_dir)}", *IMAGES.split(",")]
+    assert all(name in printed for name in rows) and report["classes"] == list(CLASSES)
+    assert report["test_examples"] == 40 and report["inputs"]["image"] == {"dtype": "uint8", "shape": list(SHAPE)}
+    for name in ("keras", "h5", "savedmodel", "tflite"):
+        found = rows[name]["compared"]
+        assert found["largest"] < 1e-5 and found["same"] == 1 and rows[name]["allowed"] == 1e-4
+    assert 0 < rows["tflite-int8"]["compared"]["largest"] < 0.2 and rows["tflite-int8"]["allowed"] is None
+    assert rows["best model, float32"]["compared"]["largest"] == 0
+    assert rows[f"best model, {load_precision(run_dir)}"]["compared"]["largest"] > 1e-4, "it was trained in bfloat16"
+    assert {file.name for file in folder.iterdir()} == {
+        "model.keras", "model.h5", "savedmodel", "model.tflite", "model-int8.tflite", "export.json",
+    }  # fmt: skip
+    assert {file.name for file in folder.parent.iterdir()} == {"out"}, "nothing is left beside it"
+
+
+def load_precision(run_dir):
+    return FinishedRun.open(run_dir.root, None, print).config.model.precision
+
+
+def test_the_code_of_the_page_predicts_the_same_without_this_package(exported, run_dir, tmp_path):
+    folder, _ = exported
+    run = FinishedRun.open(run_dir.root, None, print)
+    images = np.asarray(run.dataset.inputs("test")["image"])
+    np.save(tmp_path / "images.npy", images)
+    for file in folder.iterdir():
+        (tmp_path / file.name).symlink_to(file)
+    codes = re.findall(r"```python\n(.*?)```", PAGE, re.DOTALL)
+    assert len(codes) == 4
+    program = "\n".join(f"{code}\nnp.save('found{place}.npy', probabilities)" for place, code in enumerate(codes))
+    program += "\nnp.save('classes.npy', classes.astype(str))\nimport sys; assert 'ps_cluster' not in sys.modules"
+    environment = dict(os.environ) | {"TF_CPP_MIN_LOG_LEVEL": "2"}
+    subprocess.run([sys.executable, "-c", program], cwd=tmp_path, env=environment, check=True, timeout=120)
+    expected = Predictor(run)({"image": images})
+    for place, apart in enumerate((1e-5, 1e-5, 1e-5, 0.2)):
+        found = np.load(tmp_path / f"found{place}.npy")
+        assert found.shape == expected.shape
+        np.testing.assert_allclose(found, expected, atol=apart)
+    assert np.load(tmp_path / "classes.npy").tolist() == [list(CLASSES)] * len(images)
+
+
+def test_a_regression_with_two_inputs_keeps_its_values_and_its_names(tmp_path):
+    run_dir = leave_table_run(tmp_path)
+    refused = export(run_dir, "--to", "tflite-int8")
+    assert_one_line(refused.exit_code, refused.stderr, ["--to", "tflite-int8", "for images"])
+    done = export(run_dir, "--to", "savedmodel,tflite")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads((run_dir.root / "export" / "export.json").read_text())
+    assert set(report["inputs"]) == {"numbers", "categories"}
+    assert all(row["compared"]["largest"] < 1e-3 and row["compared"]["same"] is None for row in report["compared"])
+    again = export(run_dir)
+    assert_one_line(again.exit_code, again.stderr, ["--output", "not empty"])
+
+
+@pytest.mark.parametrize(
+    "added, code, says", [("0.01", 1, "differs by 0.01"), ("float('nan')", 1, "differs by nan"), ("1e-6", 0, "")]
+)
+def test_a_file_that_differs_by_more_than_is_allowed_is_not_written(run_dir, tmp_path, added, code, says):
+    (tmp_path / "my.py").write_text(OWN.format(added=added))
+    done = export(run_dir, "--to", f"keras,{tmp_path}/my.py:Wrong", "--output", tmp_path / "out")
+    assert done.exit_code == code and says in done.stderr
+    assert (tmp_path / "out").exists() == (not code) and not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    "name, code, says",
+    [
+        ("Missing", 2, ["not_there_at_all", 'pip install "ps-cluster[more]"']),
+        ("Broken", 1, ["my.py:Broken: the model can't be written (KeyError", "leave it out of --to"]),
+    ],
+)
+def test_a_format_that_can_not_be_written_is_named_with_what_helps(run_dir, tmp_path, name, code, says):
+    (tmp_path / "my.py").write_text(OWN.format(added="0"))
+    refused = export(run_dir, "--to", f"{tmp_path}/my.py:{name}", "--output", tmp_path / "out")
+    assert refused.exit_code == code and refused.stderr.count("\n") == 1
+    assert all(part in refused.stderr for part in says), refused.stderr
+    assert not (tmp_path / "out").exists()
+
+
+def test_onnx_predicts_the_same_where_the_converter_is_installed(run_dir, tmp_path):
+    pytest.importorskip("tf2onnx")
+    done = export(run_dir, "--to", "onnx", "--output", tmp_path / "out")
+    assert done.exit_code == 0, done.stderr
+    report = json.loads((tmp_path / "out" / "export.json").read_text())
+    assert report["compared"][-1]["compared"]["largest"] < 1e-5
+    table = export(leave_table_run(tmp_path), "--to", "onnx", "--output", tmp_path / "table")
+    assert table.exit_code == 0, table.stderr
+
+
+def test_the_comparison_counts_what_is_different(run_dir):
+    dataset = FinishedRun.open(run_dir.root, None, print).dataset
+    target = np.asarray(dataset.target("test"))
+    wrong = np.arange(40) % 4 == 0
+
+    def right(inputs):
+        return np.eye(3, dtype=np.float32)[target]
+
+    def other(inputs):
+        return right(inputs)[:, [2, 0, 1]] * wrong[:, None] * 0.5 + right(inputs) * ~wrong[:, None] * 0.5
+
+    found = compare(dataset, right, {"right": right, "other": other}, most=100)
+    assert (found["right"].metric, found["right"].same, found["right"].largest) == (1, 1, 0)
+    assert (found["other"].metric, found["other"].same, found["other"].largest) == (0.75, 0.75, 1)
+    assert found["other"].mean == pytest.approx((0.75 * 0.5 + 0.25 * 1.5) / 3)
