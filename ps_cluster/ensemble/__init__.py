@@ -1,0 +1,1 @@
+"""Train several networks and let them answer together."""

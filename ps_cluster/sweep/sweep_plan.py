@@ -1,0 +1,164 @@
+"""The plan of a sweep: its settings, its search space, and the configuration of each trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic_core import to_jsonable_python
+
+from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.cluster.local_run import complete_config
+from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.sections import CHOSEN, Kind
+from ps_cluster.config.trees import flat, nested
+from ps_cluster.config.user_layers import trusted
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.files.validation import first_error
+from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.sweep.methods import MOST_TRIALS, SEARCH_METHODS, STAGES, SearchMethod
+from ps_cluster.sweep.space import Space, Values, read_space
+
+MOST_HELD_OUT = 5_000
+HELD_OUT_SHARE = 0.1
+# Trials must differ in nothing but what helps or harms them: not in the examples that judge them.
+_JUDGING = ("data.", "evaluation.", "checkpoints.", "cluster.evaluator")
+_MAY_VARY = ("data.augmentation.",)
+_NAMING = {f"{section}.{choice.key}": choice.kinds for section, choice in CHOSEN.items()}  # settings that may name code
+
+
+def _known(method: str) -> str:
+    if method not in SEARCH_METHODS:
+        raise ValueError(f"there are {', '.join(SEARCH_METHODS)}")
+    return method
+
+
+class Sweep(BaseModel):
+    """A sweep. `settings` has the sections of a run's configuration that all trials share."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+    vary: dict[Annotated[str, Field(pattern=r"^\w+(\.\w+){1,9}$")], Any] = {}
+    method: Annotated[str, AfterValidator(_known)] = "random"
+    trials: int | None = Field(default=None, ge=1, le=MOST_TRIALS)
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    settings: dict[str, Any] = {}
+
+
+def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Sweep:
+    """Return the sweep in a file, changed by the command line.
+
+    Args:
+      changes: fields of `Sweep` given on the command line; `vary` is added to that of the file.
+      overrides: dotted key → value, settings of all trials.
+    Raises:
+      UserError: the file can't be read, a key is unknown, or a value is not valid.
+    """
+    content = read_yaml(file) if file else {}
+    content = {key: value for key, value in content.items() if value is not None}  # an empty section
+    try:
+        given = Sweep.model_validate(content)
+        vary = _seen_from(file.absolute().parent, given.vary) if file else {}
+        vary |= _seen_from(Path.cwd(), changes.get("vary", {}))
+        sweep = Sweep.model_validate({**given.model_dump(), **changes, "vary": vary})
+    except ValidationError as error:
+        raise UserError(first_error(error, str(file) if file else "sweep", names=Sweep.model_fields)) from error
+    from_file = trusted(nested(flat(sweep.settings)), file.absolute().parent) if file else {}
+    alone = {} if "mode.name" in sweep.vary else {"mode.name": "single"}
+    own = {
+        key: kinds.named_by_user(name, Path.cwd())
+        for key, kinds in _NAMING.items()
+        if isinstance(name := overrides.get(key), str)
+    }
+    settings = to_jsonable_python({**alone, **flat(from_file), **overrides, **own})  # a path as text
+    return sweep.model_copy(update={"settings": settings})
+
+
+def _seen_from(folder: Path, vary: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what varies, with the whole paths of the files that it names as seen from a folder."""
+    return {key: _whole(values, _NAMING[key], folder) if key in _NAMING else values for key, values in vary.items()}
+
+
+def _whole(values: Any, kinds: Kinds[Kind], folder: Path) -> Any:
+    names = [name.strip() for name in values.split(",")] if isinstance(values, str) else values
+    if not isinstance(names, list):
+        return values
+    return [kinds.named_by_user(name, folder) if isinstance(name, str) else name for name in names]
+
+
+def checked_space(sweep: Sweep) -> Space:
+    """Return the search space of a sweep. Raises UserError for what no data set could change."""
+    space = read_space(sweep.vary)
+    for key in space.axes:
+        if key.startswith(_JUDGING) and not key.startswith(_MAY_VARY):
+            raise UserError(f"--vary {key}: trials are judged on the same examples in the same way: leave it out")
+        if key in sweep.settings:
+            raise UserError(f"--vary {key}: it is also set to {sweep.settings[key]!r:.80}: leave one of them out")
+    SEARCH_METHODS[sweep.method].count(space, sweep.trials)
+    for values in space.samples():
+        build_config(None, {**sweep.settings, **values}).check_fits_one_machine()
+    return space
+
+
+@dataclass(frozen=True)
+class SweepPlan:
+    """A sweep with its search space, on one data set.
+
+    Attributes:
+      dataset: holds out the training examples that judge the trials.
+    """
+
+    sweep: Sweep
+    space: Space
+    dataset: PackedDataset
+
+    @classmethod
+    def on(cls, dataset: PackedDataset, sweep: Sweep, space: Space) -> SweepPlan:
+        """Return the plan. Raises UserError for anything that a trial would refuse."""
+        wanted = flat(sweep.settings).get("evaluation.validation_examples") or 0
+        held_out = wanted or max(1, min(MOST_HELD_OUT, int(HELD_OUT_SHARE * dataset.train_examples)))
+        plan = cls(sweep, space, dataset.holding_out(held_out))
+        for values in space.samples():
+            plan.config(values)
+        return plan
+
+    @property
+    def method(self) -> SearchMethod:
+        return SEARCH_METHODS[self.sweep.method]
+
+    @property
+    def count(self) -> int:
+        """The number of trials."""
+        return self.method.count(self.space, self.sweep.trials)
+
+    def config(self, values: Values) -> RunConfig:
+        """Return the configuration of a trial. Raises UserError where the values don't fit."""
+        judged = {
+            "evaluation.validation_examples": self.dataset.validation_examples,
+            "evaluation.draw_results": False,  # a page on the test set
+            "cluster.evaluator": True,
+        }
+        config = build_config(None, {**self.sweep.settings, **values, **judged})
+        config.check_fits_one_machine()
+        changes: dict[str, Any] = {}
+        if config.cluster.pin_workers == "auto":  # trials at once would share the cores that they are pinned to
+            changes["cluster.pin_workers"] = False
+        if self.method.halves:
+            changes |= {"checkpoints.every_epochs": self._epochs(config) / STAGES, "evaluation.after_training": False}
+        return complete_config(config.with_values(changes), self.dataset)
+
+    def done(self, config: RunConfig, examples: int) -> float:
+        """Return the share of a trial that is done after so many examples."""
+        return examples / (config.total_updates(self.dataset.train_examples) * config.examples_per_update)
+
+    def found(self, values: Values) -> dict[str, Any]:
+        """Return the settings of a trial as a file for `run --config`: what the user gave, and what was found."""
+        return nested({**self.sweep.settings, **values})
+
+    def _epochs(self, config: RunConfig) -> float:
+        """Return the length of a trial in passes over its training examples."""
+        examples = self.dataset.train_examples
+        return config.total_updates(examples) * config.examples_per_update / config.examples_seen(examples)

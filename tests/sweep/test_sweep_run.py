@@ -1,0 +1,160 @@
+"""The trials of a sweep on a fleet whose runs end as a table says."""
+
+import json
+
+import pytest
+
+from ps_cluster.files.json_rows import RowTail, append_row
+from ps_cluster.fleet.fleet import Ended
+from ps_cluster.reporting.terminal import make_console
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.sweep.sweep_plan import SweepPlan, checked_space, read_sweep
+from ps_cluster.sweep.sweep_report import BEST, PAGE, RESULTS, write_sweep_report
+from ps_cluster.sweep.sweep_run import Running, SweepRun
+from ps_cluster.sweep.sweep_view import SweepView
+from ps_cluster.sweep.trial_book import Trial, TrialBook
+from tests.helpers.data import pack_images, random_images
+
+RATE = "optimizer.learning_rate"
+SETTINGS = {
+    "data.dataset": "synthetic",
+    "model.name": "tutorial_cnn",
+    "model.precision": "float32",
+    "training.epochs": 9,
+}
+TEST_SCORE = 0.987654
+
+
+class FakeFleet:
+    """Runs that write a score at each look and end after the last: trial → its scores after each ninth, or an `Ended`."""
+
+    def __init__(self, scores, burst):
+        self.burst = burst  # scores between two looks
+        self.scores, self.seen, self.jobs, self.asked, self.at_once = scores, {}, (), [], 0
+
+    @property
+    def has_room(self):
+        return len(self.jobs) < 2
+
+    def start(self, job):
+        self.jobs = (*self.jobs, job)
+        self.at_once = max(self.at_once, len(self.jobs))
+        self.seen[job.index] = 0
+        (job.root / "metrics").mkdir(parents=True, exist_ok=True)
+
+    def poll(self):
+        return [ended for _ in range(self.burst) for job in self.jobs if (ended := self._step(job))]
+
+    def _step(self, job):
+        scores, place = self.scores[job.index], self.seen[job.index]
+        if job in self.asked or isinstance(scores, str) or place == len(scores):
+            self.jobs = tuple(one for one in self.jobs if one != job)
+            outcome = "stopped" if job in self.asked else "failed" if isinstance(scores, str) else "completed"
+            return Ended(job, outcome, scores if isinstance(scores, str) else "")
+        self.seen[job.index] += 1
+        done = 900 * (place + 1) * 9 // len(scores)
+        row = EvaluationRow(step=place, test_accuracy=TEST_SCORE, validation_accuracy=scores[place], examples=done)
+        append_row(RunDir(job.root).evaluation, row)
+        return None
+
+    def ask_to_stop(self, job):
+        self.asked.append(job)
+
+    def end_all(self):
+        self.jobs = ()
+
+
+class Requests:
+    """Stop requests of a user, the first at a look of the sweep."""
+
+    exit_code = 130
+
+    def __init__(self, at=None):
+        self.count, self._left = 0, at
+
+    def look(self, _seconds):
+        if self._left is not None:
+            self._left -= 1
+            self.count = int(self._left <= 0)
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory):
+    arrays = (*random_images(1000), *random_images(20))
+    return pack_images(tmp_path_factory.mktemp("data") / "set", "synthetic", tuple("abcdefghij"), arrays)
+
+
+@pytest.fixture
+def sweep(dataset, tmp_path):
+    """Return a function that runs a sweep on a fake fleet: its exit code, book and fleet."""
+
+    def run(scores, stop_at=None, burst=1, **changes):
+        found = read_sweep(None, {"vary": {RATE: "0.01..1:log"}, "trials": len(scores)} | changes, SETTINGS)
+        plan = SweepPlan.on(dataset, found, checked_space(found))
+        book = TrialBook(tmp_path / "journal", plan.method, plan.space, seed=0, smaller_is_better=False)
+        fleet, requests = FakeFleet(scores, burst), Requests(stop_at)
+        view = SweepView(make_console(), [RATE], is_accuracy=True)
+        code = SweepRun(plan, book, fleet, tmp_path, view, sleep=requests.look).run(requests)
+        write_sweep_report(plan, book, tmp_path)
+        return code, book, fleet
+
+    return run
+
+
+def test_a_trial_under_way_shows_the_share_of_its_updates_before_it_has_a_score(tmp_path):
+    files = RunDir(tmp_path)
+    files.metrics.mkdir()
+    rows = [RowTail(file, row) for file, row in ((files.evaluation, EvaluationRow), (files.progress, ProgressRow))]
+    running = Running(Trial(0, {RATE: 0.5}), None, *rows)
+    append_row(files.progress, ProgressRow(phase="training", applied=30, total=120))
+    running.look()
+    table = SweepView(make_console(), [RATE], is_accuracy=True).table([], {0: running}, "")
+    assert [list(column.cells) for column in table.columns][2:4] == [["–"], ["25%"]]
+
+
+def states(book):
+    return {trial.number: trial.state for trial in book.trials}
+
+
+def test_trials_are_judged_by_their_last_score_on_held_out_examples(sweep):
+    code, book, fleet = sweep([[0.9, 0.2], [0.3, 0.5], [0.4, 0.4]])
+    assert code == 0 and fleet.at_once == 2
+    assert [(trial.number, trial.score) for trial in book.ranked()] == [(1, 0.5), (2, 0.4), (0, 0.2)]
+
+
+def test_a_failed_trial_says_why_and_the_sweep_goes_on(sweep, tmp_path):
+    code, book, _ = sweep(["SIGKILL: no memory", [0.5], [0.6]])
+    assert code == 0 and states(book) == {0: "failed", 1: "completed", 2: "completed"}
+    assert "SIGKILL: no memory" in (tmp_path / PAGE).read_text()
+
+
+def test_halving_stops_a_trial_that_is_behind_at_a_rung_and_marks_it(sweep):
+    rising = [0.1 * ninth for ninth in range(1, 10)]
+    code, book, fleet = sweep([rising, [0.05] * 9, [0.01] * 9], method="halving")
+    assert code == 0 and states(book) == {0: "completed", 1: "pruned", 2: "pruned"}
+    assert [job.index for job in fleet.asked] == [1, 2] and fleet.seen[1] < 9
+
+
+def test_scores_that_come_after_a_trial_was_stopped_change_nothing(sweep):
+    code, book, fleet = sweep([[0.5] * 9, [0.05] * 9], method="halving", burst=3)
+    assert code == 0 and states(book) == {0: "completed", 1: "pruned"} and book.ranked()[1].score == 0.05
+
+
+def test_an_interrupted_sweep_goes_on_with_the_trials_that_were_under_way(sweep):
+    scores = [[0.1, 0.2, 0.3]] * 3
+    code, book, fleet = sweep(scores, stop_at=2)
+    assert code == 130 and states(book) == {0: "running", 1: "running"} and len(fleet.asked) == 2
+    code, book, fleet = sweep(scores)
+    assert code == 0 and set(states(book).values()) == {"completed"} and list(fleet.seen) == [0, 1, 2]
+
+
+def test_no_result_of_a_sweep_has_a_score_on_the_test_set(sweep, tmp_path):
+    sweep([[0.25], [0.5]])
+    written = json.loads((tmp_path / RESULTS).read_text())
+    assert [trial["held_out_score"] for trial in written["trials"]] == [0.5, 0.25]
+    for name in (RESULTS, BEST, PAGE):
+        text = (tmp_path / name).read_text()
+        assert "0.98" not in text and "98.7" not in text and ("0.5" in text or "50.00%" in text), name
+    assert (tmp_path / "parallel-coordinates.png").read_bytes().startswith(b"\x89PNG")
