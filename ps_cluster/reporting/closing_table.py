@@ -20,6 +20,7 @@ from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.reporting.dashboard import real
 from ps_cluster.run import checkpoints
+from ps_cluster.run.log_events import RUN_ENDED, LogLine
 from ps_cluster.run.rows.scores import told
 from ps_cluster.run.run_dir import RunDir
 
@@ -35,10 +36,16 @@ Json = Mapping[str, Any]
 
 def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> None:
     """Print the outcome, numbers, evidence that several processes did the work, and where the files are."""
+    print_numbers(summary, console)
+    print_places(summary, run_dir, console)
+
+
+def print_numbers(summary: Json, console: Console) -> None:
+    """Print the outcome, numbers, and evidence that several processes did the work."""
     facts = Table.grid(padding=(0, 2))
     facts.add_column(style="dim", no_wrap=True)
     facts.add_column(overflow="fold")
-    for label, value in _facts(summary):
+    for label, value in facts_of(summary):
         facts.add_row(label, value)
     console.print()
     console.print(Padding(facts, (0, 1)))
@@ -46,6 +53,20 @@ def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> Non
         console.print()
         console.print(Padding(_tasks(summary, addresses=console.width >= WIDE), (0, 1)))
         console.print(f" {evidence(summary)}", style="bold", highlight=False)
+
+
+def as_line(summary: Json) -> LogLine:
+    """Return the outcome, the counts of updates and the last score as one line."""
+    scored = {name: value for name, value in summary["evaluation"].items() if name != "history" and value is not None}
+    updates = summary["updates"]
+    told = {name: summary[name] for name in ("outcome", "train_seconds", "wall_seconds", "goodput")}
+    holds = summary["proof"] and summary["proof"]["holds"]
+    line = f"the run has ended: {summary['outcome']}, {number(updates['applied'])} updates"
+    return RUN_ENDED(line, **told, updates=updates, evaluation=scored, proof_holds=holds)
+
+
+def print_places(summary: Json, run_dir: RunDir, console: Console) -> None:
+    """Print where the files are, and the commands that finish what was left open."""
     console.print()
     for line in (*_places(run_dir), *_next_commands(summary, run_dir)):
         # Each is one unbroken line at any width, so that it can be copied.
@@ -54,7 +75,7 @@ def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> Non
 
 def evidence(summary: Json) -> str:
     """Return `3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
-    count, workers = summary["worker_processes"], len(summary["workers"])
+    count, workers = summary["worker_processes"] or 0, len(summary["workers"])
     restarts = sum(worker["restarts"] for worker in summary["workers"])
     again = f", {restarts} started again" if restarts else ""
     alone = summary["trainer"] == CHIEF
@@ -83,7 +104,8 @@ def number(value: float | None, spec: str = ",d", unit: str = "") -> str:
     return "–" if value is None else f"{value:{spec}}{unit}"
 
 
-def _facts(summary: Json) -> Iterator[tuple[str, Text | str]]:
+def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
+    """Yield label and text of the numbers of a run."""
     evaluation, updates = summary["evaluation"], summary["updates"]
     yield (
         "run",
@@ -142,7 +164,7 @@ def _score(evaluation: Json, last_step: int, unit: str) -> Text:
     text = Text(last or "not a finite number", "bold") + Text(f" at step {evaluation['step']:,}", "default")
     if evaluation["augmented_test_accuracy"] is not None:
         text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
-    if evaluation["best_step"] != evaluation["step"]:
+    if evaluation["best_step"] not in (None, evaluation["step"]):
         on = f"{unit} held out" if evaluation["best_chosen_on"] == "validation" else f"test {unit}"
         text.append(f" · best {best} at step {evaluation['best_step']:,}, chosen on {on}")
     if evaluation["step"] < last_step:
@@ -167,7 +189,7 @@ def _time(summary: Json) -> str:
     )
     if summary["sessions"] == 1:
         return f"{training} · {command}{_in_vain(summary)}"
-    mine = f"since the last resume: {summary['session_train_seconds']:.1f} s training · {command}"
+    mine = f"since the last resume: {number(summary['session_train_seconds'], '.1f')} s training · {command}"
     return f"{training} over {summary['sessions']} sessions{_in_vain(summary)}\n{mine}"
 
 
@@ -228,6 +250,8 @@ def _places(run_dir: RunDir) -> Iterator[str]:
     yield f" run directory  {run_dir.root}"
     if run_dir.best_model.is_file():
         yield f" best model     {run_dir.best_model}"
+    if run_dir.results_page.is_file():
+        yield f" results        {run_dir.results_page}"
     if run_dir.tensorboard.is_dir():
         yield f" curves         tensorboard --logdir {run_dir.tensorboard}"
 

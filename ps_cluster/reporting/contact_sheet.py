@@ -75,7 +75,7 @@ class _Plan:
     @classmethod
     def of(cls, groups: Sequence[Group], shape: Shape, lines: Sequence[str]) -> _Plan:
         samples = [sample for group in groups for sample in group.samples]
-        cell = _scaled(samples[0].image).size
+        cell = scaled(samples[0].image).size
         label = max(_width(_cut(group.name, _font(_TEXT), _LONGEST_LABEL), _font(_TEXT)) for group in groups) + 12
         counts = max(_width(_counts(group), _font(_SMALL)) for group in groups)
         top = _MARGIN + _TITLE + 12 + len(lines) * (_TEXT + 6) + 16 + _SMALL + 8
@@ -153,24 +153,29 @@ def _draw_sample(
 ) -> None:
     left, top = place
     width, height = plan.cell
-    sheet.paste(_scaled(sample.image), place)
+    sheet.paste(scaled(sample.image), place)
     around = _INK if sample.varied else _RULE
     pen.rectangle([left - 1, top - 1, left + width, top + height], outline=around)
     for number, image in enumerate(sample.varied, start=1):
         start = left + number * (width + _GAP) + 8
-        sheet.paste(_scaled(image), (start, top))
+        sheet.paste(scaled(image), (start, top))
         pen.rectangle([start - 1, top - 1, start + width, top + height], outline=_RULE)
 
 
-def _scaled(image: np.ndarray) -> Image.Image:
-    """Return an image, uint8 [H, W, 1 or 3], that fits a cell; enlarged pixels stay squares."""
+def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
+    """Return an image, uint8 [H, W, 1 or 3], whose longer side fits `cell` pixels; enlarged pixels stay squares."""
     picture = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image).convert("RGB")
     width, height = picture.size
-    times = CELL // max(width, height)
+    times = cell // max(width, height)
     if times >= 1:
         return picture.resize((width * times, height * times), Image.Resampling.NEAREST)
-    share = CELL / max(width, height)
+    share = cell / max(width, height)
     return picture.resize((max(1, round(width * share)), max(1, round(height * share))), Image.Resampling.LANCZOS)
+
+
+def write_small(pen: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: str, width: int) -> None:
+    """Write a line of small letters, cut where it is wider than `width` pixels."""
+    pen.text(place, _cut(text, _font(_SMALL), width), colour, _font(_SMALL))
 
 
 def _counts(group: Group) -> str:

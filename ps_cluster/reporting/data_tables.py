@@ -14,6 +14,7 @@ from ps_cluster.data.describing import Described, describe, example_rows
 from ps_cluster.data.inventory import Copy, Entry
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.samples import groups_of
+from ps_cluster.files.number_text import number_text
 
 MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5
 _BAR, _LONGEST_NAME = 30, 20  # columns of a terminal
@@ -143,7 +144,7 @@ def _fields_table(described: list[Described]) -> Table:
 
 
 def _short(value: float | None) -> str:
-    return "–" if value is None else f"{value:.4g}"
+    return "–" if value is None else number_text(value)
 
 
 def _groups_table(dataset: PackedDataset) -> Table:
@@ -164,7 +165,7 @@ def _groups_table(dataset: PackedDataset) -> Table:
 
 
 def _rows_table(dataset: PackedDataset) -> Table:
-    names, rows = example_rows(dataset, ROWS)
+    names, rows = example_rows(dataset, slice(ROWS))
     table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
     for name in names[:MOST_COLUMNS]:
         table.add_column(name, overflow="fold")

@@ -18,20 +18,31 @@ from ps_cluster.files.plain_text import printable
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import Row, RunState
 from ps_cluster.reporting.terminal import Output, SafeConsole
+from ps_cluster.run import log_formats
+from ps_cluster.run.log_events import GENERATED_DATA, PROGRESS, SCORE
+from ps_cluster.run.log_formats import TEXT, LogFormat
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
 
 LINE_EVERY_S = 5.0
 REDRAWS_PER_SECOND = 3
 _MEASURES = ("loss", "accuracy", "error", "staleness_mean", "learning_rate")
+_TOLD = ("phase", "total", "examples", "examples_per_second", "epoch", *_MEASURES)  # beside `step`, as fields of a line
 
 
 def make_view(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
-    """Return a live view if `stream` (standard output) is a terminal that can move its cursor, else plain lines."""
-    output = Output(stream or sys.stdout)
-    console = SafeConsole(output, highlight=False)
-    live = output.isatty() and console.is_terminal and not console.is_dumb_terminal
-    return LiveView(console, clock) if live else PlainView(output, clock)
+    """Return a live view if `stream` (standard output) is a terminal that can move its cursor, else lines.
+
+    Where the command's lines are JSON, there is no live view.
+    """
+    console = SafeConsole(Output(stream or sys.stdout), highlight=False)
+    redraws = console.can_redraw and log_formats.chosen().is_text
+    return LiveView(console, clock) if redraws else make_lines(stream, clock)
+
+
+def make_lines(stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> ProgressView:
+    """Return a view of lines on `stream` (standard output), in the format of this command."""
+    return PlainView(Output(stream or sys.stdout), clock, log_formats.chosen())
 
 
 class Lines(Protocol):
@@ -91,21 +102,20 @@ class ProgressView:
 class PlainView(ProgressView):
     """Lines for a log: one per phase, score and notice, and at most one of progress every few seconds."""
 
-    def __init__(self, output: Lines, clock: Callable[[], float]):
+    def __init__(self, output: Lines, clock: Callable[[], float], lines: LogFormat = TEXT):
         super().__init__(clock)
         self._output = output
+        self._lines = lines
         self._last_line_s = -LINE_EVERY_S
         self._shown: Row = {}
 
     def _begin(self, state: RunState) -> None:
-        if state.dataset.kind == "synthetic":
-            for line in _banner(state.dataset):
-                self.notice(line)
+        warn_of_generated(state.dataset, self.notice)
         self.notice(dashboard.headline(state))
         self.notice(f"run directory {state.run_dir.root}")
 
     def notice(self, line: str) -> None:
-        self._output.write(f"[{dashboard.clock(self._seconds()):>5}] {printable(line)}\n")
+        self._output.write(self._lines.line(line, f"[{dashboard.clock(self._seconds()):>5}] ") + "\n")
         self._output.flush()
 
     def progress(self, row: Row) -> None:
@@ -116,17 +126,18 @@ class PlainView(ProgressView):
 
     def evaluation(self, row: EvaluationRow) -> None:
         super().evaluation(row)
-        self.notice(dashboard.score_line(row))
+        self.notice(SCORE(dashboard.score_line(row), **row.fields))
 
     def close(self) -> None:
         """Show the last row, if it was held back so far."""
-        if self._state and self._state.row is not self._shown:
+        if self._state and self._state.row != self._shown:
             self._show(self._state)
 
     def _show(self, state: RunState) -> None:
         self._shown = state.row
         self._last_line_s = self._clock()
-        self.notice(dashboard.progress_line(state))
+        told = {name: state.row[name] for name in _TOLD if state.row.get(name) is not None}
+        self.notice(PROGRESS(dashboard.progress_line(state), step=state.applied, **told))
 
 
 class LiveView(ProgressView):
@@ -161,6 +172,13 @@ class LiveView(ProgressView):
         if self._live:
             self._live.stop()
             self._live = None
+
+
+def warn_of_generated(dataset: PackedDataset, notify: Callable[[str], None]) -> None:
+    """Say, so that nobody misses it, that a data set is generated, if it is."""
+    if dataset.kind == "synthetic":
+        for line in _banner(dataset) if log_formats.chosen().is_text else [dashboard.synthetic_notice(dataset)]:
+            notify(GENERATED_DATA(line))
 
 
 def _banner(dataset: PackedDataset) -> list[str]:

@@ -13,12 +13,12 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.writing import write_json
-from ps_cluster.reporting.closing_table import print_closing_table
 from ps_cluster.reporting.guess import guess_of_run
 from ps_cluster.run.rows.base import Row
 from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.run.rows.dataset import DatasetPointer
 from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
+from ps_cluster.run.rows.scaling import ScalingRow
 from ps_cluster.run.rows.scores import EvaluationRow, ScoreRow
 from ps_cluster.run.rows.summary import (
     EvaluationSummary,
@@ -32,8 +32,6 @@ from ps_cluster.run.rows.summary import (
 )
 from ps_cluster.run.rows.training import Server, TrainingResult, Updates
 from ps_cluster.run.run_dir import RunDir
-
-__all__ = ("print_closing_table", "refresh_evaluation", "write_summary")
 
 SCHEMA = 2  # in 1, train_seconds and examples_per_second restarted with each chief; startup_seconds was the last one's
 
@@ -61,6 +59,7 @@ def write_summary(
     life: str,
     restarts: Restarts,
     silences: list[Json],
+    scaled: list[ScalingRow],
     usage: Json,
     machine: Json,
     network: Json,
@@ -77,6 +76,7 @@ def write_summary(
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
       silences: worker processes that were ended because they did nothing (cluster/silence.py).
+      scaled: how many workers there were after each `ps-cluster scale`, in this start of the launcher.
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (processes/usage.py).
       machine: the machine of this start of the launcher (processes/machine.py).
       network: "private", and "notice": the message if it is not private (processes/isolation.py).
@@ -109,6 +109,7 @@ def write_summary(
         parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),
         restarts={f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
         silences=[SilenceRow(**silence) for silence in silences],
+        scaled=scaled,
         wall_seconds=wall_seconds,
         sessions=len(story.lives | {life}),
         session_train_seconds=0.0 if story.before is None else max(0.0, training.train_seconds - story.before),

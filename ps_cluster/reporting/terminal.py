@@ -12,31 +12,46 @@ from rich.segment import Segment
 from rich.text import Text
 
 from ps_cluster.files.plain_text import one_line, printable
+from ps_cluster.run import log_formats
+from ps_cluster.run.log_events import ERROR
 
 _ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
 
 
-def make_console() -> Console:
-    """Return a console on standard output that survives a closed terminal and shows any text literally."""
-    return SafeConsole(Output(sys.stdout))
+def make_console() -> SafeConsole:
+    """Return a console on standard output that survives a closed terminal and shows any text literally.
+
+    It prints nothing where lines are JSON: what it would print is for a person.
+    """
+    return SafeConsole(Output(sys.stdout), quiet=not log_formats.chosen().is_text)
 
 
 def print_line(line: str) -> None:
-    """Write `line` to standard output without control characters, if it is still there."""
-    print(printable(line), file=Output(sys.stdout), flush=True)
+    """Write `line` to standard output in the format of the command's lines, if it is still there."""
+    print(log_formats.chosen().line(line), file=Output(sys.stdout), flush=True)
+
+
+def print_note(line: str) -> None:
+    """Write a line beside the output proper, to standard error, without control characters."""
+    print(printable(line), file=Output(sys.stderr), flush=True)
 
 
 def print_error(message: str) -> None:
     """Write `Error: message` as one line of less than 2,000 characters to standard error, if it is still there."""
-    print(f"Error: {one_line(message)}", file=Output(sys.stderr), flush=True)
+    print(log_formats.chosen().line(ERROR(one_line(message)), "Error: "), file=Output(sys.stderr), flush=True)
 
 
 class SafeConsole(Console):
     """A console for text from anywhere. Brackets are no markup; only its own styles and moves become escapes."""
 
-    def __init__(self, file: Output, *, highlight: bool = True):
+    def __init__(self, file: Output, *, highlight: bool = True, quiet: bool = False):
         # rich only writes and flushes, and asks for encoding, descriptor and whether it is a terminal.
-        super().__init__(file=cast(IO[str], file), markup=False, emoji=False, highlight=highlight)
+        super().__init__(file=cast(IO[str], file), markup=False, emoji=False, highlight=highlight, quiet=quiet)
+
+    @property
+    def can_redraw(self) -> bool:
+        """Whether its reader is a terminal that can move its cursor."""
+        return cast(Output, self.file).isatty() and self.is_terminal and not self.is_dumb_terminal
 
     def render_str(self, text: str, **options: Any) -> Text:
         return super().render_str(_printable_lines(text), **options)  # before its width is measured

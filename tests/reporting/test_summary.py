@@ -11,8 +11,8 @@ from ps_cluster.data.packed import write_pointer
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
-from ps_cluster.reporting.closing_table import histogram_bars
-from ps_cluster.reporting.summary import print_closing_table, refresh_evaluation, write_summary
+from ps_cluster.reporting.closing_table import histogram_bars, print_closing_table
+from ps_cluster.reporting.summary import refresh_evaluation, write_summary
 from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.progress import ProgressRow
 from ps_cluster.run.rows.scores import EvaluationRow
@@ -126,7 +126,13 @@ def score(run_dir: RunDir, step: int, accuracy: float | None, **more) -> None:
 
 def write(run_dir: RunDir, **changes) -> dict:
     told = {"outcome": "completed", "wall_seconds": 27.0, "began": BEGAN, "life": LIFE, "restarts": {("worker", 1): 1}}
-    told |= {"silences": [], "usage": USAGE, "machine": MACHINE, "network": {"private": True, "notice": None}}
+    told |= {
+        "silences": [],
+        "scaled": [],
+        "usage": USAGE,
+        "machine": MACHINE,
+        "network": {"private": True, "notice": None},
+    }
     return write_summary(run_dir, **(told | changes))
 
 

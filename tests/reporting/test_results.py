@@ -1,0 +1,270 @@
+"""Results of predictions that were made by hand: classes, labels, numbers; and the page of a run."""
+
+import html
+import json
+from dataclasses import replace
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+
+from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.data.packed import write_pointer
+from ps_cluster.data.packing import write_packed
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.reporting.results.after_run import NOT_SCORED, draw, try_to_draw
+from ps_cluster.reporting.results.analysis import MISTAKES, MOST_SHOWN
+from ps_cluster.reporting.results.class_results import Cell, ClassResults, Confusion
+from ps_cluster.reporting.results.label_results import LabelResults
+from ps_cluster.reporting.results.value_results import ValueResults
+from ps_cluster.run import kept_predictions
+from ps_cluster.run.kept_predictions import Predictions
+from ps_cluster.run.run_dir import RunDir
+from tests.comparison.fake_runs import Fake, write_run
+from tests.helpers.data import pack_images, random_images
+
+# Example 2 is a dog taken for a cat with 0.9, example 3 a dog without a prediction; no example is a bird.
+TARGET, PREDICTED = [0, 0, 1, 1, 1], [0, 1, 0, -1, 1]
+CONFIDENCE, OF_TARGET = [0.8, 0.6, 0.9, 0.0, 0.7], [0.8, 0.4, 0.05, 0.0, 0.7]
+NAMES = ("cat", "dog", "bird")
+
+
+def of_classes(target=TARGET, predicted=PREDICTED, confidence=CONFIDENCE, of_target=OF_TARGET, names=NAMES, **other):
+    arrays = {
+        "target": np.array(target, np.int32),
+        "predicted": np.array(predicted, np.int32),
+        "confidence": np.array(confidence, np.float32),
+        "of_target": np.array(of_target, np.float32),
+    }
+    return Predictions(2, "classification", "images", tuple(names), arrays | other)
+
+
+def of_numbers(target, predicted):
+    arrays = {name: np.array(rows, np.float32) for name, rows in (("target", target), ("prediction", predicted))}
+    return Predictions(2, "regression", "examples", (), arrays)
+
+
+def test_each_class_has_its_accuracy_and_its_precision():
+    found = ClassResults(of_classes())
+    rows = {row.name: row for row in found.rows}
+    assert (rows["cat"].examples, rows["cat"].accuracy, rows["cat"].precision) == (2, 0.5, 0.5)
+    assert (rows["dog"].examples, rows["dog"].accuracy, rows["dog"].precision) == (3, 1 / 3, 0.5)
+    assert (rows["bird"].accuracy, rows["bird"].precision) == (None, None)
+    assert found.accuracy == 2 / 5 and found.balanced_accuracy == pytest.approx((1 / 2 + 1 / 3) / 2)
+    assert found.without_prediction == 1
+
+
+def test_the_confusion_matrix_counts_each_example_in_the_row_of_its_class():
+    found = ClassResults(of_classes())
+    assert found.matrix[0] == [Cell(1, 0.5, True), Cell(1, 0.5), Cell(0, 0.0), Cell(0, 0.0)]
+    assert [cell.count for cell in found.matrix[1]] == [1, 1, 0, 1], "the last one had no prediction"
+    assert found.numbers()["confusion_matrix"] == [[1, 1, 0], [1, 1, 0], [0, 0, 0]]
+    assert found.confusions == [Confusion("cat", "dog", 1, 0.5), Confusion("dog", "cat", 1, pytest.approx(1 / 3))]
+
+
+def test_the_most_confident_mistake_comes_first_and_one_without_a_prediction_is_none():
+    told = [(one.example, one.said, one.truth.partition(",")[0]) for one in ClassResults(of_classes()).mistakes()]
+    assert told == [(2, "cat", "dog"), (1, "dog", "cat")]
+
+
+def test_an_example_without_a_prediction_is_in_no_bin_of_the_calibration():
+    found = ClassResults(of_classes()).calibration
+    assert found.total == 4
+    gaps = [1 - 0.8, 0.6 - 0, 0.9 - 0, 1 - 0.7]  # one prediction in each bin
+    assert found.expected_error == pytest.approx(sum(gaps) / 4, rel=1e-6)
+
+
+def test_of_a_thousand_classes_the_worst_are_shown_and_the_numbers_have_all():
+    target = np.repeat(np.arange(1000), 3)
+    predicted = target.copy()
+    predicted[: 3 * 25] = 999  # the first 25 classes are all wrong
+    half = np.full(3000, 0.5)
+    found = ClassResults(of_classes(target, predicted, half, half, [f"class {label}" for label in range(1000)]))
+    assert [row.name for row in found.shown_rows] == [f"class {label}" for label in range(MOST_SHOWN)]
+    assert found.has_others and [row[-1].count for row in found.matrix] == [3] * MOST_SHOWN
+    numbers = found.numbers()
+    assert len(numbers["classes"]) == 1000 and numbers["confusion_matrix"] is None
+    assert numbers["confusions"][0] == {"target": "class 0", "predicted": "class 999", "count": 3, "share": 1.0}
+    assert len(found.mistakes()) == MISTAKES
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"target": [0, 0, 1, 1, 3]}, {"predicted": [0, 0, 0, 0, -2]}, {"confidence": [0.5] * 4 + [1.5]},
+        {"confidence": [0.5] * 4 + [np.nan]}, {"names": ("cat",)},
+    ],
+)  # fmt: skip
+def test_predictions_that_can_not_be_are_refused(wrong):
+    with pytest.raises(Malformed):
+        ClassResults(of_classes(**wrong))
+
+
+def test_labels_are_found_or_not_each_for_itself():
+    has = np.array([[1, 0], [1, 1], [0, 0]], np.uint8)
+    probability = np.array([[0.9, 0.8], [0.4, 0.7], [0.2, np.nan]], np.float32)
+    found = LabelResults(
+        Predictions(2, "multi-label", "images", ("sun", "sea"), {"target": has, "prediction": probability})
+    )
+    sun, sea = found.rows
+    assert (sun.found, sun.precision, sun.f1, sun.accuracy) == (0.5, 1.0, pytest.approx(2 / 3), pytest.approx(2 / 3))
+    assert (sea.found, sea.precision, sea.f1, sea.accuracy) == (1.0, 0.5, pytest.approx(2 / 3), pytest.approx(1 / 3))
+    assert found.all_right == 0 and found.without_prediction == 1 and found.calibration.total == 5
+    told = [(one.example, one.said, one.truth) for one in found.mistakes()]
+    assert told == [(0, "sea", "no sea"), (1, "no sun", "sun")]
+
+
+def test_errors_of_numbers_are_those_computed_by_hand():
+    found = ValueResults(of_numbers([[1], [2], [3], [9]], [[2], [2], [1], [np.inf]]), "price")
+    (row,) = found.rows
+    assert (row.name, row.mean_absolute, row.bias) == ("price", 1.0, pytest.approx(-1 / 3))
+    assert row.root_mean_square == pytest.approx((5 / 3) ** 0.5)
+    assert row.explained == pytest.approx(1 - (5 / 3) / (2 / 3))
+    assert found.without_prediction == 1
+    assert [(one.example, one.said, one.truth, one.measure) for one in found.mistakes()][0] == (2, "1", "3", "2")
+
+
+def test_of_many_numbers_those_are_shown_of_which_least_is_explained():
+    true = np.random.default_rng(0).normal(size=(50, 30))
+    true -= true.mean(0)
+    found = ValueResults(of_numbers(true, true * np.linspace(0, 1, 30)))
+    assert found.shown == list(range(MOST_SHOWN)) and found.rows[29].explained == pytest.approx(1)
+    assert len(found.plots()) == 6 and len(found.numbers()["outputs"]) == 30
+
+
+def test_without_a_finite_number_there_is_nothing_to_draw():
+    found = ValueResults(of_numbers([[1]], [[np.nan]]))
+    assert found.plots() == [] and found.mistakes() == [] and found.rows[0].mean_absolute is None
+
+
+class Sources(HTMLParser):
+    """Everything in a page that a browser would load."""
+
+    def __init__(self):
+        super().__init__()
+        self.found, self.tags = [], set()
+
+    def handle_starttag(self, tag, attributes):
+        self.tags.add(tag)
+        self.found += [value for name, value in attributes if name in ("src", "href", "srcset", "data", "action")]
+
+
+def drawn(run_dir: RunDir) -> tuple[str, dict, list[str]]:
+    """Return the page, the numbers, and what was told."""
+    told = []
+    draw(run_dir, told.append)
+    return run_dir.results_page.read_text(), json.loads(run_dir.results_numbers.read_text()), told
+
+
+@pytest.fixture
+def of_images(tmp_path):
+    """A run that was scored on 20 images; every second one was taken for the next class."""
+    run_dir = RunDir(write_run(tmp_path / "run", Fake({}, outcome="stopped")))
+    names = ("<b>cat</b>", *"bcdefghij")
+    images, labels = random_images(20)
+    dataset = pack_images(tmp_path / "packed", "cifar10", names, (images, labels, images, labels))
+    write_pointer(run_dir.dataset, dataset)
+    said = np.where(np.arange(20) % 2, labels, (labels + 1) % 10)
+    kept_predictions.write(run_dir.predictions, of_classes(labels, said, np.full(20, 0.9), np.full(20, 0.05), names))
+    return run_dir
+
+
+def test_the_page_has_everything_in_itself_and_pictures_of_the_mistakes(of_images):
+    page, numbers, told = drawn(of_images)
+    sources = Sources()
+    sources.feed(page)
+    assert all(value.startswith(("data:image/svg+xml;base64,", "data:image/png;base64,")) for value in sources.found)
+    assert sum("image/png" in value for value in sources.found) == 10 == len(numbers["mistakes"])
+    assert not sources.tags & {"script", "link", "iframe", "object"} and "url(" not in page
+    assert "<b>cat</b>" not in page and html.escape("<b>cat</b>") in page
+    assert "The run was stopped" in page and numbers["found"]["accuracy"] == 0.5 and told == []
+    assert len(list((of_images.results / "plots").glob("*.svg"))) == 6
+
+
+def test_a_network_without_a_mistake_has_a_page(of_images):
+    said = kept_predictions.load(of_images.predictions)
+    right = {"predicted": said.arrays["target"]}
+    kept_predictions.write(of_images.predictions, replace(said, arrays={**said.arrays, **right}))
+    page, numbers, told = drawn(of_images)
+    assert numbers["mistakes"] == [] and numbers["found"]["accuracy"] == 1.0 and told == []
+
+
+def test_results_are_drawn_without_the_data_set_but_for_its_examples(of_images):
+    of_images.dataset.unlink()
+    page, numbers, _ = drawn(of_images)
+    assert "not on this machine any more" in page and "image/png" not in page
+    assert len(numbers["mistakes"]) == 10
+
+
+def test_examples_of_a_data_set_that_has_changed_are_not_shown(of_images, tmp_path):
+    images, labels = random_images(20, seed=5)
+    other = pack_images(tmp_path / "other", "cifar10", tuple("abcdefghij"), (images, labels, images, labels))
+    write_pointer(of_images.dataset, other)
+    page, _, _ = drawn(of_images)
+    assert "packed copy has changed since" in page and "image/png" not in page
+
+
+@pytest.mark.parametrize(
+    ("step", "says"), [(1, "that of step 1: test accuracy 70.00%; it was chosen on the test"), (2, "the best one too")]
+)
+def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_path, step, says):
+    run_dir = RunDir(write_run(tmp_path / "run", Fake({})))
+    summary = json.loads(run_dir.summary.read_text())
+    summary["evaluation"] |= {"best_step": step, "best_test_accuracy": 0.7, "best_chosen_on": "test"}
+    run_dir.summary.write_text(json.dumps(summary))
+    page, numbers, _ = drawn(run_dir)
+    assert "of the last scored model, that of step 2: test accuracy 60.00%" in page and says in page
+    models = numbers["models"]
+    assert (models["last"]["test_accuracy"], models["best"]["test_accuracy"]) == (0.6, 0.7)
+
+
+def test_damaged_predictions_are_left_out_with_a_notice(of_images):
+    of_images.predictions.write_bytes(b"PK")
+    page, numbers, (notice,) = drawn(of_images)
+    assert "predictions.npz" in notice and "\n" not in notice
+    assert "only curves" in page and numbers["found"] is None and numbers["curves"]["test"]
+
+
+def test_predictions_of_another_step_than_the_last_score_are_pointed_out(of_images):
+    said = kept_predictions.load(of_images.predictions)
+    kept_predictions.write(of_images.predictions, Predictions(1, said.objective, said.unit, said.classes, said.arrays))
+    assert "those of step 1, not of the last score" in drawn(of_images)[0]
+
+
+def test_mistakes_in_a_table_are_shown_as_rows_and_errors_in_its_column(tmp_path):
+    scores = ((0.5, 10.0, 5000), (0.4, 20.0, 10_000))
+    run_dir = RunDir(write_run(tmp_path / "run", Fake({}, scores=scores, metric="error", unit="examples")))
+    arrays = {"area": np.arange(8, dtype=np.float32), "target": np.arange(8, dtype=np.float32)}
+    dataset = write_packed(
+        tmp_path / "packed", "synthetic", "synthetic", Contents.of(arrays, arrays, objective="regression")
+    )
+    write_pointer(run_dir.dataset, dataset)
+    true = np.arange(8.0)[:, None]
+    kept_predictions.write(run_dir.predictions, of_numbers(true, true + np.arange(8)[::-1, None]))
+    page, numbers, _ = drawn(run_dir)
+    assert "The largest errors" in page and ">area</th>" in page and "R²" in page
+    assert numbers["mistakes"][0] == {"example": 0, "said": "7", "truth": "0", "measure": "7"}
+    assert numbers["found"]["outputs"][0]["mean_absolute"] == 3.5 and "test error" in page
+
+
+def test_a_run_that_was_not_scored_says_so_in_one_line(tmp_path):
+    run_dir, told = RunDir(write_run(tmp_path / "run", Fake({}, scores=()))), []
+    draw(run_dir, told.append)
+    assert told == [NOT_SCORED] and not run_dir.results.exists()
+
+
+def test_whatever_is_wrong_is_one_notice_with_the_command_that_tries_again(of_images):
+    told = []
+    of_images.summary.write_text('{"outcome": 3}')
+    try_to_draw(of_images, told.append)
+    (line,) = told
+    assert line.startswith("the results are not drawn (") and "summary.json" in line and "--page" in line
+    assert "\n" not in line and not of_images.results.exists()
+
+
+def test_drawing_again_replaces_what_was_drawn(of_images):
+    drawn(of_images)
+    left = of_images.results / "plots" / "of-before.svg"
+    left.touch()
+    drawn(of_images)
+    assert not left.exists() and not list(of_images.results.glob(".*"))
