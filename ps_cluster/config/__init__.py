@@ -1,7 +1,15 @@
 """The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
-from ps_cluster.config.changed import Changed, changed
-from ps_cluster.config.layers import build_config, has_rates, load_config, parse_assignment, rates_found
+from ps_cluster.config.changed import Changed, changed, telling
+from ps_cluster.config.layers import (
+    Resolved,
+    build_config,
+    has_rates,
+    load_config,
+    parse_assignment,
+    rates_found,
+    resolve,
+)
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,
     MOST_PARAMETER_SERVERS,
@@ -17,6 +25,7 @@ __all__ = [
     "MOST_WORKERS",
     "MOST_WORKERS_OF_A_CLUSTER",
     "Changed",
+    "Resolved",
     "RunConfig",
     "build_config",
     "changed",
@@ -25,4 +34,6 @@ __all__ = [
     "load_config",
     "parse_assignment",
     "rates_found",
+    "resolve",
+    "telling",
 ]

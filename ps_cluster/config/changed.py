@@ -20,6 +20,14 @@ _DECIDE_RATES = (
     *(key for section, choice in CHOSEN.items() if (key := f"{section}.{choice.key}") not in _DECIDE_RECIPES),
 )
 
+_ALWAYS_TOLD = (
+    "cluster.parameter_servers",
+    "optimizer.learning_rate",
+    "training.epochs",
+    "training.steps",
+    "training.seed",
+)
+
 
 class Changed(NamedTuple):
     """The value of a setting, and the default that it replaces."""
@@ -38,6 +46,13 @@ def changed(config: RunConfig) -> dict[str, Changed]:
         default = _of_classes(config) | flat(default_layer(chosen))
         found |= {key: Changed(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
     return {key: found[key] for key in values if key in found}
+
+
+def telling(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key → value of the settings by which runs are told apart: the usual ones, and what was changed."""
+    values = flat(config.model_dump(mode="json"))
+    keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDE_RATES, *_ALWAYS_TOLD, *changed(config)))
+    return {key: values[key] for key in keys if key in values}
 
 
 def _of_classes(config: RunConfig) -> dict[str, Any]:

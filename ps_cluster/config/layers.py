@@ -3,14 +3,16 @@
 The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
 Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), that of the data set
 (`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
-batch (recipes.py; not where the data set's recipe has a rate), the user's file, `--set key=value`, the command's
-options.
+batch (recipes.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
+environment variables, `--set key=value`, the command's options (user_layers.py).
 """
 
 from __future__ import annotations
 
 import re
 import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -19,45 +21,82 @@ from pydantic import ValidationError
 from ps_cluster.catalogue.datasets import DataSet
 from ps_cluster.catalogue.networks import NETWORKS, Network
 from ps_cluster.config import recipes
-from ps_cluster.config.schema import RunConfig, fitted
+from ps_cluster.config.json_schema import known_keys
+from ps_cluster.config.schema import PAGE, RunConfig, fitted
 from ps_cluster.config.sections import CHOSEN, adapted_to_choices, chosen_kinds, of_choices, users
-from ps_cluster.config.trees import Layer, flat, merged, nested
+from ps_cluster.config.trees import Layer, flat, merged
+from ps_cluster.config.user_layers import NamedLayer, names_of, of_environment, of_file, of_options
 from ps_cluster.config.uses import check_used, listed
-from ps_cluster.errors import UserError
+from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
-_ALL_SETTINGS = "configs/default.yaml"
+DEFAULTS = "configs/default.yaml"
 _NO_CHOICE = {"data": DataSet(), "model": Network()}  # for a name that is unknown, which the validation refuses
 
 
-def build_config(file: Path | None = None, overrides: Layer | None = None, tf_config: Layer | None = None) -> RunConfig:
-    """Return the configuration merged from all layers. They are the user's own, so code that they name may be run.
+@dataclass(frozen=True)
+class Resolved:
+    """A configuration, and the layers that it was merged from, the lowest first."""
+
+    config: RunConfig
+    layers: tuple[NamedLayer, ...]
+    tree: Layer  # what the layers gave together
+
+    def origin(self, key: str) -> str:
+        """Return where the value of a dotted key comes from: a layer, or the default of what is chosen in its section."""
+        found = [layer.origin for layer in self.layers if layer.has(key)]
+        if found and key in flat(self.tree):  # a layer may have had it for a choice that was not made in the end
+            return found[-1]
+        section = key.partition(".")[0]
+        if section not in CHOSEN:
+            return "default"
+        chosen, kinds = CHOSEN[section]
+        return f"default of {kinds.noun} {getattr(getattr(self.config, section), chosen)}"
+
+
+def build_config(
+    file: Path | None = None,
+    overrides: Layer | None = None,
+    size: NamedLayer | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> RunConfig:
+    """Return the configuration merged from all layers; arguments and errors are those of `resolve`."""
+    return resolve(file, overrides, size, environment).config
+
+
+def resolve(
+    file: Path | None = None,
+    overrides: Layer | None = None,
+    size: NamedLayer | None = None,
+    environment: Mapping[str, str] | None = None,
+) -> Resolved:
+    """Merge all layers. They are the user's own, so code that they name may be run.
 
     Args:
       file: a YAML file that overrides the defaults, or None.
-      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; they win over the file.
-      tf_config: dotted key → value, the cluster's size by TF_CONFIG; wins over all, whether the mode uses it or not.
+      overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; they win over file and environment.
+      size: that of a cluster on several machines; wins over all, whether the mode uses it or not.
+      environment: environment variables; those named PS_CLUSTER__SECTION__KEY win over the file.
     Raises:
       UserError: a file that can't be read, an unknown key, a value of the wrong type or range, or a setting that the
         mode does not use. A file may repeat defaults of unused settings, as the config.yaml of a run does.
     """
-    from_file = trusted(read_yaml(file), file.absolute().parent) if file else {}
-    from_options = trusted(nested(overrides or {}), Path.cwd())
-    user = merged(merged(from_file, from_options), nested(tf_config or {}))
-    base = default_layer(user)
-    whole = merged(base, user)
-    given_here, defaults = flat(from_options), flat(base)
-    changed = {key: value for key, value in flat(from_file).items() if value != defaults.get(key)}
+    given = [*(of_file(file) if file else ()), *of_environment(environment or {}), of_options(overrides or {})]
+    layers = [*given, size] if size else given
+    user: Layer = {}
+    for layer in layers:
+        user = merged(user, layer.settings)
+    base, defaults = _defaults(user)
+    tree, layers = merged(base, user), [*defaults, *layers]
     try:
-        config = fitted(whole)
+        config = fitted(tree)
     except ValidationError as error:
-        origin = _origin(error, file, given_here, tf_config or {})
-        raise UserError(_of_another(error, whole, origin) or first_error(error, origin, _ALL_SETTINGS)) from error
-    _check_used(config.mode.name, given_here, changed, file)
-    return config
+        raise UserError(_told(error, tree, _origin(error, layers, given))) from error
+    _check_used(config.mode.name, given, flat(base))
+    return Resolved(config, tuple(layers), tree)
 
 
 def load_config(file: Path) -> RunConfig:
@@ -66,12 +105,19 @@ def load_config(file: Path) -> RunConfig:
     try:
         return fitted(tree)
     except ValidationError as error:
-        raise UserError(first_error(error, str(file), _ALL_SETTINGS)) from error
+        raise UserError(first_error(error, str(file), PAGE, known_keys())) from error
+
+
+def loaded(file: Path, changes: Layer) -> Resolved:
+    """Return a run's config.yaml with other values for some dotted keys. Raises UserError for a wrong one."""
+    config = load_config(file).with_values(changes)
+    layers = (NamedLayer(str(file), read_yaml(file)), of_options(changes))
+    return Resolved(config, layers, config.model_dump(mode="json"))
 
 
 def rates_found(config: RunConfig) -> recipes.Found | None:
     """Return the recipe's rates for a configuration's network, mode, workers and batch, used or not, else None."""
-    place = (config.mode.name, config.training_workers, config.training.batch_size_per_worker)
+    place = (*config.mode_kind.place(config.cluster.workers), config.training.batch_size_per_worker)
     _, found = _recipe(NETWORKS[config.model.name])
     return next((rates for rates in found if rates.place == place), None)
 
@@ -86,37 +132,44 @@ def parse_assignment(text: str) -> tuple[str, Any]:
     """Return `('optimizer.learning_rate', 0.1)` for `'optimizer.learning_rate=0.1'`; the value is read as YAML."""
     key, separator, value = text.partition("=")
     if not separator or not re.fullmatch(r"\w+(\.\w+){1,9}", key.strip()):
-        raise UserError(f"--set {text!r:.300}: write it as section.key=value, e.g. optimizer.learning_rate=0.1")
+        hint = did_you_mean(key.strip(), known_keys())
+        raise UserError(f"--set {text!r:.300}: {hint}write it as section.key=value, e.g. optimizer.learning_rate=0.1")
     try:
         return key.strip(), parse_yaml(value)
     except Malformed as error:
         raise UserError(f"--set {text!r:.300}: the value {error}") from error
 
 
-def trusted(layer: Layer, folder: Path) -> Layer:
-    """Return a user's layer with absolute paths for the code and data that it names; that code may be run."""
-    for section, (key, kinds) in CHOSEN.items():
-        values = layer.get(section)
-        name = values.get(key) if isinstance(values, dict) else None
-        if isinstance(name, str):
-            layer = merged(layer, {section: {key: kinds.named_by_user(name, folder)}})
-    return layer
-
-
 def default_layer(user: Layer) -> Layer:
-    """Return the layers below the user's: the defaults, and the recipes of the chosen network and data set.
+    """Return what is below the user's layers: the defaults, and the recipes of the chosen network and data set.
 
     Settings that belong to a mode, network, … that is not chosen are left out.
     """
+    base, _ = _defaults(user)
+    return base
+
+
+def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
+    """Return what is below the user's layers, merged, and the layers that it was merged from, the lowest first."""
     base = adapted_to_choices(read_yaml(CONFIG_FOLDER / "default.yaml"), user)
+    layers = [NamedLayer(DEFAULTS, base)]
     data_set = _of_chosen("data", base, user)
     network = _of_chosen("model", merged(base, data_set.recipe), user)
     layer, found = _recipe(network)
     of_both = data_set.recipes.get(network.name, {})
-    for recipe in (layer, data_set.recipe, merged({"model": {"name": network.name}}, of_both) if of_both else {}):
-        base = merged(adapted_to_choices(base, recipe), of_choices(recipe, merged(merged(base, recipe), user)))
+    both = f"recipe of data set {data_set.name} for network {network.name}"
+    for origin, recipe in (
+        (f"recipe of network {network.name}", layer),
+        (f"recipe of data set {data_set.name}", data_set.recipe),
+        (both, merged({"model": {"name": network.name}}, of_both) if of_both else {}),
+    ):
+        used = of_choices(recipe, merged(merged(base, recipe), user))
+        base = merged(adapted_to_choices(base, recipe), used)
+        layers.append(NamedLayer(origin, used))
     base = adapted_to_choices(base, user)
-    return merged(base, recipes.found_for(found, merged(base, user), merged(merged(data_set.recipe, of_both), user)))
+    rates = recipes.found_for(found, merged(base, user), merged(merged(data_set.recipe, of_both), user))
+    layers.append(NamedLayer(f"rates of network {network.name} for this mode", dict(rates)))
+    return merged(base, rates), layers
 
 
 def _of_chosen(section: str, base: Layer, user: Layer) -> Any:
@@ -131,6 +184,11 @@ def _recipe(network: Network) -> tuple[Layer, tuple[recipes.Found, ...]]:
     return layer, recipes.read_modes(recipe, f"the recipe of network {network.name}")
 
 
+def _told(error: ValidationError, tree: Layer, origin: str) -> str:
+    """Return one line about the first problem, with the known key that is nearest to an unknown one."""
+    return _of_another(error, tree, origin) or first_error(error, origin, PAGE, known_keys())
+
+
 def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
     """Return the message for a setting of a mode, network, … that is not chosen; None for any other error."""
     first = error.errors(include_url=False)[0]
@@ -143,7 +201,8 @@ def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
     having, chosen = users(section, name), tree[section][key]
     if not having:
         known = listed(list(kinds[chosen].Settings.model_fields))
-        return f"{origin}: unknown key '{section}.{name}'; {kinds.noun} {chosen} has {known}"
+        hint = did_you_mean(f"{section}.{name}", known_keys())
+        return f"{origin}: unknown key '{section}.{name}'; {hint}{kinds.noun} {chosen} has {known}"
     value = reprlib.repr(first["input"])
     return (
         f"{origin}: {section}.{name}: got {value}: {kinds.noun} {chosen} does not use it (it is of "
@@ -151,20 +210,20 @@ def _of_another(error: ValidationError, tree: Layer, origin: str) -> str | None:
     )
 
 
-def _check_used(mode: str, options: dict[str, Any], changed: dict[str, Any], file: Path | None) -> None:
+def _check_used(mode: str, given: Sequence[NamedLayer], defaults: Mapping[str, Any]) -> None:
     """Raise UserError for a setting of the user's that the mode does not use."""
-    for origin, given in (("options", options), (str(file), changed)):
+    for layer in given:
+        values = flat(layer.settings)
+        if layer.may_repeat:
+            values = {key: value for key, value in values.items() if value != defaults.get(key)}
         try:
-            check_used((mode,), given)
+            check_used((mode,), values)
         except ValueError as error:
-            raise UserError(f"{origin}: {error}") from error
+            raise UserError(f"{layer.origin}: {error}") from error
 
 
-def _origin(error: ValidationError, file: Path | None, options: Layer, tf_config: Layer) -> str:
-    """Return where the first wrong value came from; for values that don't fit together it may be file and options."""
+def _origin(error: ValidationError, layers: Sequence[NamedLayer], given: Sequence[NamedLayer]) -> str:
+    """Return where the first wrong value came from; values that don't fit together may come from several layers."""
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
-    if field in tf_config:
-        return "TF_CONFIG"
-    if file is None or field and any(f"{field}.".startswith(f"{key}.") for key in options):
-        return "options"
-    return str(file) if field or not options else f"{file} and options"
+    found = [layer.origin for layer in layers if field and layer.has(field)]
+    return found[-1] if found else names_of(given)

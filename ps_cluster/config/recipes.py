@@ -12,7 +12,6 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.catalogue.modes import MODES as MODES_OF_TRAINING
-from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 
@@ -74,6 +73,5 @@ def found_for(table: Sequence[Found], settings: Layer, user: Layer) -> Layer:
     mode = chosen.get("name")
     if not isinstance(mode, str) or mode not in MODES_OF_TRAINING:
         return {}
-    workers = cluster.get("workers") if WORKER in MODES_OF_TRAINING[mode].tasks else 1
-    place = (mode, workers, training.get("batch_size_per_worker"))
+    place = (*MODES_OF_TRAINING[mode].place(cluster.get("workers")), training.get("batch_size_per_worker"))
     return next((found.layer() for found in table if found.place == place), {})

@@ -1,33 +1,28 @@
-"""Write docs/settings.md, the list of all settings, from the classes that validate them.
+"""Write docs/configuration.md: how settings are given, and the list of all, from the classes that validate them.
 
-`python -m ps_cluster.config.reference > docs/settings.md` writes it anew; a test compares the two. No TensorFlow.
+`python -m ps_cluster.config.reference > docs/configuration.md` writes it anew; a test compares the two. No TensorFlow.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from pydantic import BaseModel
 
+from ps_cluster.catalogue.augmentation import VARIATIONS
+from ps_cluster.config.json_schema import Schema, leaves, own_names, schema_of
+from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.config.schema import sections
 from ps_cluster.config.sections import CHOSEN, own_settings
 from ps_cluster.config.trees import flat
+from ps_cluster.config.user_layers import MOST_FILES, VARIABLE
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
-_HEAD = """# Settings
-
-Made by `python -m ps_cluster.config.reference > docs/settings.md`: don't edit it by hand.
-
-Give a setting by `--set section.name=value`, or in a YAML file by `--config FILE`. The defaults are those of
-[configs/default.yaml](../configs/default.yaml). A network's recipe, in its file in
-`ps_cluster/models/networks/`, replaces some of them."""
 _NAMES = {"integer": "whole number", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
 _LIMITS = {"minimum": "≥", "exclusiveMinimum": ">", "maximum": "≤", "exclusiveMaximum": "<"}
-
-Schema = Mapping[str, Any]  # a JSON schema
 
 
 class Setting(NamedTuple):
@@ -42,15 +37,15 @@ class Setting(NamedTuple):
 def page() -> str:
     """Return the whole page."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
-    parts = [_HEAD]
+    parts = [_prose()]
     for section, settings in sections().items():
-        parts += [f"## {section}", _table(_settings(section, settings, defaults))]
+        parts += [f"### {section}", _table(_settings(section, settings, defaults))]
         if section in CHOSEN:
             parts += _of_choices(section, defaults)
     return "\n\n".join(parts) + "\n"
 
 
-def _of_choices(section: str, defaults: Mapping[str, Any]) -> Iterator[str]:
+def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[str]:
     """Yield a table for each choice that has settings of its own, and a line about those that have none."""
     key, kinds = CHOSEN[section]
     plain = [kind.name for kind in kinds.with_settings if not own_settings(section, kind)]
@@ -66,21 +61,102 @@ def _of_choices(section: str, defaults: Mapping[str, Any]) -> Iterator[str]:
         yield f"No further settings: {', '.join(plain)}."
 
 
-def _settings(prefix: str, model: type[BaseModel], defaults: Mapping[str, Any]) -> Iterator[Setting]:
-    schema = model.model_json_schema()
-    return _of_schema(prefix, schema, schema.get("$defs", {}), defaults)
+def _prose() -> str:
+    return f"""# Configuration
+
+Made by `python -m ps_cluster.config.reference > docs/configuration.md`: don't edit it by hand.
+
+A run has [settings](#all-settings) in sections. `run --dry-run` shows the value of each, where it comes from, the tasks
+and the memory to expect, and starts nothing:
+
+```
+python cli.py run --mode sync --learning-rate 0.3 --dry-run
+```
+
+What it prints is a file for `--config`.
+
+## Which value counts
+
+Of these a later one wins:
+
+1. [configs/default.yaml](../configs/default.yaml), and the defaults of what is chosen (mode, network, …)
+2. the recipe of the network, in its file in `ps_cluster/models/networks/`
+3. the recipe of the data set, and its recipe for this network, where it has one
+4. the network's learning rate and momentum for the mode, where its recipe has them and you choose none
+5. the file given with `--config`, over the files that it extends
+6. environment variables
+7. `--set section.key=value`
+8. the [options](#options)
+
+A setting of a mode, network, … that is not chosen is refused, and a name that is unknown is told with the nearest known
+one. `run --resume` goes on with the config.yaml of the run directory: files and environment variables do not count
+there. TF_CONFIG, or the file given with `task --cluster`, decides the size of a cluster on several machines.
+
+## In a file
+
+```yaml
+# yaml-language-server: $schema=configs/schema.json
+extends: configs/cifar10-94.yaml
+training: {{epochs: 8, seed: 1}}
+data: {{augmentation: {{flip: random}}}}
+```
+
+```
+python cli.py run --config mine.yaml
+```
+
+* **`extends`** names another file, as seen from this one. Its settings are taken first, and these change them. That
+  file may extend a further one, {MOST_FILES} files at most. Code that one of them names is run, as if you had named it.
+* **The first line** tells an editor that runs yaml-language-server where the JSON schema is, from this file's folder or
+  as a whole path. So it completes names and shows mistakes. The schema has the package's own modes, networks, …: what an
+  installed package adds is shown as unknown, and works.
+* **Values** are those of YAML 1.2; there are no anchors, tags and merge keys.
+
+A comparison's file has other keys ([modes](modes.md#comparing)), and a schema too, `configs/compare.schema.json`. It
+extends no other.
+
+## In the environment
+
+The variable `{VARIABLE}SECTION__KEY` gives a setting, with two underscores between the parts. Its value is read as YAML:
+
+```
+{VARIABLE}OPTIMIZER__LEARNING_RATE=0.3 {VARIABLE}DATA__AUGMENTATION__FLIP=random python cli.py run
+```
+
+They count in `run`, `compare`, `sweep`, `ensemble`, `task` and `data`. The [Python API](python-api.md), `bench` and
+`chaos` leave them out.
+
+## Options
+
+{_options()}
+
+`--augment` gives all settings of `data.augmentation` at once, those that it does not name as switched off:
+
+{_variations()}
+
+`--augment none` trains images as they are.
+
+## All settings"""
 
 
-def _of_schema(prefix: str, schema: Schema, parts: Schema, defaults: Mapping[str, Any]) -> Iterator[Setting]:
-    """Yield the settings of an object; those of an object within it have longer keys. `parts`: named schemas."""
-    for name, given in schema["properties"].items():
-        key, found = f"{prefix}.{name}", _resolved(given, parts)
-        if "properties" in found:
-            yield from _of_schema(key, found, parts, defaults)
-        else:
-            default = defaults.get(key, found.get("default", ...))
-            text = None if default is ... else json.dumps(default, ensure_ascii=False)
-            yield Setting(key, _choices(key) or _values(found, parts), text, found.get("description", ""))
+def _options() -> str:
+    rows = [f"| `{option}` | `{key}` |" for option, (key, _) in CONFIG_OPTIONS.items()]
+    return "\n".join(["| option | setting |", "|---|---|", *rows])
+
+
+def _variations() -> str:
+    rows = [
+        f"| `{one.form.replace(' or ', '`, `')}` | `data.augmentation.{one.setting}` |" for one in VARIATIONS.values()
+    ]
+    return "\n".join(["| of `--augment` | setting |", "|---|---|", *rows])
+
+
+def _settings(section: str, model: type[BaseModel], defaults: Mapping[str, object]) -> Iterator[Setting]:
+    for name, found in leaves(schema_of(model)["properties"]):
+        key = f"{section}.{name}"
+        default = defaults.get(key, found.get("default", ...))
+        text = None if default is ... else json.dumps(default, ensure_ascii=False)
+        yield Setting(key, _choices(key) or _values(found), text, found.get("description", ""))
 
 
 def _choices(key: str) -> str | None:
@@ -88,33 +164,27 @@ def _choices(key: str) -> str | None:
     section, _, name = key.partition(".")
     if section not in CHOSEN or name != CHOSEN[section].key:
         return None
-    return ", ".join([*CHOSEN[section].kinds.own, "or yours as path/to/file.py:name"])
+    return ", ".join([*own_names(CHOSEN[section]), "or yours as path/to/file.py:name"])
 
 
-def _values(schema: Schema, parts: Schema) -> str:
+def _values(schema: Schema) -> str:
     """Return which values a setting takes, e.g. "whole number ≥ 1, ≤ 256, or null"."""
     if "anyOf" in schema:
-        return ", or ".join(_values(_resolved(one, parts), parts) for one in schema["anyOf"])
+        return ", or ".join(_values(one) for one in schema["anyOf"])
     if "enum" in schema:
         return ", ".join(_word(value) for value in schema["enum"])
     if "const" in schema:
         return _word(schema["const"])
-    if "prefixItems" in schema:
-        return f"list of {len(schema['prefixItems'])}, each: {_values(schema['prefixItems'][0], parts)}"
+    if schema.get("type") == "array" and schema.get("minItems") == schema.get("maxItems", ...):
+        return f"list of {schema['minItems']}, each: {_values(schema['items'])}"
     if schema.get("type") == "array":
-        return f"list of: {_values(_resolved(schema['items'], parts), parts)}"
+        return f"list of: {_values(schema['items'])}"
     if "properties" in schema:
-        return "; ".join(f"{name}: {_values(value, parts)}" for name, value in schema["properties"].items())
+        return "; ".join(f"{name}: {_values(value)}" for name, value in schema["properties"].items())
     if "additionalProperties" in schema and schema["type"] == "object":
-        return f"names, each with a {_values(schema['additionalProperties'], parts)}"
+        return f"names, each with a {_values(schema['additionalProperties'])}"
     limits = ", ".join(f"{sign} {schema[name]:,.15g}" for name, sign in _LIMITS.items() if name in schema)
     return f"{_NAMES[schema['type']]} {limits}".strip()
-
-
-def _resolved(schema: Schema, parts: Schema) -> Schema:
-    """Return the schema that a reference names; any other schema as it is."""
-    reference = schema.get("$ref")
-    return schema if reference is None else {**parts[reference.rpartition("/")[2]], **schema}
 
 
 def _word(value: object) -> str:

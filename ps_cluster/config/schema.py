@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
@@ -12,11 +13,13 @@ from ps_cluster.catalogue.datasets import DATASETS, DataSettings
 from ps_cluster.catalogue.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.catalogue.networks import NetworkSettings
 from ps_cluster.catalogue.rules import RuleSettings
+from ps_cluster.catalogue.sampling import ALL, Sample, parse_sample
 from ps_cluster.catalogue.schedules import ScheduleSettings
 from ps_cluster.catalogue.settings import LARGEST_FACTOR, Fraction, Section
 from ps_cluster.catalogue.staleness import METHODS, StalenessSettings
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config.dispatch_size import dispatch_size
+from ps_cluster.config.isolations import Isolation
 from ps_cluster.config.sections import adapted_to_choices, chosen_kinds
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.trees import Layer, flat, merged, nested
@@ -25,6 +28,8 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
+
+PAGE = "docs/configuration.md"  # lists all settings
 
 # On one machine. More tasks would only wait for processors and memory.
 MOST_WORKERS, MOST_PARAMETER_SERVERS = 8, 4
@@ -43,6 +48,14 @@ class ClusterSettings(Section):
     workers: int = Field(
         ge=1, le=MOST_WORKERS_OF_A_CLUSTER, description=f"Worker processes; on one machine at most {MOST_WORKERS}."
     )
+    min_workers: int | None = Field(
+        default=None, ge=1, le=MOST_WORKERS_OF_A_CLUSTER,
+        description="The fewest workers that `ps-cluster scale` may leave; null: as many as `cluster.workers`.",
+    )  # fmt: skip
+    max_workers: int | None = Field(
+        default=None, ge=1, le=MOST_WORKERS_OF_A_CLUSTER,
+        description="The most workers that `ps-cluster scale` may ask for; null: as many as `cluster.workers`.",
+    )  # fmt: skip
     parameter_servers: int = Field(
         ge=1,
         le=256,
@@ -73,8 +86,17 @@ class ClusterSettings(Section):
             "elastic, but not in `compare`."
         )
     )
-    isolation: Literal["auto", "require", "off"] = Field(
-        description="Give the run a network that nobody else reaches; auto: where the system allows it."
+    lost_after_seconds: float = Field(
+        ge=1,
+        le=3600,
+        description="With `task`: a connection without any answer, or a dispatch without an update, for so long is "
+        "taken for lost.",
+    )
+    isolation: Isolation = Field(
+        description=(
+            "Give the run a network that nobody else reaches; auto: where the system allows it. interface=NAME, for "
+            "`task` only: close the task's port to other interfaces."
+        )
     )
 
     @field_validator("straggler")
@@ -95,12 +117,26 @@ class TrainingSettings(Section):
         le=1_000_000_000,
         description="Updates of the whole run, all workers together; null: as `training.epochs` says.",
     )
+    sample: str = Field(
+        default=ALL,
+        max_length=50,
+        description=(
+            "The part of the training examples that the run sees: all; shard:0/4, the first of four disjoint parts; "
+            "bootstrap:7, as many as there are, drawn with replacement by this seed. An epoch is a pass over it."
+        ),
+    )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
     class_weights: dict[str, ClassWeight] = Field(
         default={},
         max_length=100_000,
         description="How much examples of a class count in the loss: its name or label, and a weight; others count 1.",
     )
+
+    @field_validator("sample")
+    @classmethod
+    def _sample_is_known(cls, text: str) -> str:
+        parse_sample(text)
+        return text
 
 
 class LookaheadSettings(Section):
@@ -116,6 +152,10 @@ class EvaluationSettings(Section):
     augment_last: bool = Field(description="Also score the last checkpoint over six views of each image.")
     after_training: bool = Field(
         description="Keep all checkpoints and score them after training, so that scoring takes no time from it."
+    )
+    draw_results: bool = Field(description="Draw the page results/results.html when the run has ended.")
+    gradients: bool = Field(
+        description="Show histograms of gradients on 50 training examples in TensorBoard; --tensorboard asks for them."
     )
     validation_examples: int = Field(
         ge=0,
@@ -170,17 +210,34 @@ class RunConfig(Section):
         self.mode_kind.check(self)
         METHODS[self.staleness.method].check(self)
         DATASETS[self.data.dataset].check(self)
-        if not parse_stragglers(self.cluster.straggler).are_among(self.training_workers):
+        self._check_scale()
+        if not parse_stragglers(self.cluster.straggler).are_among(self.most_workers):
             raise ValueError(
                 f"cluster.straggler: got '{self.cluster.straggler}': mode {self.mode.name} has workers 0 to "
-                f"{self.training_workers - 1}"
+                f"{self.most_workers - 1}"
             )
         return self
 
+    def _check_scale(self) -> None:
+        workers, kind = self.cluster.workers, self.mode_kind
+        for name, allowed in (("min_workers", range(1, workers + 1)), ("max_workers", range(workers, sys.maxsize))):
+            bound = getattr(self.cluster, name)
+            if bound is None or bound == workers:
+                continue
+            if kind.fixed_workers:
+                raise ValueError(f"cluster.{name}: got {bound}: {kind.cannot_scale}: leave it out")
+            if bound not in allowed:
+                most = "at most" if name == "min_workers" else "at least"
+                raise ValueError(f"cluster.{name}: got {bound}: it is {most} cluster.workers, {workers}")
+
     def check_fits_one_machine(self) -> None:
         """Raise UserError where there are more tasks than are useful on one machine."""
-        for name, most in (("workers", MOST_WORKERS), ("parameter_servers", MOST_PARAMETER_SERVERS)):
-            if (wanted := getattr(self.cluster, name)) > most:
+        for name, most in (
+            ("workers", MOST_WORKERS),
+            ("max_workers", MOST_WORKERS),
+            ("parameter_servers", MOST_PARAMETER_SERVERS),
+        ):
+            if (wanted := getattr(self.cluster, name) or 0) > most:
                 raise UserError(
                     f"cluster.{name}: got {wanted}: on one machine at most {most}; on several: {PROGRAM} task"
                 )
@@ -198,12 +255,29 @@ class RunConfig(Section):
     @property
     def slices(self) -> int:
         """The number of slices of the parameters."""
-        return self.cluster.parameter_servers if self.on_parameter_servers else 1
+        return self.mode_kind.slices(self)
 
     @property
     def training_workers(self) -> int:
-        """The number of processes that compute gradients."""
+        """The number of processes that compute gradients when training begins.
+
+        Recipes, momentum corrections and reports go by it, also after `ps-cluster scale`.
+        """
         return self.cluster.workers if WORKER in self.mode_kind.tasks else 1
+
+    @property
+    def least_workers(self) -> int:
+        """The fewest processes that compute gradients after `ps-cluster scale`."""
+        return (
+            self.training_workers if self.mode_kind.fixed_workers else self.cluster.min_workers or self.training_workers
+        )
+
+    @property
+    def most_workers(self) -> int:
+        """The most processes that ever compute gradients: a worker's index is below it, in all tables of workers."""
+        return (
+            self.training_workers if self.mode_kind.fixed_workers else self.cluster.max_workers or self.training_workers
+        )
 
     @property
     def steps_per_update(self) -> int:
@@ -243,7 +317,7 @@ class RunConfig(Section):
 
         It is enough for all steps that fast workers may be handed before a slow one has finished its dispatch.
         """
-        most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.training_workers)
+        most = max(LEDGER_WINDOW, STEPS_IN_WINDOW_PER_WORKER * self.most_workers)
         at_once = 2 * self.updates_at_once * self.steps_per_update
         return 1 << (max(most, at_once) - 1).bit_length()
 
@@ -252,13 +326,22 @@ class RunConfig(Section):
         """Longest expected gap between updates in a healthy run, in seconds. Waits for an update must be longer."""
         own_s = self.examples_per_step / SLOWEST_EXAMPLES_PER_SECOND
         stragglers = parse_stragglers(self.cluster.straggler)
-        return self.updates_at_once * stragglers.longest_step_s(own_s, self.training_workers, self.training.seed)
+        return self.updates_at_once * stragglers.longest_step_s(own_s, self.most_workers, self.training.seed)
+
+    @property
+    def sample(self) -> Sample | None:
+        """The part of the training examples that the run sees; None for all."""
+        return parse_sample(self.training.sample)
+
+    def examples_seen(self, train_examples: int) -> int:
+        """Return the examples of an epoch."""
+        return train_examples if self.sample is None else self.sample.size(train_examples)
 
     def total_updates(self, train_examples: int) -> int:
         """Return the updates of the whole run: `training.steps` where set, else those of `epochs` passes."""
         if self.training.steps is not None:
             return self.training.steps
-        return max(1, round(self.training.epochs * train_examples / self.examples_per_update))
+        return max(1, round(self.training.epochs * self.examples_seen(train_examples) / self.examples_per_update))
 
     def total_steps(self, train_examples: int) -> int:
         """Return the number of step ids of the whole run."""
@@ -278,7 +361,7 @@ class RunConfig(Section):
         try:
             return fitted(merged(adapted_to_choices(own, changes), changes))
         except ValidationError as error:
-            raise UserError(first_error(error, "configuration", "configs/default.yaml")) from error
+            raise UserError(first_error(error, "configuration", PAGE)) from error
 
 
 def fitted(tree: Layer | None) -> RunConfig:

@@ -8,7 +8,10 @@ from typing import Any
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.task_types import PS, WORKER
 
-_OF_TASKS = {"cluster.workers": WORKER, "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS}
+_OF_TASKS = {
+    "cluster.workers": WORKER, "cluster.min_workers": WORKER, "cluster.max_workers": WORKER,
+    "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS,
+}  # fmt: skip
 # Settings that switch on something that not all modes use → their value for "off".
 SWITCHES = {"staleness.method": "none", "lookahead.every_updates": 0}
 
