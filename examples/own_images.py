@@ -1,11 +1,11 @@
-"""Train on pictures in a folder, <split>/<class>/*.png, and name some: python examples/own_images.py [FOLDER]"""
+"""Train on pictures in a folder, train/<class>/*.png, and name some: python examples/own_images.py [FOLDER]"""
 
 import sys
 import tempfile
 from pathlib import Path
 
 import numpy as np
-from PIL import Image, ImageDraw
+from PIL import Image, ImageDraw, ImageOps
 
 import ps_cluster
 
@@ -30,23 +30,33 @@ def generate(folder):
     """Fill a folder with generated pictures, in place of your own."""
     draw = np.random.default_rng(0)
     for split, count in (("train", 300 if SMALL else 3000), ("test", 90 if SMALL else 600)):
+        for name in CLASSES:
+            (folder / split / name).mkdir(parents=True)
         for number in range(count):
-            file = folder / split / CLASSES[number % 3] / f"{number:05}.png"
-            file.parent.mkdir(parents=True, exist_ok=True)
-            picture(number % 3, draw).save(file)
+            picture(number % 3, draw).save(folder / split / CLASSES[number % 3] / f"{number:05}.png")
 
 
-given = [argument for argument in sys.argv[1:] if argument != "--small"]
-folder = Path(given[0]) if given else Path(tempfile.mkdtemp(prefix="pictures-"))
-if not given:
-    generate(folder)
+def first_of_each_class(folder):
+    """Return class → a picture of it, in the order of the network's outputs: that of the sorted names."""
+    files = [file for file in folder.rglob("*") if file.suffix.lower() in (".png", ".jpg", ".jpeg")]
+    return {file.parent.name: file for file in sorted(files, key=lambda file: file.parent.name)}
 
-# `image_size` makes pictures of any sizes alike.
-result = ps_cluster.train(
-    model="tutorial_cnn", data=folder, image_size=SIDE, workers=2, epochs=3 if SMALL else 8, batch_size=32
-)
-classes = sorted(path.name for path in (folder / "test").iterdir())
-files = [min((folder / "test" / name).iterdir()) for name in classes]
-pictures = np.stack([np.asarray(Image.open(file).convert("RGB").resize((SIDE, SIDE))) for file in files])
-best = result.model.predict(pictures, verbose=0).argmax(axis=1)
+
+with tempfile.TemporaryDirectory(prefix="pictures-") as generated:
+    given = [argument for argument in sys.argv[1:] if argument != "--small"]
+    folder = Path(given[0] if given else generated)
+    if not given:
+        generate(folder)
+
+    # `image_size` makes pictures of any sizes alike.
+    result = ps_cluster.train(
+        model="tutorial_cnn", data=folder, image_size=SIDE, workers=2, epochs=3 if SMALL else 8, batch_size=32
+    )
+    chosen = first_of_each_class(folder)
+    mode = "RGB" if result.model.input_shape[-1] == 3 else "L"  # L: all pictures were grey
+    images = [ImageOps.fit(Image.open(file).convert(mode), (SIDE, SIDE)) for file in chosen.values()]
+
+pixels = np.stack([np.asarray(image).reshape(SIDE, SIDE, -1) for image in images])
+best = result.model.predict(pixels, verbose=0).argmax(axis=1)
+classes = list(chosen)
 print("one picture of each class:", {name: classes[found] for name, found in zip(classes, best)})

@@ -26,12 +26,13 @@ def generate(file, rows):
     file.write_text("\n".join(lines) + "\n")
 
 
-given = [argument for argument in sys.argv[1:] if argument != "--small"]
-table = Path(given[0]) if given else Path(tempfile.mkdtemp(prefix="table-")) / "flats.csv"
-if not given:
-    generate(table, rows=4_000 if SMALL else 20_000)
+with tempfile.TemporaryDirectory(prefix="table-") as generated:
+    given = [argument for argument in sys.argv[1:] if argument != "--small"]
+    table = Path(given[0]) if given else Path(generated) / "flats.csv"
+    if not given:
+        generate(table, rows=4_000 if SMALL else 20_000)
 
-# A tenth of the rows is held out to test on. Numbers are standardised, and names encoded, by the training rows alone.
-result = ps_cluster.train(model="mlp", data=table, target="rent", workers=2, epochs=20, batch_size=64)
+    # A tenth of the rows is held out to test on. Numbers are standardised, and names encoded, by the training rows alone.
+    result = ps_cluster.train(model="mlp", data=table, target="rent", workers=2, epochs=20, batch_size=64)
 
 print(f"mean error of the rent: {result.history[-1]['test_error']:.0f}; {NOISE * 0.8:.0f} are noise")

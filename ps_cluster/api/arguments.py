@@ -5,16 +5,16 @@ from __future__ import annotations
 import inspect
 import os
 from collections.abc import Callable, Iterable, Mapping
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from ps_cluster.command_line import CONFIG_OPTIONS, overrides
-from ps_cluster.config.layers import trusted
+from ps_cluster.command_line import overrides
+from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.config.trees import flat, nested
-from ps_cluster.errors import UserError
+from ps_cluster.config.user_layers import trusted
+from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml
 
@@ -37,7 +37,7 @@ def values_of(
 
     Args:
       options: keyword → value; None counts as not given.
-      settings: dotted keys or sections → values, any setting of docs/settings.md.
+      settings: dotted keys or sections → values, any setting of docs/configuration.md.
       known: the keywords that are taken.
     Raises:
       UserError: a keyword is unknown.
@@ -51,8 +51,7 @@ def check_known(options: Iterable[str], known: Iterable[str]) -> None:
     """Raise UserError for the first of the keywords `options` that is not `known`."""
     for name in options:
         if name not in known:
-            near = get_close_matches(name, known, 1)
-            hint = f"did you mean '{near[0]}'? " if near else ""
+            hint = did_you_mean(name, known)
             raise UserError(
                 f"{name}: there is no such argument: {hint}any setting goes into settings={{'section.key': …}}"
             )

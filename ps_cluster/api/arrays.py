@@ -13,17 +13,15 @@ from typing import Any, cast
 import numpy as np
 
 from ps_cluster.catalogue.datasets import Contents, OwnDataSettings
-from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import build_config
 from ps_cluster.data import packed, sources
+from ps_cluster.data.copy_names import packed_folder
 from ps_cluster.data.own_arrays import as_contents, settings_of
-from ps_cluster.data.packing import write_packed
+from ps_cluster.data.packing import check_contents, sound_pieces, write_packed
 from ps_cluster.data.sets.packed_arrays import PACKED_ARRAYS, PACKED_IMAGES
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.malformed import Malformed
-
-_SMOOTHING = "training.label_smoothing"
 
 
 def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None]) -> dict[str, Any]:
@@ -43,8 +41,7 @@ def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None
     dataset = _packed(contents, kind.name, notify)
     for note in dataset.notes:
         notify(note)
-    unsmoothed = {} if OBJECTIVES[contents.spec.objective].smooths_labels else {_SMOOTHING: 0.0}
-    return {**unsmoothed, **values, "data.dataset": kind.name, "data.data_dir": str(dataset.directory)}
+    return {**values, "data.dataset": kind.name, "data.data_dir": str(dataset.directory)}
 
 
 def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
@@ -59,7 +56,11 @@ def _contents(found: Any, values: Mapping[str, Any]) -> Contents:
 def _packed(contents: Contents, name: str, notify: Callable[[str], None]) -> packed.PackedDataset:
     cache = sources.default_cache_dir()
     ownership.check_folder(cache, "cache (PS_CLUSTER_CACHE)", notify)
-    folder = cache / f"arrays-{packed.FORMAT}" / _digest(contents)
+    try:
+        check_contents(contents)
+        folder = packed_folder(cache) / f"arrays-{_digest(contents)}"
+    except ValueError as error:
+        raise UserError(f"data: {error}") from error
     try:
         return packed.load_packed(folder)
     except UserError:  # missing or damaged
@@ -72,6 +73,6 @@ def _digest(contents: Contents) -> str:
     for split, fields in contents.arrays.items():
         for name, rows in fields.items():
             digest.update(f"{split} {name} {rows.dtype} {rows.shape}".encode())
-            for piece in packed.pieces(rows):
+            for piece in sound_pieces(f"{split} '{name}'", rows):
                 digest.update(np.ascontiguousarray(piece).data)
     return digest.hexdigest()

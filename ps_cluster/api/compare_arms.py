@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+from pydantic import BaseModel
 
 from ps_cluster.api import arguments, arrays, networks_sent
 from ps_cluster.api.program import COMMAND, Program
@@ -15,14 +16,25 @@ from ps_cluster.api.train import SETTINGS
 from ps_cluster.comparison.plan import Comparison, read_comparison
 from ps_cluster.comparison.rates import PLAN
 from ps_cluster.comparison.train_all import check_unclaimed
+from ps_cluster.config.trees import flat
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run.run_dir import CODE
 
 _OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that every arm or run has for itself
-_OF_RUNS = tuple(name for name in arguments.KEYWORDS if name not in _OF_ARMS)
 _OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))
+_OF_RUNS = tuple(name for name in arguments.KEYWORDS if name not in (*_OF_ARMS, *_OF_ALL))
+
+
+class _Report(BaseModel):
+    """The part of report.json that is read."""
+
+    headline: list[str]
+    groups: list[dict[str, Any]]
 
 
 class Compared:
@@ -35,11 +47,16 @@ class Compared:
     """
 
     def __init__(self, output: str | os.PathLike[str]):
+        """Open a comparison. Raises UserError where the folder holds none that is complete."""
         self.output = Path(output).resolve()
         self.page = self.output / "report.html"
-        report = json.loads((self.output / "report.json").read_bytes())
-        self.headline: list[str] = report["headline"]
-        self.table: list[dict[str, Any]] = report["groups"]
+        try:
+            report = read_json(self.output / "report.json", _Report)
+        except FileNotFoundError as error:
+            raise UserError(
+                f"comparison '{output}' has no report.json: it is no comparison, or not complete"
+            ) from error
+        self.headline, self.table = report.headline, report.groups
 
     @property
     def runs(self) -> list[Result]:
@@ -78,12 +95,15 @@ def compare(
     arguments.check_known(options, (*_OF_ALL, *_OF_RUNS))
     fields = {name: arguments.plain(options.pop(name)) for name in _OF_ALL if options.get(name) is not None}
     if arms is not None:
+        if isinstance(arms, str | Mapping) or not isinstance(arms, Iterable):
+            raise UserError(f"arms: got {one_line(repr(arms), 100)}: give a list of them, e.g. ['async', 'sync']")
         fields["arms"] = [{"mode": arm} if isinstance(arm, str) else arguments.plain(arm) for arm in arms]
     values = arguments.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
     folder = Path(output).absolute()
     check_unclaimed(folder)
     if model is not None:
         values["model.name"] = networks_sent.write_network(model, folder / CODE)
+        _check_same_model(folder, values["model.name"])
     values = arrays.with_data(values, data, print_line)
     comparison = read_comparison(None, fields, values)
     write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
@@ -91,6 +111,20 @@ def compare(
 
 
 arguments.show_keywords(compare, (*_OF_ALL, *_OF_RUNS))
+
+
+def _check_same_model(folder: Path, name: str) -> None:
+    """Raise UserError where a comparison that was begun trains another function or Keras model of the caller."""
+    if not (folder / PLAN).is_file():
+        return
+    begun = flat(read_yaml(folder / PLAN).get("settings") or {}).get("model.name")
+    sent = f"{(folder / CODE)}{os.sep}"
+    if begun != name and name.startswith(sent) and isinstance(begun, str) and begun.startswith(sent):
+        Path(name.rpartition(":")[0] or name).unlink()  # it was written for nothing
+        raise UserError(
+            f"model: the comparison in '{folder}' was begun with another one (a function that names other values, or a Keras "
+            f"model with other weights): to go on with that give model={begun!r}; for this one, another output"
+        )
 
 
 def _compared(command: Sequence[str], folder: Path, baseline: str | None) -> Compared:

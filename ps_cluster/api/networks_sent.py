@@ -5,14 +5,18 @@ from __future__ import annotations
 import hashlib
 import inspect
 import os
+import re
 import sys
+import zipfile
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import cloudpickle
+import numpy as np
 
+from ps_cluster.api.function_description import described
 from ps_cluster.catalogue.doors import PICKLE, Reference
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
@@ -22,7 +26,8 @@ from ps_cluster.files.writing import write_whole
 def write_network(model: Any, folder: Path) -> str:
     """Write a function that builds a network, or a Keras model to go on from, to `folder`. Return its name in settings.
 
-    The file's name changes with its content. A name or a path is returned as it is.
+    The file's name changes with what the network is, and not with the process that sends it: the same function of a
+    script that is started again has the same name. A name or a path is returned as it is.
 
     Raises:
       UserError: it is something else, takes other arguments, or names what can't leave this process.
@@ -35,8 +40,13 @@ def write_network(model: Any, folder: Path) -> str:
     if not callable(model):
         raise UserError(f"model: got {type(model).__name__}: give a name, a path, a function or a Keras model")
     name = name_of(model)
-    content = _pickled(model, name)
-    file = folder / f"{name}-{_digest(content)}{PICKLE}"
+    function = _with_two_arguments(model, name)
+    try:
+        content, description = cloudpickle.dumps({name: function}), described(function)
+    except Exception as error:
+        told = one_line(f"{type(error).__name__}: {error}", 300)
+        raise UserError(f"model: the function '{name}' can't be sent to the processes that train: {told}") from error
+    file = folder / f"{name}-{_digest(description)}{PICKLE}"
     write_whole(file, content)
     return str(Reference(file, name))
 
@@ -56,21 +66,14 @@ def _saved(model: Any, folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     file = folder / "model.keras"
     model.save(file)
-    return file.rename(folder / f"model-{_digest(file.read_bytes())}.keras")
+    with zipfile.ZipFile(file) as archive:  # beside its layers, the file has the time, and addresses of objects
+        layers = re.sub(rb'"shared_object_id": \d+', b"", archive.read("config.json"))
+    weights = (f"{one.dtype} {one.shape}".encode() + one.tobytes() for one in map(np.asarray, model.get_weights()))
+    return file.replace(folder / f"model-{_digest(layers, *weights)}.keras")
 
 
-def _pickled(build: Callable[..., Any], name: str) -> bytes:
-    function = _with_two_arguments(build, name)
-    try:
-        content: bytes = cloudpickle.dumps({name: function})
-        return content
-    except Exception as error:
-        told = one_line(f"{type(error).__name__}: {error}", 300)
-        raise UserError(f"model: the function '{name}' can't be sent to the processes that train: {told}") from error
-
-
-def _digest(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()[:8]
+def _digest(*parts: bytes) -> str:
+    return hashlib.sha256(b"".join(parts)).hexdigest()[:8]
 
 
 def _with_two_arguments(build: Callable[..., Any], name: str) -> Callable[..., Any]:

@@ -14,6 +14,7 @@ from pathlib import Path
 from types import TracebackType
 
 from ps_cluster.command_line import BAD_INPUT
+from ps_cluster.config.user_layers import without_variables
 from ps_cluster.errors import TrainingFailed, UserError
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.processes.lifeline import CALLER_PID
@@ -145,9 +146,12 @@ class Program:
 
 
 def _environment() -> dict[str, str]:
-    """Return the environment of a command: it finds this package, and the modules that this process finds."""
+    """Return the environment of a command: it finds this package, and the modules that this process finds.
+
+    The caller's arguments alone decide its settings.
+    """
     places = dict.fromkeys([str(IMPORT_FOLDER), *map(os.path.abspath, sys.path)])
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}
+    return {**without_variables(os.environ), "PYTHONPATH": os.pathsep.join(places), CALLER_PID: str(os.getpid())}
 
 
 def _words(code: int) -> str:

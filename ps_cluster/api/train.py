@@ -41,7 +41,7 @@ def train(
       data: the name of a data set, the path of files of your own, "file.py:name", {x_train, y_train, x_test, y_test},
         ((x_train, y_train), (x_test, y_test)), Contents, or a function that returns one of the last three; None: auto.
       run_dir: a new folder for all files of the run; None: a new one in runs/.
-      settings: any settings of docs/settings.md, e.g. {"optimizer.rule": "adam"}.
+      settings: any settings of docs/configuration.md, e.g. {"optimizer.rule": "adam"}.
       on_progress: called with each row of progress while it trains (`row.applied`, `row.loss`, …).
       on_evaluation: called with each score (`row.step`, `row.test_accuracy`, …). A callback that returns
         `ps_cluster.STOP` ends the training early.

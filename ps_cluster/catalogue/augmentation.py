@@ -1,10 +1,15 @@
-"""The settings of image augmentation, without TensorFlow, because the launcher reads them too."""
+"""The settings of image augmentation, and their short form. Without TensorFlow, because the launcher reads them too."""
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ps_cluster.errors import did_you_mean
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.plain_numbers import decimal, whole
 
 
 def _ascending(factors: tuple[float, float]) -> tuple[float, float]:
@@ -59,3 +64,62 @@ class Augmentation(BaseModel):
             raise ValueError(
                 f"data.augmentation: hue_delta and saturation_range need 3 channels, images have {channels}"
             )
+
+
+class Variation(NamedTuple):
+    """A part of the short form `flip,crop=4,hue=0.1`: the setting that it gives, how it is read, and how it is written.
+
+    `bare`: the value of the name alone; None where it needs one.
+    """
+
+    setting: str
+    read: Callable[[str], Any]
+    form: str
+    bare: Any = None
+
+
+def _range(text: str) -> list[float]:
+    lowest, _, highest = text.partition("-")
+    return [decimal(lowest), decimal(highest)]
+
+
+# What a name alone means is what configs/default.yaml has.
+VARIATIONS = {
+    "flip": Variation("flip", str, "flip or flip=random", "alternating"),
+    "crop": Variation("crop_padding_pixels", whole, "crop or crop=4", 2),
+    "hue": Variation("hue_delta", decimal, "hue=0.1"),
+    "contrast": Variation("contrast_range", _range, "contrast=0.8-1.2"),
+    "saturation": Variation("saturation_range", _range, "saturation=0.8-1.2"),
+    "cutout": Variation("cutout_pixels", whole, "cutout=8"),
+}
+NO_VARIATION = "none"
+
+
+def read_variations(text: str) -> dict[str, Any]:
+    """Return all settings for the short form, e.g. "flip,crop=4,hue=0.1" or "none". What it leaves out is switched off.
+
+    Raises:
+      ValueError: a name that is unknown or there twice, or a value that can't be read.
+    """
+    settings = Augmentation().model_dump(mode="json")
+    seen: set[str] = set()
+    for part in () if text.strip() == NO_VARIATION else text.split(","):
+        name, has_value, value = (piece.strip() for piece in part.partition("="))
+        if name not in VARIATIONS:
+            forms = ", ".join(variation.form for variation in VARIATIONS.values())
+            raise ValueError(f"{did_you_mean(name, VARIATIONS)}there are {forms}, and {NO_VARIATION} alone")
+        if name in seen:
+            raise ValueError(f"{name} is there twice")
+        seen.add(name)
+        variation = VARIATIONS[name]
+        settings[variation.setting] = _value(variation, value) if has_value else variation.bare
+        if settings[variation.setting] is None:
+            raise ValueError(f"{name} needs a value: write {variation.form}")
+    return settings
+
+
+def _value(variation: Variation, text: str) -> Any:
+    try:
+        return variation.read(text)
+    except Malformed as error:
+        raise ValueError(f"{text!r:.80} {error}: write {variation.form}") from error

@@ -16,12 +16,13 @@ from pydantic import AfterValidator, Field
 
 from ps_cluster.catalogue import forms
 from ps_cluster.catalogue.augmentation import Augmentation
-from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Rows
+from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Rows, check_rows
 from ps_cluster.catalogue.examples import Field as ArrayField
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.catalogue.settings import PathFromText, Section
 from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
@@ -108,7 +109,11 @@ class Contents:
 
         Args:
           classes: names of the classes or labels; () numbers them.
+
+        Raises:
+          UserError: there is no target, or something is no array.
         """
+        _check_split(train)
         fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
         target, weight = fields.pop(TARGET), fields.pop(WEIGHT, None)
         if not classes and objective == "classification":
@@ -116,6 +121,16 @@ class Contents:
         elif not classes and objective == "multi-label":
             classes = [str(label) for label in range(int(np.prod(target.shape)))]
         return cls(ExampleSpec(fields, target, objective, tuple(classes), weight), {"train": train, "test": test})
+
+
+def _check_split(rows: Mapping[str, Rows]) -> None:
+    try:
+        for name, array in rows.items():
+            check_rows(f"'{name}'", array)
+    except Malformed as error:
+        raise UserError(f"dataset: {error}") from error
+    if TARGET not in rows:
+        raise UserError(f"dataset: '{TARGET}' is missing, there is {', '.join(rows) or 'nothing'}: name the targets so")
 
 
 def _number_of_classes(labels: Rows) -> int:
@@ -142,6 +157,7 @@ class DataSet:
       wanted: what to look for in a folder, in words.
       path: of data that a user has named by its path, that path. It is packed again when something there changes.
       candidates_of: for a name that stands for several data sets, their names, best first.
+      offered: whether help and lists of choices name it.
       augment: "module:function" that varies a batch (`ps_cluster.data.augment:augment`); None: it is trained as it is.
       views: "module:function" that averages a network's scores over views of each example; None: there are none.
     """
@@ -159,6 +175,7 @@ class DataSet:
     wanted = ""
     path: Path | None = None
     candidates_of: tuple[str, ...] = ()
+    offered = True
     augment: Any = None
     views: Any = None
 
@@ -246,7 +263,11 @@ class _DataSets(Kinds[DataSet]):
     @property
     def with_settings(self) -> Iterator[Any]:
         """Yield the package's own data sets, and the forms."""
-        return chain(self, forms.FORMS)
+        return chain((one for one in self if one.offered), forms.FORMS)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
 
     def named_by_user(self, name: str, folder: Path) -> str:
         """Return a name that the user has written: of code with its whole path, of data also with its form."""

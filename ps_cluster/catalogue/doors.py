@@ -48,7 +48,7 @@ def absolute(text: str, folder: Path) -> str:
     reference = parse(text)
     if reference is None:
         return text
-    file = Path(os.path.normpath(folder.absolute() / reference.file.expanduser()))
+    file = Path(os.path.normpath(folder.absolute() / os.path.expanduser(reference.file)))
     return str(Reference(file, reference.name))
 
 

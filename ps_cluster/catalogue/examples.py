@@ -10,6 +10,7 @@ from typing import Any, Protocol, runtime_checkable
 import numpy as np
 
 from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
 
 TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are no inputs
 
@@ -27,6 +28,19 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, part: slice, /) -> np.ndarray: ...
+
+
+def check_rows(what: str, value: object) -> None:
+    """Raise Malformed for a value that is no array with a row for each example."""
+    refuse_sparse(what, value)
+    if not isinstance(value, Rows) or not value.shape:
+        raise Malformed(f"{what} is {type(value).__name__}, not an array with a row for each example")
+
+
+def refuse_sparse(what: str, value: object) -> None:
+    """Raise Malformed for a sparse matrix of scipy, which looks like an array and has no length."""
+    if hasattr(value, "toarray"):
+        raise Malformed(f"{what} is a sparse {type(value).__name__}: give an array, e.g. its toarray()")
 
 
 @dataclass(frozen=True)
@@ -57,6 +71,11 @@ class Field:
     def is_image(self) -> bool:
         """True for pixels: uint8 [height, width, channels], with 1 or 3 channels."""
         return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[-1] in (1, 3)
+
+    @property
+    def network_dtype(self) -> str:
+        """The dtype in which networks are given it: float32 for pixels, else its own."""
+        return "float32" if self.is_image else self.dtype
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import pkgutil
 from collections.abc import Callable, Iterator
-from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from types import ModuleType
@@ -13,7 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.settings import Section
-from ps_cluster.errors import UserError
+from ps_cluster.errors import UserError, did_you_mean
 
 
 class Named(Protocol):
@@ -128,8 +127,7 @@ class Kinds(Generic[T]):
 
     def unknown(self, name: str) -> str:
         """Return a message with all that is supported, and the known name that is nearest to `name`."""
-        near = get_close_matches(name, self.names, 1)
-        hint = f"did you mean '{near[0]}'? " if near else ""
+        hint = did_you_mean(name, self.names)
         if name.endswith(".py"):
             hint = f"name what the file defines, as '{name:.80}:NAME'. "
         return f"{hint}There are {', '.join(self.names)}, and yours as path/to/file.py:name"

@@ -6,9 +6,9 @@ The package's own are in ps_cluster/training/modes/, one file each.
 from __future__ import annotations
 
 from enum import Enum
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.settings import Section
@@ -27,10 +27,20 @@ class Waits(Enum):
     FOR_ALL_REDUCE = "all other workers, in each all-reduce"
 
 
+class Flow(NamedTuple):
+    """Data that tasks of one type send to those of another, or of the same, for the picture of a cluster."""
+
+    sender: str
+    receiver: str
+    what: str
+
+
 class ModeSettings(Section):
     """The section `mode` of a configuration. A mode adds settings of its own in a subclass, with defaults."""
 
-    name: Annotated[str, AfterValidator(lambda name: MODES.check_name(name))]
+    name: Annotated[str, AfterValidator(lambda name: MODES.check_name(name))] = Field(
+        description="How gradients of the workers become updates."
+    )
 
 
 class Mode:
@@ -40,18 +50,22 @@ class Mode:
       name: the name by which users choose it.
       says: one sentence for --help on what it does.
       Settings: the class of the section `mode`, with this mode's own settings.
+      splits: what its workers share: the "data", each with all layers; or the "layers" of one network.
       tasks: the task types in its cluster; all of them are required.
+      flows: what its tasks send to each other; those of types that it does not have are left out.
       most_parameter_servers: the largest number of parameter servers it supports; None: any number.
       waits: what a worker may have to wait for.
       is_stale: whether an update may come from older weights than those that it is applied to.
       pins_workers: whether `cluster.pin_workers: auto` pins each worker to its own cores.
+      fixed_workers: why the number of workers can't change during a run; "": it can (`ps-cluster scale`).
       on_death: the reaction to the death of a task, by its type.
       ignores: settings and whole sections (dotted keys) that it does not use, beside those of tasks it does not have.
+      rated_as: the mode, of a single process, whose learning rates in a network's recipe it takes too; "": its own.
       own_rule: the only optimizer rule that it works with; None: any.
       unlabelled: its own settings that `label` leaves out.
       is_simulated: whether `simulate` can predict it.
-      trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…)`, run by the
-        leader; in modes without parameter servers by every task.
+      trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…, leading=…)`, run by
+        the leader; in modes without parameter servers by every task.
       slice: the `training.slice.Slice` that a parameter server holds, or "module:class" of it.
       work: the `training.work.Work` that the chief hands out, or "module:class" of it.
       step: the class that wraps a `TrainStep` as a worker's step, or "module:class" of it; None: the `TrainStep` itself.
@@ -59,14 +73,22 @@ class Mode:
 
     name = ""
     says = ""
+    splits = "data"
     Settings: type[ModeSettings] = ModeSettings
     tasks: tuple[str, ...] = (CHIEF, PS, WORKER)
+    flows: tuple[Flow, ...] = (
+        Flow(CHIEF, WORKER, "step ids"),
+        Flow(PS, WORKER, "weights"),
+        Flow(WORKER, PS, "gradients"),
+    )
     most_parameter_servers: int | None = None
     waits = Waits.FOR_NOBODY
     is_stale = True
     pins_workers = False
+    fixed_workers = ""
     on_death: OnDeaths = ON_DEATH
     ignores: frozenset[str] = frozenset({"staleness"})
+    rated_as = ""
     own_rule: str | None = None
     unlabelled: frozenset[str] = frozenset()
     is_simulated = False
@@ -81,9 +103,29 @@ class Mode:
         return PS in self.tasks
 
     @property
+    def cannot_scale(self) -> str:
+        """Why the number of workers can't change, for messages."""
+        return f"mode {self.name} keeps its number of workers: {self.fixed_workers}"
+
+    @property
     def trainer_type(self) -> str:
         """The type of the tasks that compute gradients."""
         return WORKER if WORKER in self.tasks else CHIEF
+
+    @property
+    def shares_steps(self) -> bool:
+        """True if all workers take part in each step, each with the slice of its own layers."""
+        return self.splits == "layers"
+
+    def place(self, workers: Any) -> tuple[str, Any]:
+        """Return mode and workers, as a recipe's rates name them. `workers`: `cluster.workers`."""
+        if self.rated_as:
+            return self.rated_as, 1
+        return self.name, workers if WORKER in self.tasks else 1
+
+    def slices(self, config: RunConfig) -> int:
+        """Return into how many slices the parameters are cut."""
+        return config.cluster.parameter_servers if self.has_parameter_servers else 1
 
     @property
     def averages(self) -> bool:

@@ -22,14 +22,16 @@ from ps_cluster.errors import UserError
 class NetworkSettings(Section):
     """The section `model` of a configuration. A network adds settings of its own in a subclass, with defaults."""
 
-    name: Annotated[str, AfterValidator(lambda name: NETWORKS.check_name(name))]
-    precision: Literal["auto", "bfloat16", "float32"]
+    name: Annotated[str, AfterValidator(lambda name: NETWORKS.check_name(name))] = Field(description="The network.")
+    precision: Literal["auto", "bfloat16", "float32"] = Field(
+        description="Dtype of the computation; auto: bfloat16 where the processor has instructions for it."
+    )
 
 
 class ActivationSettings(NetworkSettings):
     """The settings of a network whose activation can be chosen."""
 
-    activation: Literal["relu", "gelu", "silu"] = Field(default="relu")
+    activation: Literal["relu", "gelu", "silu"] = Field(default="relu", description="Function after each hidden layer.")
 
 
 class Network:
@@ -74,7 +76,7 @@ class SavedNetwork(Network):
 
     def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
         """Return the saved model."""
-        return find("ps_cluster.models.saved:load_saved")(self._file)
+        return find("ps_cluster.models.saved:load_saved")(self._file, examples)
 
 
 class Networks(Kinds[Network]):
@@ -87,7 +89,7 @@ class Networks(Kinds[Network]):
         """Return a name that the user has written, a file with its whole path; it may be read from now on."""
         if not _is_saved(name):
             return super().named_by_user(name, folder)
-        file = Path(os.path.normpath(folder.absolute() / Path(name).expanduser()))
+        file = Path(os.path.normpath(folder.absolute() / os.path.expanduser(name)))
         doors.trust(file)
         return str(file)
 

@@ -12,10 +12,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ps_cluster.catalogue.kinds import Kinds
+from ps_cluster.errors import did_you_mean
+from ps_cluster.files.number_text import number_text
 
 if TYPE_CHECKING:
     from ps_cluster.catalogue.examples import ExampleSpec
     from ps_cluster.config import RunConfig
+
+SMOOTHING = "training.label_smoothing"
 
 
 class Objective:
@@ -25,15 +29,24 @@ class Objective:
       name: the name by which data sets choose it.
       has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
       judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.judges.Judge`).
+      takes_probabilities: whether its metric is right for outputs that are probabilities, too.
+      has_units: whether networks are trained in standard deviations of the target, and saved in its own units.
+      results: "module:class" of what is found out about its predictions (`ps_cluster.reporting.results.analysis.Analysis`);
+        None: nothing. Its judge's `kept` has what is needed for it.
       smooths_labels: whether `training.label_smoothing` has a meaning.
       weighs_classes: whether `training.class_weights` has a meaning.
+      activation: Keras's name of what turns the outputs of a saved model into predictions.
     """
 
     name = ""
     has_accuracy = True
     judge: Any = None
+    takes_probabilities = False
+    has_units = False
+    results: Any = None
     smooths_labels = True
     weighs_classes = False
+    activation = "linear"
 
     @property
     def field(self) -> str:
@@ -50,6 +63,22 @@ class Objective:
         """Yield name and indices, int64 [M], of the examples that belong together by their target [N, ...]."""
         yield "all", np.arange(len(target))
 
+    def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the target of an example in words."""
+        return ", ".join(number_text(value) for value in np.ravel(target))
+
+    def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the judge's prediction of an example, [outputs], in the words of `named_target`."""
+        return self.named_target(prediction, spec)
+
+    def decisions(self, predictions: np.ndarray) -> np.ndarray:
+        """Return what predictions [N, outputs] decide for: [N] or [N, outputs]."""
+        return predictions
+
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        """Return the metric of each prediction [N, outputs], [N]; the judge has it for outputs, in a graph."""
+        raise NotImplementedError
+
     def check(self, config: RunConfig, spec: ExampleSpec) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit the examples."""
         if config.training.class_weights and not self.weighs_classes:
@@ -59,7 +88,7 @@ class Objective:
         class_weights(config.training.class_weights, spec.classes)
         smoothing = config.training.label_smoothing
         if smoothing and not self.smooths_labels:
-            raise ValueError(f"training.label_smoothing: got {smoothing}: a {self.name} has no labels: set it to 0")
+            raise ValueError(f"{SMOOTHING}: got {smoothing}: a {self.name} has no labels: leave it out")
 
 
 class Classification(Objective):
@@ -67,7 +96,10 @@ class Classification(Objective):
 
     name = "classification"
     judge = "ps_cluster.training.judges:ClassificationJudge"
+    takes_probabilities = True
+    results = "ps_cluster.reporting.results.class_results:ClassResults"
     weighs_classes = True
+    activation = "softmax"
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape or target.dtype.kind not in "iu":
@@ -80,6 +112,22 @@ class Classification(Objective):
         """Yield those of each class."""
         ends = np.cumsum(np.bincount(target, minlength=len(spec.classes)))
         yield from zip(spec.classes, np.split(np.argsort(target, kind="stable"), ends[:-1]))
+
+    def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
+        return spec.classes[int(target)]
+
+    def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the most probable class."""
+        return spec.classes[int(np.argmax(prediction))] if np.isfinite(prediction).all() else "not a number"
+
+    def decisions(self, predictions: np.ndarray) -> np.ndarray:
+        """Return the most probable class, [N]."""
+        labels: np.ndarray = np.argmax(predictions, axis=1)
+        return labels
+
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        right: np.ndarray = self.decisions(predictions) == target
+        return right
 
     def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
         """Refuse a part without a class that a random part would lack with a probability below one in a million."""
@@ -95,6 +143,8 @@ class MultiLabel(Objective):
 
     name = "multi-label"
     judge = "ps_cluster.training.judges:MultiLabelJudge"
+    results = "ps_cluster.reporting.results.label_results:LabelResults"
+    activation = "sigmoid"
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
         if spec.target.shape != (len(spec.classes),):
@@ -107,6 +157,18 @@ class MultiLabel(Objective):
         for index, label in enumerate(spec.classes):
             yield label, np.flatnonzero(target[:, index])
 
+    def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the labels that the example has; of predictions those above 1/2."""
+        return ", ".join(label for label, share in zip(spec.classes, target) if share > 0.5) or "none"
+
+    def decisions(self, predictions: np.ndarray) -> np.ndarray:
+        """Return whether an example has each label, bool [N, labels]."""
+        return predictions > 0.5
+
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        shares: np.ndarray = (self.decisions(predictions) == (target > 0.5)).mean(1)
+        return shares
+
 
 class Regression(Objective):
     """Each example has one or several numbers to predict. Target: floating-point."""
@@ -114,6 +176,8 @@ class Regression(Objective):
     name = "regression"
     has_accuracy = False
     judge = "ps_cluster.training.judges:RegressionJudge"
+    has_units = True
+    results = "ps_cluster.reporting.results.value_results:ValueResults"
     smooths_labels = False
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -135,6 +199,10 @@ class Regression(Objective):
         for index, name in enumerate((f"below {texts[0]}", *middle, f"{texts[-1]} and above")):
             yield name, np.flatnonzero(which == index)
 
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        errors: np.ndarray = np.abs(predictions - target.reshape(predictions.shape)).mean(1)
+        return errors
+
 
 def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndarray:
     """Return float32 [classes]: the weight of each class, 1 for those that are not named.
@@ -151,7 +219,8 @@ def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndar
         if not 0 <= label < len(classes) or label in named:
             known = ", ".join(classes[:10]) + ", …" * (len(classes) > 10)
             what = "named twice" if label in named else f"not one of the classes {known}, nor a label from 0"
-            raise ValueError(f"training.class_weights: got '{name}': it is {what}")
+            hint = "" if label in named else did_you_mean(name, classes)
+            raise ValueError(f"training.class_weights: got '{name}': {hint}it is {what}")
         named.add(label)
         weights[label] = weight
     return weights

@@ -34,10 +34,21 @@ class LearningRateFactor(Section):
 class RuleSettings(Section):
     """The section `optimizer` of a configuration. A rule adds settings of its own in a subclass, with defaults."""
 
-    rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))]
-    learning_rate: float = Field(gt=0, le=LARGEST_FACTOR)
-    weight_decay: Factor
-    learning_rate_factors: tuple[LearningRateFactor, ...] = Field(strict=False, max_length=MOST_FACTORS)
+    rule: Annotated[str, AfterValidator(lambda name: RULES.check_name(name))] = Field(
+        description="How a parameter server changes its weights with a gradient."
+    )
+    learning_rate: float = Field(
+        gt=0, le=LARGEST_FACTOR, description="The highest learning rate of an update; the section `schedule` scales it."
+    )
+    weight_decay: Factor = Field(
+        description="Decoupled: an update also subtracts learning rate x weight_decay x weight from each weight."
+    )
+    learning_rate_factors: tuple[LearningRateFactor, ...] = Field(
+        strict=False,
+        max_length=MOST_FACTORS,
+        description="Multiply the learning rate of variables whose path contains `match` (*: any characters, ?: one). The "
+        "first match wins. Factor 0: the variable is not trained.",
+    )
     clip_norm: Limit | None = Field(
         description="Scale the gradient of a variable down to this norm where it is larger. A worker does it to its own "
         "gradient, before the push."

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.lazily import tf
@@ -17,10 +17,12 @@ from ps_cluster.catalogue.settings import Fraction, Section
 class ScheduleSettings(Section):
     """The section `schedule` of a configuration. A schedule adds settings of its own in a subclass."""
 
-    kind: Annotated[str, AfterValidator(lambda name: SCHEDULES.check_name(name))]
-    warmup_fraction: Fraction
-    start_factor: Fraction
-    end_factor: Fraction
+    kind: Annotated[str, AfterValidator(lambda name: SCHEDULES.check_name(name))] = Field(
+        description="How the learning rate goes on after it has risen."
+    )
+    warmup_fraction: Fraction = Field(description="Share of the steps in which the learning rate rises.")
+    start_factor: Fraction = Field(description="Learning rate of the first step, as a share of the highest.")
+    end_factor: Fraction = Field(description="Learning rate of the last step, as a share of the highest.")
 
 
 class Schedule:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Annotated, Any
 
-from pydantic import AfterValidator
+from pydantic import AfterValidator, Field
 
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.catalogue.settings import Section
@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class StalenessSettings(Section):
     """The section `staleness` of a configuration. A method adds settings of its own in a subclass."""
 
-    method: Annotated[str, AfterValidator(lambda name: METHODS.check_name(name))]
+    method: Annotated[str, AfterValidator(lambda name: METHODS.check_name(name))] = Field(
+        description="How stale gradients are corrected, in mode async."
+    )
 
 
 class StalenessMethod:

@@ -26,14 +26,14 @@ class OnDeath:
 
     restarts: int
     whole_cluster: bool  # all training tasks start again with it, from the newest snapshot
-    dispensable: bool  # when it is given up, the run goes on without it (a worker: only while there are others)
+    dispensable: bool  # when it is given up, the run goes on without it (a worker or ps: only while there are others)
 
 
 OnDeaths = Mapping[str, OnDeath]  # by task type
 
 ON_DEATH: OnDeaths = {
     CHIEF: OnDeath(restarts=5, whole_cluster=True, dispensable=False),
-    PS: OnDeath(restarts=5, whole_cluster=True, dispensable=False),
+    PS: OnDeath(restarts=5, whole_cluster=True, dispensable=True),
     WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=True),
     EVALUATOR: OnDeath(restarts=3, whole_cluster=False, dispensable=True),
 }

@@ -46,7 +46,7 @@ def form_of(path: Path, name: str) -> ArrayForm | None:
 
 def open_folder(folder: Path) -> Mapping[str, np.ndarray]:
     """Return the arrays of all .npy files of a folder by name, mapped."""
-    return {file.stem: _open_npy(file) for file in sorted(folder.glob("*.npy"))}
+    return {file.stem: open_npy(file) for file in sorted(folder.glob("*.npy"))}
 
 
 def open_npz(path: Path) -> Mapping[str, np.ndarray]:
@@ -71,7 +71,8 @@ def open_npz(path: Path) -> Mapping[str, np.ndarray]:
         raise Malformed(f"is no .npz file, or damaged ({one_line(str(error), 200)})") from error
 
 
-def _open_npy(path: Path) -> np.ndarray:
+def open_npy(path: Path) -> np.ndarray:
+    """Return the array of an .npy, mapped. Errors as in `open_npz`."""
     with open_regular(path) as file:
         return _mapped(path, path.name, _form(path.name, file), os.fstat(file.fileno()).st_size)
 

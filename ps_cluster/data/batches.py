@@ -11,11 +11,13 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Field
+from ps_cluster.catalogue.sampling import Sample
 from ps_cluster.data.packed import fields_of, file_name
 
 # `tf.random.experimental.index_shuffle` fixes 4 rounds, and then the orders of two epochs correlate (measured over
 # 50,000 examples: up to 0.76, each of 4,560 pairs beyond 4 sigma). With 16 rounds they pass for independent, for 6 us.
 _SHUFFLE_ROUNDS = 16
+_SAMPLES = 0x5A3D  # in the key of samples, so that none has the order of an epoch
 
 
 @dataclass(frozen=True)
@@ -28,34 +30,44 @@ class Batch:
     epochs: tf.Tensor  # int64 [B], the epoch of each, from 0
 
 
-def batch_of(step: tf.Tensor, *, batch_size: int, examples: int, seed: int) -> Batch:
+def batch_of(step: tf.Tensor, *, batch_size: int, examples: int, seed: int, sample: Sample | None = None) -> Batch:
     """Return the examples that step `step` trains on.
 
-    Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. Every `examples` positions are an epoch,
-    which visits each example exactly once in its own order. A batch may span epochs.
+    Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. Every `examples` positions (with a sample, as
+    many as it has) are an epoch, which visits each example exactly once in its own order. A batch may span epochs.
 
     Args:
       step: int64 [], from 0.
       batch_size: examples of one step (B).
       examples: number in the training set.
       seed: 0 <= seed < 2**63; another seed gives other orders.
+      sample: the part of the training set that is seen; None for all.
 
     Raises:
       ValueError: `batch_size` or `examples` is below 1.
     """
     if batch_size < 1 or examples < 1:
         raise ValueError(f"batch_size and examples must be at least 1, got {batch_size} and {examples}")
+    seen = examples if sample is None else sample.size(examples)
     position = step * batch_size + tf.range(batch_size, dtype=tf.int64)
-    epochs = position // examples
-    # The raw op: the public wrapper accepts only one key for all indices. Both use only the low 32 bits of each word.
+    epochs = position // seen
     low, high = (tf.fill([batch_size], tf.constant(word, tf.int64)) for word in (seed & 0xFFFF_FFFF, seed >> 32))
-    ids = tf.raw_ops.RandomIndexShuffle(
-        index=position % examples,
-        seed=tf.stack([low, high, epochs], axis=1),
-        max_index=tf.constant(examples - 1, tf.int64),
-        rounds=_SHUFFLE_ROUNDS,
+    ids = _shuffled(position % seen, tf.stack([low, high, epochs], axis=1), seen)
+    return Batch(seed, step, ids if sample is None else of_sample(sample, ids, examples), epochs)
+
+
+def of_sample(sample: Sample, positions: tf.Tensor, examples: int) -> tf.Tensor:
+    """Return the ids of the examples at these positions of a sample, int64 [B]: a pure function of both."""
+    key = tf.constant([sample.seed, _SAMPLES, 0], tf.int64)
+    return _shuffled(positions * sample.of + sample.index, key, examples * sample.copies) % examples
+
+
+def _shuffled(index: tf.Tensor, key: tf.Tensor, count: int) -> tf.Tensor:
+    """Return where a random order of 0 .. count − 1 puts each index, int64 [B]. `key`: int64 [3] or [B, 3]."""
+    # The raw op: the public wrapper accepts only one key for all indices. Both use only the low 32 bits of each word.
+    return tf.raw_ops.RandomIndexShuffle(
+        index=index, seed=key, max_index=tf.constant(count - 1, tf.int64), rounds=_SHUFFLE_ROUNDS
     )
-    return Batch(seed, step, ids, epochs)
 
 
 class BatchRows(NamedTuple):

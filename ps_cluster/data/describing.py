@@ -10,6 +10,7 @@ import numpy as np
 
 from ps_cluster.catalogue.examples import TARGET, WEIGHT, Field
 from ps_cluster.data.packed import PackedDataset, pieces
+from ps_cluster.files.number_text import number_text
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
 _PIECE_BYTES = 2**22
@@ -68,19 +69,23 @@ def fields_with_rows(dataset: PackedDataset, split: str) -> Iterator[tuple[str, 
         yield WEIGHT, spec.weight, weight
 
 
-def example_rows(dataset: PackedDataset, count: int) -> tuple[list[str], list[list[str]]]:
-    """Return the names of fields or columns, and the first `count` training examples as text."""
+def example_rows(
+    dataset: PackedDataset, which: slice | np.ndarray, split: str = "train"
+) -> tuple[list[str], list[list[str]]]:
+    """Return the names of fields or columns, and some examples as text. `which`: a slice, or indices [M]."""
     encoded = _encoded_columns(dataset)
     names: list[str] = []
     columns: list[list[str]] = []
-    for name, _, rows in fields_with_rows(dataset, "train"):
-        first = rows[:count]
+    for name, _, rows in fields_with_rows(dataset, split):
+        chosen = rows[which]
         if name in encoded:
             names += [column.name for column in encoded[name]]
-            columns += [[column.text(value) for value in first[:, index]] for index, column in enumerate(encoded[name])]
+            columns += [
+                [column.text(value) for value in chosen[:, index]] for index, column in enumerate(encoded[name])
+            ]
         else:
             names.append(name)
-            columns.append([_text(row) for row in first])
+            columns.append([_text(row) for row in chosen])
     return names, [list(row) for row in zip(*columns)]
 
 
@@ -88,7 +93,7 @@ def _text(row: np.ndarray) -> str:
     """Return the first values of a row."""
     flat = np.asarray(row, np.float64).reshape(-1)
     more = f" … ({len(flat)})" if len(flat) > _MOST_VALUES else ""
-    return " ".join(f"{value:.4g}" for value in flat[:_MOST_VALUES]) + more
+    return " ".join(number_text(value) for value in flat[:_MOST_VALUES]) + more
 
 
 @dataclass(frozen=True)
@@ -113,7 +118,7 @@ class _Column:
         """Return an encoded value as it was in the table."""
         if self.values:
             return self.values[int(value) - 1] if value else "unknown"
-        return f"{value * self.std + self.mean:.4g}"
+        return number_text(value * self.std + self.mean)
 
 
 def _encoded_columns(dataset: PackedDataset) -> dict[str, list[_Column]]:

@@ -17,7 +17,7 @@ from ps_cluster.data.copy_names import packed_folder
 from ps_cluster.data.packed import ENCODING, MANIFEST, PackedDataset, Unusable, load_packed, read_manifest
 from ps_cluster.data.packing import remove_packed
 from ps_cluster.data.sources import places
-from ps_cluster.errors import UserError
+from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, ownership
 
 _BLOCK_BYTES = 2**24
@@ -89,12 +89,14 @@ def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
             tuple(one.url for one in kind.downloads),
         )
         for kind in DATASETS
-        if not kind.candidates_of
+        if kind.offered and not kind.candidates_of
     ]
-    others = dict.fromkeys(copy.name for copy in found if copy.name not in DATASETS.own)
+    named = {one.name for one in listed}
+    others = dict.fromkeys(copy.name for copy in found if copy.name not in named)
     for name in others:
         mine = tuple(copy for copy in found if copy.name == name)
-        listed.append(Entry(name, name, any(one.dataset and one.dataset.kind == "synthetic" for one in mine), mine))
+        title = DATASETS.own[name].full_name if name in DATASETS.own else name
+        listed.append(Entry(name, title, any(one.dataset and one.dataset.kind == "synthetic" for one in mine), mine))
     return listed
 
 
@@ -123,9 +125,10 @@ def named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[
     for name in names:
         mine = [copy for copy in found if name == copy.directory.name or _is_called(copy, name)]
         if not mine:
-            known = ", ".join(sorted({copy.name for copy in found})) or "none"
+            names = sorted({copy.name for copy in found})
             raise UserError(
-                f"NAME: got {name!r:.200}: no packed copy in '{cache_dir}' is called so; there are: {known}"
+                f"NAME: got {name!r:.200}: no packed copy in '{cache_dir}' is called so; {did_you_mean(name, names)}"
+                f"there are: {', '.join(names) or 'none'}"
             )
         chosen += [copy for copy in mine if copy not in chosen]
     return chosen

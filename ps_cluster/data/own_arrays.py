@@ -9,7 +9,7 @@ from typing import Any, get_args
 import numpy as np
 
 from ps_cluster.catalogue.datasets import Contents, DataSettings, OwnDataSettings
-from ps_cluster.catalogue.examples import TARGET, WEIGHT, Field, Rows
+from ps_cluster.catalogue.examples import TARGET, WEIGHT, Field, Rows, refuse_sparse
 from ps_cluster.data.holding_out import hold_out
 from ps_cluster.data.rows import Changed, Selected
 from ps_cluster.data.targets import targets_of
@@ -58,7 +58,7 @@ def contents_of(given: Mapping[str, Any], objective: str = "auto", held_out: flo
     train = _inputs(arrays, "train") | {TARGET: targets.train} | _weights(arrays, "train")
     notes = [f"not used: {one_line(', '.join(map(str, unused)), 300)}"] if unused else []
     if has_test:
-        test = _inputs(arrays, "test") | {TARGET: targets.test} | _weights(arrays, "test", like=train)
+        test = _inputs(arrays, "test") | {TARGET: targets.test} | _weights(arrays, "test")
     else:
         split = hold_out(held_out, len(targets.train), targets.train if targets.objective == "classification" else None)
         train, test = ({name: Selected(rows, ids) for name, rows in train.items()} for ids in (split.train, split.test))
@@ -87,13 +87,27 @@ def _by_name(found: Any) -> Mapping[str, Any]:
 
 
 def _rows(name: str, value: Any) -> Any:
-    """Return an array as it is, anything else as one."""
+    """Return an array as it is, anything else as one. Raises Malformed for what is none, or has no rows."""
+    refuse_sparse(name, value)
     by_place = not hasattr(value, "iloc")  # pandas finds rows by their label
     usable = by_place and isinstance(value, Rows) and isinstance(value.dtype, np.dtype)
-    rows = value if usable else np.asarray(value)
+    rows = value if usable else _as_array(name, value)
     if not rows.shape or not len(rows):
         raise Malformed(f"{name} has no rows")
     return rows
+
+
+def _as_array(name: str, value: Any) -> np.ndarray:
+    try:
+        array = np.asarray(value)
+    except Exception as error:  # whatever the value's own class raises
+        told = one_line(f"{type(error).__name__}: {error}", 200)
+        raise Malformed(
+            f"{name} is {type(value).__name__}, of which no array can be made: give rows of one shape ({told})"
+        ) from error
+    if array.dtype.kind == "O" and array.size and all(isinstance(one, str) for one in array.flat):
+        return array.astype(str)  # a column of pandas
+    return array
 
 
 def _check_lengths(arrays: Mapping[str, Any]) -> None:
@@ -122,17 +136,19 @@ def _inputs(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
     return {"x": rows if rows.dtype.isnative else Changed(rows, lambda piece: piece.astype(dtype))}
 
 
-def _weights(arrays: Mapping[str, Any], split: str, like: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """Return the weights float [N], if there are any; 1 for each where only those of `like` are given."""
+def _weights(arrays: Mapping[str, Any], split: str) -> dict[str, Any]:
+    """Return the weights float32 [N], if there are any; 1 for each where only the other split has some."""
+    if not {"weight_train", "weight_test"} & arrays.keys():
+        return {}
     found = arrays.get(f"weight_{split}")
     if found is None:
-        return {WEIGHT: np.ones(len(arrays[f"x_{split}"]), like[WEIGHT].dtype)} if like and WEIGHT in like else {}
+        return {WEIGHT: np.ones(len(arrays[f"x_{split}"]), np.float32)}
     weights = np.asarray(found[:])
     if weights.dtype.kind not in "iuf" or weights.size != len(weights):
         raise Malformed(
             f"weight_{split} is {weights.dtype} {list(weights.shape[1:])}: give one number for each example"
         )
-    return {WEIGHT: weights.reshape(-1).astype(weights.dtype if weights.dtype.kind == "f" else np.float32)}
+    return {WEIGHT: weights.reshape(-1).astype(np.float32)}
 
 
 def _small_in_memory(rows: Mapping[str, Any]) -> dict[str, Any]:

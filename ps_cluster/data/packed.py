@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import stat
 from collections.abc import Iterator, Mapping
@@ -16,7 +17,7 @@ from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.writing import write_json
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.run.rows.dataset import DatasetPointer, FieldRow, Manifest, TableEncoding
 
 MANIFEST, ENCODING = "dataset.json", "encoding.json"
@@ -45,6 +46,7 @@ class PackedDataset:
       source: archive or folder that it was packed from; "" if there is none.
       validation_examples: the last of the packed training examples; `train_examples` excludes them.
       notes: lines for a person to read, e.g. what was held out to test on.
+      checksum: SHA-256 of the checksums of all files; "" in copies that have none.
     """
 
     name: str
@@ -56,6 +58,7 @@ class PackedDataset:
     source: str = ""
     validation_examples: int = 0
     notes: tuple[str, ...] = ()
+    checksum: str = ""
 
     def holding_out(self, validation_examples: int) -> PackedDataset:
         """Return the same data set with this many training examples held out for choosing.
@@ -153,6 +156,27 @@ def write_pointer(file: Path, dataset: PackedDataset) -> None:
     write_json(file, pointer.model_dump())
 
 
+def write_form(folder: Path, dataset: PackedDataset) -> None:
+    """Copy into `folder` what says how examples look: inputs, names of classes, the encoding of a table. No example."""
+    for name in (MANIFEST, ENCODING):
+        if (dataset.directory / name).is_file():
+            write_whole(folder / name, (dataset.directory / name).read_bytes())
+
+
+def load_form(folder: Path) -> PackedDataset:
+    """Open what `write_form` has written: a data set whose examples can't be read.
+
+    Raises:
+      FileNotFoundError: there is none.
+      UserError: it is damaged.
+    """
+    manifest = read_manifest(folder)
+    try:
+        return _of_manifest(folder, manifest)
+    except ValueError as error:
+        raise UserError(f"'{folder / MANIFEST}' is damaged ({error}): delete '{folder}' and try again") from error
+
+
 def load_pointed(file: Path) -> PackedDataset:
     """Open the data set that `write_pointer` wrote to `file`. Raises UserError if either is missing or damaged.
 
@@ -175,8 +199,14 @@ def _of_manifest(directory: Path, manifest: Manifest) -> PackedDataset:
     spec = ExampleSpec(inputs, _field(manifest.target), manifest.objective, tuple(manifest.classes), weight)
     train, test = manifest.train_examples, manifest.test_examples
     return PackedDataset(
-        manifest.name, manifest.kind, directory, spec, train, test, manifest.source, notes=tuple(manifest.notes)
-    )
+        manifest.name, manifest.kind, directory, spec, train, test, manifest.source, notes=tuple(manifest.notes),
+        checksum=_checksum(manifest),
+    )  # fmt: skip
+
+
+def _checksum(manifest: Manifest) -> str:
+    listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest.sha256.items()))
+    return hashlib.sha256(listed.encode()).hexdigest() if listed else ""
 
 
 def _field(row: FieldRow) -> Field:

@@ -6,9 +6,8 @@ import contextlib
 import errno
 import hashlib
 import shutil
-import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,7 +15,7 @@ import numpy as np
 from pydantic import ValidationError
 
 from ps_cluster.catalogue.datasets import SPLITS, Contents
-from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Field, Rows
+from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Field, Rows, check_rows
 from ps_cluster.data.packed import (
     ENCODING,
     FORMAT,
@@ -32,11 +31,11 @@ from ps_cluster.data.packed import (
 from ps_cluster.data.packing_progress import PackingProgress
 from ps_cluster.data.statistics import RunningStatistics
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks
+from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import write_whole
 from ps_cluster.run.rows.dataset import FieldRow, Manifest, TableEncoding
-
-_ABANDONED_AFTER_S = 3600.0  # an older temporary folder that nobody writes to was left by a killed process
 
 
 def write_packed(
@@ -63,10 +62,10 @@ def write_packed(
     """
     directory = Path(directory).resolve()
     try:
-        _check_contents(contents)
+        check_contents(contents)
         manifest = _manifest(name, kind, contents, source)
         directory.parent.mkdir(parents=True, exist_ok=True)
-        _remove_abandoned(directory)
+        _remove_abandoned(directory.parent)
         _check_room(name, directory.parent, sum(manifest.bytes.values()), free_bytes)
         return _written(directory, contents, manifest, PackingProgress(name, sum(manifest.bytes.values()), notify))
     except ValidationError as error:
@@ -79,18 +78,22 @@ def write_packed(
 
 def _written(directory: Path, contents: Contents, manifest: Manifest, progress: PackingProgress) -> PackedDataset:
     """Write all files into a folder beside `directory`, and move it there. Nothing is left if that is interrupted."""
-    temporary = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
-    temporary.mkdir()
+    temporary = _beside(directory)
     try:
-        _write_files(temporary, contents, manifest, progress)
-        return _move_into_place(temporary, directory)
+        with locks.sharing_new(temporary):  # nobody takes it for abandoned
+            _write_files(temporary, contents, manifest, progress)
+            return _move_into_place(temporary, directory)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
+def _beside(directory: Path) -> Path:
+    return directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+
+
 def remove_packed(directory: Path) -> None:
     """Remove a packed folder. Others see it whole or not at all."""
-    gone = directory.with_name(f".{directory.name}.{uuid.uuid4().hex}.tmp")
+    gone = _beside(directory)
     with contextlib.suppress(FileNotFoundError):
         directory.rename(gone)
     shutil.rmtree(gone, ignore_errors=True)
@@ -113,7 +116,7 @@ def _check_room(name: str, folder: Path, wanted: int, free_bytes: Callable[[Path
         )
 
 
-def _check_contents(contents: Contents) -> None:
+def check_contents(contents: Contents) -> None:
     """Raise ValueError where arrays, spec and manifest's rules do not agree."""
     fields = fields_of(contents.spec)
     for split in SPLITS:
@@ -130,8 +133,8 @@ def _check_contents(contents: Contents) -> None:
 
 
 def _check_form(what: str, rows: object, field: Field) -> None:
-    if not isinstance(rows, Rows) or not rows.shape:
-        raise ValueError(f"{what} is {type(rows).__name__}, not an array with a row for each example")
+    check_rows(what, rows)
+    assert isinstance(rows, Rows)
     if str(rows.dtype) != field.dtype or rows.shape[1:] != field.shape:
         raise ValueError(f"{what} is {rows.dtype} {list(rows.shape[1:])}, not {field.dtype} {list(field.shape)}")
 
@@ -173,8 +176,8 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
     for split in SPLITS:
         for name, field in fields_of(contents.spec).items():
             seen = statistics[name].add if split == "train" else None
-            file = file_name(split, name, field)
-            checksums[file] = _write_rows(directory / file, contents.arrays[split][name], seen, progress)
+            file, rows = file_name(split, name, field), sound_pieces(f"{split} '{name}'", contents.arrays[split][name])
+            checksums[file] = _write_rows(directory / file, rows, seen, progress)
     spec = _with_fields(contents.spec, {name: one.field for name, one in statistics.items()})
     whole = _manifest(manifest.name, manifest.kind, replace(contents, spec=spec), manifest.source)
     if contents.encoding is not None:
@@ -185,11 +188,31 @@ def _write_files(directory: Path, contents: Contents, manifest: Manifest, progre
     write_whole(directory / MANIFEST, whole.model_dump_json(indent=2) + "\n")
 
 
-def _write_rows(path: Path, rows: Rows, seen: Callable[[np.ndarray], None] | None, progress: PackingProgress) -> str:
-    """Write rows in pieces, each read once, and pass each to `seen`. Returns the SHA-256 of the file."""
+def sound_pieces(what: str, rows: Rows) -> Iterator[np.ndarray]:
+    """Yield rows in pieces, each read once. Raises Malformed if they can't be read, or are not finite."""
+    at = 0
+    try:
+        for piece in pieces(rows):
+            if piece.dtype.kind == "f" and not (finite := np.isfinite(piece)).all():
+                wrong = int(np.flatnonzero(~finite.reshape(len(piece), -1).all(1))[0])
+                value = piece[wrong][~finite[wrong]].flat[0]
+                raise Malformed(
+                    f"{what} has values that are not finite: {value} in example {at + wrong:,}: replace them, or leave such "
+                    "examples out"
+                )
+            yield piece
+            at += len(piece)
+    except OSError as error:
+        raise Malformed(f"{what} can't be read: {error.strerror or error}") from error
+
+
+def _write_rows(
+    path: Path, rows: Iterator[np.ndarray], seen: Callable[[np.ndarray], None] | None, progress: PackingProgress
+) -> str:
+    """Write pieces of rows, and pass each to `seen`. Returns the SHA-256 of the file."""
     digest = hashlib.sha256()
     with path.open("xb") as file:
-        for piece in pieces(rows):
+        for piece in rows:
             whole = np.ascontiguousarray(piece)
             whole.tofile(file)
             digest.update(whole.reshape(-1).view(np.uint8).data)
@@ -221,11 +244,7 @@ def _move_into_place(temporary: Path, directory: Path) -> PackedDataset:
     raise AssertionError("the last attempt returns or raises")
 
 
-def _remove_abandoned(directory: Path) -> None:
-    for left_over in directory.parent.glob(f".{directory.name}.*.tmp"):
-        try:
-            age_s = time.time() - left_over.stat().st_mtime
-        except FileNotFoundError:
-            continue
-        if age_s > _ABANDONED_AFTER_S:
-            shutil.rmtree(left_over, ignore_errors=True)
+def _remove_abandoned(folder: Path) -> None:
+    """Remove what killed processes have left among the packed copies in a folder."""
+    for left_over in folder.glob(".*.*.tmp"):
+        locks.remove_abandoned(left_over)

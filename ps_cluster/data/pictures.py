@@ -18,6 +18,7 @@ from ps_cluster.files.plain_text import one_line
 if TYPE_CHECKING:
     from PIL.Image import Image
 
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")  # of names of files
 _FORMATS = ("PNG", "JPEG", "BMP", "GIF", "WEBP")
 _GREY_MODES = ("1", "L", "LA", "I", "I;16", "I;16B", "I;16L")
 _TURNED = (5, 6, 7, 8)  # values of EXIF's orientation that exchange height and width

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -23,20 +24,18 @@ class Part(NamedTuple):
 
 
 class Encoding:
-    """The encoding of columns as numbers. Its attributes are those of `TableEncoding` (run/rows/dataset.py)."""
+    """The encoding of columns as numbers.
 
-    def __init__(self, part: Part, numbers: Sequence[str], categories: Sequence[str]):
-        """Read the rows to train on once, for their statistics and their categories.
+    Attributes:
+      content: that of `TableEncoding` (run/rows/dataset.py), which a packed table keeps.
+    """
 
-        Raises:
-          Malformed: a column has infinite values, or too many categories.
-        """
-        self.numbers, self.categories = list(numbers), list(categories)
-        self._values: list[set[str]] = [set() for _ in categories]
-        self.mean, self.std = np.zeros(len(numbers)), np.ones(len(numbers))
-        with np.errstate(invalid="ignore", over="ignore"):  # of infinite values, which are told
-            self._gather(part)
-        self.values = [sorted(values) for values in self._values]
+    def __init__(self, content: Mapping[str, Any]):
+        self.content = content
+        numbers, categories = content["numbers"], content["categories"]
+        self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
+        self.values: list[list[str]] = [column["values"] for column in categories]
+        self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
 
     def arrays(self, part: Part) -> dict[str, Streamed]:
         """Return the inputs of some rows: numbers float32 [N, k] and categories int32 [N, m], those that there are."""
@@ -47,57 +46,97 @@ class Encoding:
             found["categories"] = Streamed("int32", (part.rows, len(self.categories)), lambda: self._coded(part))
         return found
 
-    def as_row(self, target: str) -> dict[str, Any]:
-        """Return the content of the file that keeps it."""
-        numbers = zip(self.numbers, self.mean.tolist(), self.std.tolist())
-        return {
-            "target": target,
-            "numbers": [{"name": name, "mean": mean, "std": std} for name, mean, std in numbers],
-            "categories": [{"name": name, "values": values} for name, values in zip(self.categories, self.values)],
-        }
+    def encoded(self, table: Table) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the inputs of all rows of another table, a piece at a time. Raises Malformed where a column is missing."""
+        columns = [*self.numbers, *self.categories]
+        if missing := [name for name in columns if name not in table.columns]:
+            raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
+        for batch in table.batches(columns):
+            numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
+            yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {})
 
-    def _gather(self, part: Part) -> None:
-        origin = None  # of the distance from one row: the mean of squares less the square of the mean would cancel
-        count, total, squares = (np.zeros(len(self.numbers)) for _ in range(3))
-        for batch, kept in _pieces(part, [*self.numbers, *self.categories]):
-            values = _floats(batch, self.numbers)[kept]
+    def _standardised(self, part: Part) -> Iterator[np.ndarray]:
+        for batch, kept in _pieces(part, self.numbers):
+            yield self._as_numbers(batch)[kept]
+
+    def _as_numbers(self, batch: Any) -> np.ndarray:
+        """Return the columns of numbers, standardised: float32 [B, k]."""
+        with np.errstate(over="ignore"):  # told below
+            values = ((_floats(batch, self.numbers) - self._mean) / self._std).astype(np.float32)
+        _check_finite(self.numbers, ~np.isinf(values).any(0))
+        return np.nan_to_num(values, nan=0.0)
+
+    def _coded(self, part: Part) -> Iterator[np.ndarray]:
+        for batch, kept in _pieces(part, self.categories):
+            yield self._as_codes(batch)[kept]
+
+    def _as_codes(self, batch: Any) -> np.ndarray:
+        """Return the columns of categories as codes: int32 [B, m]."""
+        import pyarrow.compute as compute
+
+        codes = [
+            compute.index_in(_as_text(batch.column(name)), value_set=values)
+            .fill_null(-1)
+            .to_numpy(zero_copy_only=False)
+            for name, values in zip(self.categories, self._known)
+        ]
+        return (np.stack(codes, 1) + 1).astype(np.int32)
+
+    @cached_property
+    def _known(self) -> list[Any]:
+        import pyarrow
+
+        return [pyarrow.array(values, pyarrow.string()) for values in self.values]
+
+
+def learned(part: Part, target: str, numbers: Sequence[str], categories: Sequence[str]) -> Encoding:
+    """Read the rows to train on once, for the statistics of columns of numbers and the values of those of categories.
+
+    Raises:
+      Malformed: a column has infinite values, or too many categories.
+    """
+    seen: list[set[str]] = [set() for _ in categories]
+    origin = None  # of the distance from one row: the mean of squares less the square of the mean would cancel
+    count, total, squares = (np.zeros(len(numbers)) for _ in range(3))
+    with np.errstate(invalid="ignore", over="ignore"):  # of infinite values, which are told
+        for batch, kept in _pieces(part, [*numbers, *categories]):
+            values = _floats(batch, numbers)[kept]
             if origin is None and len(values):
                 origin = np.nan_to_num(values[0], posinf=0, neginf=0)
             apart = values - (0 if origin is None else origin)
             there = ~np.isnan(apart)
             apart = np.where(there, apart, 0)
             count, total, squares = count + there.sum(0), total + apart.sum(0), squares + (apart**2).sum(0)
-            for name, found in zip(self.categories, self._values):
-                found.update(_texts(batch, name, kept))
-                if len(found) > MOST_CATEGORIES:
-                    raise Malformed(
-                        f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
-                    )
+            for name, found in zip(categories, seen):
+                _add_texts(found, batch, name, kept)
         mean = total / np.maximum(count, 1)
-        self.std = np.sqrt(np.maximum(squares / np.maximum(count, 1) - mean**2, 0))
-        self.std[self.std == 0] = 1
-        self.mean = mean + (0 if origin is None else origin)
-        if not (wrong := np.isfinite(self.mean) & np.isfinite(self.std)).all():
-            raise Malformed(f"the column '{self.numbers[int(np.argmin(wrong))]}' has infinite or too large values")
+        std = np.sqrt(np.maximum(squares / np.maximum(count, 1) - mean**2, 0))
+        mean += 0 if origin is None else origin
+    _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
+    std[std == 0] = 1
+    columns = zip(numbers, mean.tolist(), std.tolist())
+    return Encoding(
+        {
+            "target": target,
+            "numbers": [{"name": name, "mean": middle, "std": width} for name, middle, width in columns],
+            "categories": [{"name": name, "values": sorted(values)} for name, values in zip(categories, seen)],
+        }
+    )
 
-    def _standardised(self, part: Part) -> Iterator[np.ndarray]:
-        for batch, kept in _pieces(part, self.numbers):
-            values = (_floats(batch, self.numbers)[kept] - self.mean) / self.std
-            yield np.nan_to_num(values, nan=0.0).astype(np.float32)
 
-    def _coded(self, part: Part) -> Iterator[np.ndarray]:
-        import pyarrow
-        import pyarrow.compute as compute
+def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
+    """Raise Malformed where a column is not finite. `finite`: bool [k]."""
+    if not finite.all():
+        raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
 
-        known = [pyarrow.array(values, pyarrow.string()) for values in self.values]
-        for batch, kept in _pieces(part, self.categories):
-            codes = [
-                compute.index_in(_as_text(batch.column(name)), value_set=values)
-                .fill_null(-1)
-                .to_numpy(zero_copy_only=False)
-                for name, values in zip(self.categories, known)
-            ]
-            yield (np.stack(codes, 1)[kept] + 1).astype(np.int32)
+
+def _add_texts(found: set[str], batch: Any, name: str, kept: Any) -> None:
+    """Add the different values of a column to those found before. Raises Malformed if these are too many."""
+    found.update(_texts(batch, name, kept))
+    if len(found) > MOST_CATEGORIES:
+        raise Malformed(
+            f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
+        )
 
 
 def _pieces(part: Part, columns: Sequence[str]) -> Iterator[tuple[Any, Any]]:

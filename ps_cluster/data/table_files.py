@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Protocol
 
+from ps_cluster.data.column_types import as_types, types_like, wide
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
 
@@ -36,7 +39,8 @@ class CsvTable:
         if not first.strip():
             raise Malformed(f"'{path.name}' is empty: its first line has to name the columns")
         self._delimiter = max(",;\t", key=lambda sign: first.count(sign.encode()))
-        with _arrow_errors(), self._open(types) as reader:
+        self._names = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=self._delimiter))
+        with self._open(types) as reader:
             found = reader.schema
         if len(set(found.names)) < len(found.names):
             raise Malformed(f"'{path.name}' has two columns of one name: {one_line(', '.join(found.names), 300)}")
@@ -45,44 +49,49 @@ class CsvTable:
         self.columns = {field.name: plain.get(field.type, field.type) for field in found}
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        import pyarrow
-
-        types = {
-            name: pyarrow.float64() if pyarrow.types.is_integer(self.columns[name]) else self.columns[name]
-            for name in columns
-        }
-        with _arrow_errors(f"'{self._path.name}'"), self._open(types, columns) as reader:
+        with self._open({name: self.columns[name] for name in columns}, columns) as reader:
             yield from reader
 
-    def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Any:
-        from pyarrow import csv
+    @contextmanager
+    def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
+        from pyarrow import csv as arrow
 
-        return csv.open_csv(
-            self._path,
-            csv.ReadOptions(block_size=_BLOCK_BYTES),
-            csv.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
-            csv.ConvertOptions(column_types=dict(types), include_columns=list(columns), strings_can_be_null=True),
-        )
+        with (
+            arrow_errors(f"'{self._path.name}'", self._names),
+            arrow.open_csv(
+                self._path,
+                arrow.ReadOptions(block_size=_BLOCK_BYTES),
+                arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                arrow.ConvertOptions(
+                    column_types={name: wide(kind) for name, kind in types.items()},
+                    include_columns=list(columns),
+                    strings_can_be_null=True,
+                ),
+            ) as reader,
+        ):
+            yield reader
 
 
 class ParquetTable:
     """A Parquet file."""
 
     def __init__(self, path: Path, types: Mapping[str, Any]):
-        """Read the types, which the file knows itself."""
-        with _arrow_errors(f"'{path.name}'"):
-            self.columns = {field.name: field.type for field in self._file(path).schema_arrow}
-        self._path = path
+        """Read the types, which the file knows itself. `types`: those of columns that are known."""
+        self._path, self._told = path, f"'{path.name}'"
+        with arrow_errors(self._told):
+            own = {field.name: field.type for field in self._file().schema_arrow}
+        self.columns = types_like(types, own, self._told)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
-        with _arrow_errors(f"'{self._path.name}'"):
-            for batch in self._file(self._path).iter_batches(_BATCH_ROWS, columns=list(columns)):
-                yield batch.select(list(columns))
+        types = {name: self.columns[name] for name in columns}
+        with arrow_errors(self._told):
+            for batch in self._file().iter_batches(_BATCH_ROWS, columns=list(columns)):
+                yield as_types(types, batch, self._told)
 
-    def _file(self, path: Path) -> Any:
+    def _file(self) -> Any:
         from pyarrow.parquet import ParquetFile
 
-        return ParquetFile(path)
+        return ParquetFile(self._path)
 
 
 TABLES: dict[str, Callable[[Path, Mapping[str, Any]], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
@@ -108,13 +117,16 @@ def open_tables(files: Mapping[str, Path], text: Sequence[str]) -> dict[str, Tab
 
 
 @contextmanager
-def _arrow_errors(what: str = "it") -> Iterator[None]:
-    """Raise Malformed for what pyarrow can't read."""
+def arrow_errors(what: str, names: Sequence[str] = ()) -> Iterator[None]:
+    """Raise Malformed for what pyarrow can't read. `names`: of the columns, which pyarrow numbers."""
     import pyarrow
 
     try:
         yield
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
-        text = one_line(str(error), 300)
+        by_number = {f"#{number}": f"'{name}'" for number, name in enumerate(names)}
+        text = re.sub(
+            r"(?<=CSV column )#\d+", lambda found: by_number.get(found[0], found[0]), one_line(str(error), 300)
+        )
         hint = "; a column of names is one that data.categorical lists" if "conversion error" in text else ""
         raise Malformed(f"{what} can't be read: {text}{hint}") from error

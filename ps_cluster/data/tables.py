@@ -12,13 +12,15 @@ from pydantic import Field
 from ps_cluster.catalogue.datasets import Contents, OwnDataSettings
 from ps_cluster.catalogue.examples import TARGET, WEIGHT
 from ps_cluster.data.holding_out import hold_out
-from ps_cluster.data.table_encoding import Encoding, Part, as_floats
+from ps_cluster.data.table_encoding import Encoding, Part, as_floats, learned
 from ps_cluster.data.table_files import Table
 from ps_cluster.data.targets import Targets, classes_by_name, targets_of
+from ps_cluster.errors import did_you_mean
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
 
 MOST_WHOLE_CLASSES = 100  # different whole numbers that are taken for classes
+_MOST_TEXTS = 100  # different texts that are categories, even if hardly one comes twice
 
 Names = Annotated[tuple[str, ...], Field(strict=False)]  # YAML has a list
 
@@ -27,7 +29,9 @@ class TableSettings(OwnDataSettings):
     """Settings of tables."""
 
     target: str | None = Field(default=None, description="The column to predict.")
-    categorical: Names = Field(default=(), description="Columns of numbers that are names, such as codes of places.")
+    categorical: Names = Field(
+        default=(), description="Columns of numbers that are names, such as codes of places; text with many values."
+    )
     leave_out: Names = Field(default=(), description="Columns that are not used.")
     weight: str | None = Field(default=None, description="The column that says how much a row counts.")
 
@@ -64,13 +68,26 @@ def contents_of_tables(tables: Mapping[str, Table], settings: TableSettings) -> 
         arrays = {name: {TARGET: targets.train[chosen]} for name, chosen in ids.items()}
         weights = {name: weights["train"][chosen] for name, chosen in ids.items() if weights}
         notes = (split.note,)
-    encoding = Encoding(parts["train"], roles.numbers, roles.categories)
+    encoding = learned(parts["train"], roles.target, roles.numbers, roles.categories)
+    _check_free_text(encoding, parts["train"].rows, settings)
     whole: dict[str, dict[str, Any]] = {
         split: {**encoding.arrays(part), **arrays[split], **({WEIGHT: weights[split]} if weights else {})}
         for split, part in parts.items()
     }
     contents = Contents.of(whole["train"], whole["test"], objective=targets.objective, classes=targets.classes)
-    return replace(_with_codes(contents, encoding), notes=notes, encoding=encoding.as_row(roles.target))
+    return replace(_with_codes(contents, encoding), notes=notes, encoding=encoding.content)
+
+
+def _check_free_text(encoding: Encoding, rows: int, settings: TableSettings) -> None:
+    """Raise Malformed for columns of text that hardly come twice: as categories they tell nothing of other rows."""
+    different = dict(zip(encoding.categories, map(len, encoding.values)))
+    free = [name for name, texts in different.items() if texts > max(_MOST_TEXTS, rows / 2)]
+    if free := [name for name in free if name not in settings.categorical]:
+        raise Malformed(
+            f"the column '{free[0]}' has {different[free[0]]:,} different texts in {rows:,} training rows, and free text is "
+            f"not read: leave it out (--set 'data.leave_out=[{one_line(', '.join([*settings.leave_out, *free]), 300)}]'), or "
+            "name it in data.categorical if each text is a category"
+        )
 
 
 def _of(targets: Targets, split: str) -> Any:
@@ -98,7 +115,10 @@ def _roles(columns: Mapping[str, Any], settings: TableSettings) -> Roles:
     named = {"target": (settings.target,), "weight": (settings.weight,) if settings.weight else ()}
     for setting, names in {**named, "categorical": settings.categorical, "leave_out": settings.leave_out}.items():
         if unknown := [name for name in names if name not in columns]:
-            raise Malformed(f"data.{setting}: there is no column '{unknown[0]:.100}', of {known}")
+            hint = did_you_mean(unknown[0], columns).strip()
+            raise Malformed(
+                f"data.{setting}: there is no column '{unknown[0]:.100}', of {known}{f': {hint}' if hint else ''}"
+            )
     if nameless := [name for name in columns if not name.strip() or not name.isprintable()]:
         raise Malformed(
             f"a column has the name {nameless[0]!r:.100}, which can't be told: rename it (pandas writes none with index=False)"

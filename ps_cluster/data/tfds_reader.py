@@ -1,42 +1,59 @@
 """Copy the pictures of a folder of TensorFlow Datasets, still encoded, to plain files: a program of its own.
 
-`python -m ps_cluster.data.tfds_reader FOLDER OUTPUT` writes for each split `<split>.pictures` (one after the other),
-`<split>.ends.npy` (where each ends, int64 [N]) and `<split>.labels.npy` (int64 [N]), and `about.json`. It imports
-TensorFlow, which the launcher never does.
+`python -m ps_cluster.data.tfds_reader FOLDER OUTPUT` writes `about.json`, and for the split to train on and the one to
+test on `<split>.pictures` (one after the other), `<split>.ends.npy` (where each ends, int64 [N]) and
+`<split>.labels.npy` (int64 [N]). It imports TensorFlow, which the launcher never does, and ends with its launcher.
 """
 
 from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from ps_cluster.data import splits
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.processes.lifeline import die_with_launcher
+
 
 def copy_pictures(folder: Path, output: Path) -> None:
-    """Write the files. Raises SystemExit, with the reason, for a data set that is not of pictures with labels."""
+    """Write the files. Raises Malformed for a data set that is not of pictures with labels."""
     import tensorflow_datasets as tfds
 
     builder = tfds.builder_from_directory(str(folder))
     features = builder.info.features
     image, label = (_named(features, kind) for kind in (tfds.features.Image, tfds.features.ClassLabel))
     if image is None or label is None:
-        raise SystemExit(f"only pictures with labels can be read, and it has {', '.join(features)}")
-    for split in builder.info.splits:
+        raise Malformed(f"only pictures with labels can be read, and it has {', '.join(features)}")
+
+    def examples_of(split: str) -> Any:
         decoders = {image: tfds.decode.SkipDecoding()}
-        examples = tfds.as_numpy(builder.as_dataset(split=split, decoders=decoders, shuffle_files=False))
-        ends, labels, at = [], [], 0
-        with (output / f"{split}.pictures").open("xb") as file:
-            for example in examples:
-                at += file.write(example[image])
-                ends.append(at)
-                labels.append(int(example[label]))
-        np.save(output / f"{split}.ends.npy", np.array(ends, np.int64))
-        np.save(output / f"{split}.labels.npy", np.array(labels, np.int64))
-    about = {"classes": features[label].names, "splits": list(builder.info.splits)}
+        return tfds.as_numpy(builder.as_dataset(split=split, decoders=decoders, shuffle_files=False))
+
+    def is_labelled(split: str) -> bool:
+        return any(int(example[label]) != splits.NO_LABEL for example in examples_of(split))  # ends at the first
+
+    which = splits.chosen(builder.info.splits, is_labelled)
+    for split in filter(None, (splits.TRAIN, which.test)):
+        _copy_split(((example[image], int(example[label])) for example in examples_of(split)), split, output)
+    about = {"classes": features[label].names, "test": which.test, "notes": which.notes}
     (output / "about.json").write_text(json.dumps(about))
+
+
+def _copy_split(examples: Iterator[tuple[bytes, int]], split: str, output: Path) -> None:
+    ends, labels, at = [], [], 0
+    with (output / f"{split}.pictures").open("xb") as file:
+        for picture, label in examples:
+            at += file.write(picture)
+            ends.append(at)
+            labels.append(label)
+    splits.check_all_labelled(split, labels.count(splits.NO_LABEL), len(labels))
+    np.save(output / f"{split}.ends.npy", np.array(ends, np.int64))
+    np.save(output / f"{split}.labels.npy", np.array(labels, np.int64))
 
 
 def _named(features: Any, kind: type) -> str | None:
@@ -45,4 +62,8 @@ def _named(features: Any, kind: type) -> str | None:
 
 
 if __name__ == "__main__":
-    copy_pictures(Path(sys.argv[1]), Path(sys.argv[2]))
+    die_with_launcher()
+    try:
+        copy_pictures(Path(sys.argv[1]), Path(sys.argv[2]))
+    except Malformed as error:
+        raise SystemExit(str(error)) from error

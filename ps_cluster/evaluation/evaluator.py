@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ps_cluster.clock import AwakeClock
+from ps_cluster.config import telling
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.evaluation.insight import Insight
 from ps_cluster.evaluation.place import Place
 from ps_cluster.evaluation.scorer import Scored, Scorer
 from ps_cluster.files import locks
@@ -17,6 +19,7 @@ from ps_cluster.reporting.summary import refresh_evaluation
 from ps_cluster.run import checkpoints
 from ps_cluster.run.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
 from ps_cluster.run.evaluation_records import Records
+from ps_cluster.run.log_events import CHECKPOINT_PASSED_OVER, SCORE, WAITING
 from ps_cluster.run.rows.scores import EndedMark, EvaluationRow
 from ps_cluster.training.tensorboard import EvaluationWriter
 
@@ -27,6 +30,10 @@ PATIENCE_S = 600.0
 ATTEMPTS = 5
 
 Notify = Callable[[str], None]
+
+
+class OutOfPatience(UserError):
+    """There was no sign of life from the training for as long as the evaluator was to wait."""
 
 
 def evaluate(
@@ -77,6 +84,7 @@ class _Evaluator:
         self._records = Records(self._place.run_dir, notify)
         self._scorer: Scorer | None = None
         self._tensorboard: EvaluationWriter | None = None
+        self._insight: Insight | None = None
         self._passed_over: dict[tuple[int, int], str] = {}
         self._rows: list[EvaluationRow] = []
 
@@ -107,6 +115,8 @@ class _Evaluator:
                 scored = self._records.steps()
             # Asked before looking for checkpoints, so that all checkpoints written before the end are seen.
             ended = checkpoints.ended(self._place.checkpoints)
+            if ended and ended.goes_on:
+                ended = None
             step = self._due(scored, bool(ended))
             if step is not None:
                 if (checkpoint := self._load(step)) is not None:
@@ -135,7 +145,7 @@ class _Evaluator:
         if checkpoints.steps(place) or checkpoints.ended(place):
             return
         bound = "" if math.isinf(patience_s) else f" (--wait-seconds {patience_s:g}, anew with each sign of life)"
-        self._notify(f"waiting for a checkpoint: {self._place.describe_lack()}{bound}")
+        self._notify(WAITING(f"waiting for a checkpoint: {self._place.describe_lack()}{bound}"))
 
     def _due(self, scored: set[int], has_ended: bool) -> int | None:
         """Return the step to score next: the newest, or the oldest if scoring waits for the end of training."""
@@ -172,7 +182,7 @@ class _Evaluator:
                 may_come = isinstance(error, (CheckpointGone, CheckpointUnreadable))
                 if not may_come or not attempts_left:
                     self._passed_over[identity] = str(error)
-                    self._notify(f"passed over: {error}")
+                    self._notify(CHECKPOINT_PASSED_OVER(f"passed over: {error}", step=step))
                     return None
             time.sleep(POLL_S)
 
@@ -192,16 +202,25 @@ class _Evaluator:
         )
         row = row.model_copy(update={"best": self._records.is_best(row)})
         self._rows.append(row)
-        self._notify(_line(row, f"{self._scorer.test_examples:,}", self._scorer.unit, checkpoint.meta.dataset_kind))
-        if self._records.acquire() and (augmented or row.step not in self._records.steps()):
-            self._record(checkpoint, row)
+        line = _line(row, f"{self._scorer.test_examples:,}", self._scorer.unit, checkpoint.meta.dataset_kind)
+        self._notify(SCORE(line, **row.fields))
+        if self._records.acquire():
+            if augmented or row.step not in self._records.steps():
+                self._record(self._scorer, checkpoint, row)
+            if score.predictions:
+                self._records.keep_predictions(score.predictions)
 
-    def _record(self, checkpoint: Checkpoint, row: EvaluationRow) -> None:
+    def _record(self, scorer: Scorer, checkpoint: Checkpoint, row: EvaluationRow) -> None:
         if row.best:
-            self._records.keep_best(checkpoint, row, self._scorer.save_model)
+            self._records.keep_best(checkpoint, row, scorer.save_model)
         self._records.add(row)
-        self._tensorboard = self._tensorboard or EvaluationWriter(self._place.run_dir)
+        if self._tensorboard is None or self._insight is None:
+            self._tensorboard = EvaluationWriter(self._place.run_dir)
+            config = self._place.config(checkpoint)
+            self._tensorboard.write_hyper_parameters(self._place.run_dir.root.name, telling(config))
+            self._insight = Insight(self._tensorboard, scorer)
         self._tensorboard.write(row.model_dump())
+        self._insight.write(checkpoint)
 
     def _make_scorer(self, checkpoint: Checkpoint) -> Scorer:
         config = self._place.config(checkpoint)
@@ -249,10 +268,10 @@ class _Evaluator:
             checkpoints.steps(self._place.checkpoints)
         ), progress.stat().st_mtime_ns if progress.exists() else 0
 
-    def _out_of_patience(self, patience_s: float) -> UserError:
+    def _out_of_patience(self, patience_s: float) -> OutOfPatience:
         if not checkpoints.steps(self._place.checkpoints):
-            return UserError(f"{self._place.describe_lack()} after {patience_s:g} s of waiting")
-        return UserError(
+            return OutOfPatience(f"{self._place.describe_lack()} after {patience_s:g} s of waiting")
+        return OutOfPatience(
             f"training has not ended, but '{self._directory}' has had nothing new for {patience_s:g} s: "
             "go on with run --resume, then evaluate again"
         )

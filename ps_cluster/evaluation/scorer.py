@@ -9,7 +9,7 @@ import math
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,13 +22,17 @@ from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
+from ps_cluster.evaluation.collected import Collected
 from ps_cluster.processes.quiet_import import without_first_lines
 from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.kept_predictions import Predictions
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from ps_cluster.training.compiled import CompiledMetrics
+    from ps_cluster.evaluation.gradient_probe import GradientProbe
+    from ps_cluster.models.compiled import CompiledMetrics
+    from ps_cluster.reporting.prediction_sheet import Answer
     from ps_cluster.training.judges import Judge
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
@@ -43,6 +47,9 @@ class Scored:
     validation_metric: float | None = None  # on held-out training examples, if there are any
     augmented_metric: float | None = None  # of the mean over views of each test example, if asked for
     compiled: Mapping[str, float] = field(default_factory=dict)  # of compile(), on the test examples
+    predictions: Predictions | None = field(
+        default=None, compare=False
+    )  # of the test examples; None if they are not kept (`Judge.kept`)
 
 
 class Scorer:
@@ -60,9 +67,10 @@ class Scorer:
             import tensorflow as tf
 
         from ps_cluster.models.build import build
+        from ps_cluster.models.compiled import CompiledMetrics
         from ps_cluster.models.flat import as_arguments
         from ps_cluster.models.fused import with_fused_layers
-        from ps_cluster.training.compiled import CompiledMetrics
+        from ps_cluster.models.pure import infer
         from ps_cluster.training.judges import judge_of
 
         if threads is not None:
@@ -76,16 +84,21 @@ class Scorer:
         self._fused = with_fused_layers(self._model)  # the same function, faster; the model itself is what is saved
 
         def outputs(inputs: dict[str, Any]) -> Any:
-            return self._fused(as_arguments(inputs), training=False)
+            return infer(self._fused, as_arguments(inputs))
 
         def first(inputs: dict[str, Any]) -> Any:
             return keras.tree.flatten(outputs(inputs))[0]
 
+        def plain_outputs(inputs: dict[str, Any]) -> Any:
+            return keras.tree.map_structure(_floats, infer(self._model, as_arguments(_given(inputs, dataset.spec))))
+
+        self._probe = partial(_probe_of, self._model, plain_outputs, dataset, config)
+        self._first, self._plain_judge = first, judge_of(dataset.spec)
         views = find(DATASETS[config.data.dataset].views)
-        self._compiled = CompiledMetrics(self._model)
+        self._compiled = CompiledMetrics(self._model, dataset.spec.outputs)
         self._sums = _summing(outputs, self._judge, dataset.spec, self._compiled)
         # The mean over views is of the prediction alone, which is the first of several outputs.
-        self._sums_of_views = views and _summing(partial(views, first), judge_of(dataset.spec), dataset.spec)
+        self._sums_of_views = views and _summing(partial(views, first), self._plain_judge, dataset.spec)
 
     def score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> Scored:
         """Score all test and held-out examples once; with `augmented` the test examples also by their views.
@@ -96,10 +109,50 @@ class Scorer:
         self._assign(checkpoint)
         held_out = self._over("validation", self._sums)[0] if self._dataset.validation_examples else None
         self._compiled.taken()
-        metric, loss = self._over("test", self._sums)
+        kept = Collected(self.test_examples)
+        metric, loss = self._over("test", self._sums, kept)
         compiled = self._compiled.taken()
         by_views = self._over("test", self._sums_of_views)[0] if augmented and self._sums_of_views else None
-        return Scored(metric, loss, held_out, by_views, compiled)
+        about = (checkpoint.step, self.objective.name, self.unit, self._dataset.spec.classes)
+        predictions = Predictions(*about, kept.arrays) if kept.arrays else None
+        return Scored(metric, loss, held_out, by_views, compiled, predictions)
+
+    def model_of(self, checkpoint: Checkpoint) -> Any:
+        """Return the network with the weights of a checkpoint, as it is saved. Raises UserError for another network's."""
+        self._assign(checkpoint)
+        return self._judge.finished(self._model)
+
+    @cached_property
+    def gradient(self) -> GradientProbe | None:
+        """The gradient of the training's loss by the weights scored last, in the order of the flat vector of weights.
+
+        None unless the run asks for it.
+        """
+        return self._probe()
+
+    @property
+    def variables(self) -> dict[str, int]:
+        """Path → size of each variable, in the order of the flat vector of weights."""
+        from ps_cluster.models.flat import FlatLayout
+
+        layout = FlatLayout.of(self._model.trainable_variables)
+        return dict(zip(layout.paths, layout.sizes))
+
+    def answers(self, count: int) -> list[Answer]:
+        """Return test pictures, spread over the test set, with the predictions by the weights scored last."""
+        from ps_cluster.reporting.prediction_sheet import Answer
+
+        spec, named = self._dataset.spec, self.objective
+        chosen = np.unique(np.linspace(0, self.test_examples - 1, count).astype(np.int64))
+        ((name, images),) = self._dataset.inputs("test").items()
+        pictures = np.stack([np.asarray(images[i]) for i in chosen])
+        outputs = self._first(_given({name: pictures}, spec))
+        found = []
+        for index, picture, prediction in zip(chosen, pictures, self._plain_judge.prediction(_floats(outputs)).numpy()):
+            truth = named.named_target(np.asarray(self._dataset.target("test")[index]), spec)
+            predicted = named.named_prediction(prediction, spec)
+            found.append(Answer(picture, truth, predicted, predicted == truth if named.has_accuracy else None))
+        return found
 
     def save_model(self, path: Path) -> None:
         """Save the network with the weights scored last, as a .keras file that loads without this code."""
@@ -116,25 +169,52 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _over(self, split: str, sums: Callable) -> tuple[float | None, float | None]:
-        """Return the means of metric and loss over a split; None for one that is not finite."""
+    def _over(self, split: str, sums: Callable, kept: Collected | None = None) -> tuple[float | None, float | None]:
+        """Return the means of metric and loss over a split; None for one that is not finite. Fills `kept`."""
         inputs, target = self._dataset.inputs(split), self._dataset.target(split)
         metric, loss = 0.0, 0.0
         for start in range(0, len(target), BATCH_SIZE):
             batch = slice(start, start + BATCH_SIZE)
             arrays = {name: np.asarray(rows[batch]) for name, rows in inputs.items()}
-            of_metric, of_loss = sums(arrays, np.asarray(target[batch]))
+            of_metric, of_loss, of_batch = sums(arrays, np.asarray(target[batch]))
+            if kept is not None:
+                kept.put(start, of_batch)
             metric += float(of_metric)
             loss += float(of_loss)
         return _finite(metric / len(target)), _finite(loss / len(target))
+
+
+def _probe_of(model: Any, outputs: Callable, dataset: PackedDataset, config: RunConfig) -> GradientProbe | None:
+    if not config.evaluation.gradients:
+        return None
+    from ps_cluster.evaluation.gradient_probe import GradientProbe
+    from ps_cluster.training.judges import judge_of
+
+    return GradientProbe(model, outputs, judge_of(dataset.spec, config.training, model), dataset)
 
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
 
 
+def _given(arrays: Mapping[str, Any], spec: ExampleSpec) -> dict[str, tf.Tensor]:
+    """Return inputs as a network is given them."""
+    import tensorflow as tf
+
+    return {name: tf.cast(value, spec.inputs[name].network_dtype) for name, value in arrays.items()}
+
+
+def _floats(output: Any) -> tf.Tensor:
+    import tensorflow as tf
+
+    return tf.cast(output, tf.float32)
+
+
 def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec, compiled: CompiledMetrics | None = None) -> Callable:
-    """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [])."""
+    """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [], kept).
+
+    `kept`: what the judge keeps of each example, name → [B, ...].
+    """
     import keras
     import tensorflow as tf
 
@@ -144,14 +224,12 @@ def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec, compiled: Compi
     inputs = {name: of_rows(field) for name, field in spec.inputs.items()}
 
     @tf.function(input_signature=[inputs, of_rows(spec.target)])
-    def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        pixels = {
-            name: tf.cast(value, tf.float32) if spec.inputs[name].is_image else value for name, value in arrays.items()
-        }
-        found = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs(pixels))
+    def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
+        found = keras.tree.map_structure(_floats, outputs(_given(arrays, spec)))
         targets = judge.targets(rows)
         if compiled is not None:
             compiled.update(targets, judge.final(found))
-        return tf.reduce_sum(judge.metric(targets, found)), tf.reduce_sum(judge.losses(targets, found))
+        metric, loss = (tf.reduce_sum(of(targets, found)) for of in (judge.metric, judge.losses))
+        return metric, loss, judge.kept(targets, found)
 
     return sums

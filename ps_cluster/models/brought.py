@@ -7,17 +7,20 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.objectives import OBJECTIVES
+from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
 from ps_cluster.models.flat import FlatNetwork, as_arguments, layers_of
+from ps_cluster.models.saved import last_operation, without_units
 
-_PROBABILITIES = ("softmax", "sigmoid")
+_PROBABILITIES = ("Softmax", "Sigmoid")  # operations of TensorFlow
 # Methods of a model that decide how it is trained, and are not called here.
 _OWN_LOOP = ("train_step", "compute_loss", "compute_metrics", "fit")
 
 
-def look_over(model: Any, spec: ExampleSpec) -> None:
-    """Build a user's model if it is not built yet, and check that it can be trained here.
+def look_over(model: Any, spec: ExampleSpec) -> keras.Model:
+    """Return a user's model, built, and without units of a run that has saved it. Check that it can be trained here.
 
     Raises:
       ValueError: it can't; says why.
@@ -25,30 +28,19 @@ def look_over(model: Any, spec: ExampleSpec) -> None:
     if not isinstance(model, keras.Model):
         raise ValueError(f"it is {type(model).__name__}, not a keras.Model")
     if not model.built or not model.variables:  # a subclassed model makes its variables in the first call
-        model(as_arguments({name: tf.zeros([1, *field.shape], _dtype(field)) for name, field in spec.inputs.items()}))
+        fields = spec.inputs.items()
+        model(as_arguments({name: tf.zeros([1, *field.shape], field.network_dtype) for name, field in fields}))
+    model = without_units(model)
     _check_class(model)
     _check_variables(model)
-    _check_scores(model, spec)
     # Its losses and metrics stay. But a copy of it, or the saved model, would name them, and Keras reads none of a user's.
     model.compiled = False
-    check_outputs(model, spec, _outputs(model, spec))
-
-
-def _dtype(field: Field) -> str:
-    return "float32" if field.is_image else field.dtype
-
-
-def _outputs(model: keras.Model, spec: ExampleSpec) -> Any:
-    """Return the specs of the outputs, as found by tracing a step's forward pass."""
-    network = FlatNetwork(model)
-    inputs = {name: tf.TensorSpec([None, *field.shape], _dtype(field)) for name, field in spec.inputs.items()}
-    graph = tf.function(network.forward, autograph=False).get_concrete_function(
-        tf.TensorSpec([network.weights.length]),
-        tf.TensorSpec([network.statistics.length]),
-        inputs,
-        tf.TensorSpec([2], tf.int32),
-    )
-    return graph.structured_outputs.outputs
+    graph = FlatNetwork(model).trace(spec)
+    outputs = graph.structured_outputs.outputs
+    check_outputs(model, spec, outputs)
+    _check_scores(model, spec, graph.outputs[0])
+    _check_compiled(model, spec, outputs)
+    return model
 
 
 def _check_class(model: keras.Model) -> None:
@@ -60,6 +52,8 @@ def _check_class(model: keras.Model) -> None:
             raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: take bfloat16")
         if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
             raise ValueError(f"layer '{layer.name}' has synchronized=True, which workers here don't do: leave it out")
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.renorm:
+            raise ValueError(f"layer '{layer.name}' has renorm=True, whose statistics can't be shared: leave it out")
     keras.saving.serialize_keras_object(model)  # the best model is saved
 
 
@@ -78,15 +72,36 @@ def _check_variables(model: keras.Model) -> None:
             )
 
 
-def _check_scores(model: keras.Model, spec: ExampleSpec) -> None:
-    """Raise ValueError where the usual loss, which takes scores, would be given probabilities."""
-    last = model.layers[-1]
-    activation = getattr(getattr(last, "activation", None), "__name__", type(last).__name__.lower())
-    if activation in _PROBABILITIES and model._compile_loss is None and OBJECTIVES[spec.objective].has_accuracy:
-        raise ValueError(
-            f"layer '{last.name}' returns probabilities ({activation}), where scores are expected: leave {activation} "
-            "out, or compile() it with a loss that takes probabilities"
-        )
+def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> None:
+    """Raise ValueError where the loss or the metric takes scores and would be given probabilities.
+
+    Args:
+      scores: the first output in the graph of a step.
+    """
+    objective, last = OBJECTIVES[spec.objective], last_operation(scores)
+    if last.type not in _PROBABILITIES or not objective.has_accuracy:
+        return
+    kind, where = last.type.lower(), last.name.rpartition("/")[0]
+    instead = "or compile() it with a loss that takes probabilities"
+    if not objective.takes_probabilities:
+        instead = "and let a loss of its own take scores (from_logits=True)"
+    elif has_loss(model):
+        return
+    raise ValueError(
+        f"'{where}' returns probabilities ({kind}), where scores are expected: leave {kind} out, {instead}"
+    )
+
+
+def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+    """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
+    size = spec.outputs + 2  # of no other length, so that none is broadcast over another
+    judge = find(OBJECTIVES[spec.objective].judge)(spec)
+    targets = judge.targets(tf.zeros([size, *spec.target.shape], spec.target.dtype))
+    zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
+    if has_loss(model):
+        weights = None if spec.weight is None else tf.ones([size])
+        CompiledLoss(model, spec.outputs).try_on(judge.scaled(targets), zeros, weights)
+    CompiledMetrics(model, spec.outputs).try_on(targets, judge.final(zeros))
 
 
 def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
@@ -95,5 +110,5 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     shapes = [tuple(output.shape) for output in flat]
     if not shapes or set(shapes) != {(None, spec.outputs)}:
         raise ValueError(f"it returns {shapes}, not {spec.outputs} numbers for each")
-    if len(flat) > 1 and model._compile_loss is None:
+    if len(flat) > 1 and not has_loss(model):
         raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each, and loss_weights")

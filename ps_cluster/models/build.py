@@ -52,7 +52,7 @@ def _built(network: Network, settings: NetworkSettings, spec: ExampleSpec) -> ke
         if own:
             check_outputs(model, spec, model.outputs)
         else:
-            look_over(model, spec)
+            model = look_over(model, spec)
     except UserError:
         raise
     except Exception as error:

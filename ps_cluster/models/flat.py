@@ -12,6 +12,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 
+from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.models.fused import with_fused_layers
 from ps_cluster.models.pure import PureScope, seed_states, seeds_of
 
@@ -119,7 +120,7 @@ def as_arguments(inputs: Mapping[str, Any]) -> Any:
 class Forward(NamedTuple):
     """The result of a forward pass in training mode."""
 
-    outputs: Any  # float32 [B, outputs], or a list or dictionary of such, as the model has them
+    outputs: Any  # float32 [B, outputs] of a whole network, or a list or dictionary of such, as the model has them
     fresh: tf.Tensor  # float32 [m], the new statistics less `keep` times those given
     losses: list[tf.Tensor]  # [] each: of regularisers, and what layers have added
 
@@ -132,23 +133,54 @@ class FlatNetwork:
 
     Attributes:
       model: the model that it was made of.
-      keep: float32 [m], see `kept_shares`.
+      keep: float32 [m], see `kept_shares`. Only `trace` knows of a layer that is called several times a step.
     """
 
-    def __init__(self, model: keras.Model):
+    def __init__(self, model: keras.Model, *, seeds_before: int = 0, to_float32: bool = True):
+        """Lay out the variables.
+
+        Args:
+          seeds_before: how many random states the layers before have, where this is a part of a network.
+          to_float32: return outputs in float32, else as the layers do.
+        """
         self.model = model
+        self._seeds_before = seeds_before
+        self._to_float32 = to_float32
         self._computing = with_fused_layers(model)
         self.weights = FlatLayout.of(model.trainable_variables)
         self.statistics = FlatLayout.of(statistics_of(model))
         self.keep = kept_shares(model)
         self._seeds = seeds_of(self._computing)
         self._statistics = statistics_of(self._computing)
+        self._calls = [1] * len(self._statistics)
         varying = {id(variable) for variable in (*self._seeds, *self._statistics)}
         self._constants = [
             (variable, keras.ops.convert_to_numpy(own))
             for variable, own in zip(self._computing.non_trainable_variables, model.non_trainable_variables)
             if id(variable) not in varying
         ]
+
+    def trace(self, spec: ExampleSpec, batch_size: int | None = None) -> Any:
+        """Return the graph of a step's forward pass, a `Forward`. Take into `keep` how often it moves each statistic.
+
+        A layer that is called n times moves its statistics n times, so that they keep the n-th power of its momentum.
+
+        Args:
+          batch_size: the number of examples; None leaves it open.
+        """
+        inputs = {
+            name: tf.TensorSpec([batch_size, *field.shape], field.network_dtype) for name, field in spec.inputs.items()
+        }
+        vectors = tf.TensorSpec([self.weights.length]), tf.TensorSpec([self.statistics.length])
+        forward = tf.function(self.forward, autograph=False)
+        graph = forward.get_concrete_function(*vectors, inputs, tf.TensorSpec([2], tf.int32))
+        self.keep = kept_shares(self.model) ** np.repeat(np.array(self._calls, np.float32), self.statistics.sizes)
+        return graph
+
+    @property
+    def has_moving_statistics(self) -> bool:
+        """Whether a batch moves some statistics by a part of the way."""
+        return bool(np.any((self.keep > 0) & (self.keep < 1)))
 
     def forward(
         self, weights: tf.Tensor, statistics: tf.Tensor, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor
@@ -165,10 +197,11 @@ class FlatNetwork:
           ValueError: the forward pass is no function of what it is given, see `PureScope`.
         """
         model = self._computing
+        states = seed_states(random_state, self._seeds_before + len(self._seeds))
         values = [
             *zip(model.trainable_variables, self.weights.split(weights)),
             *zip(self._statistics, self.statistics.split(statistics)),
-            *zip(self._seeds, seed_states(random_state, len(self._seeds))),
+            *zip(self._seeds, states[self._seeds_before :]),
             *self._constants,
         ]
         with PureScope(values, collect_losses=True) as scope:
@@ -177,6 +210,8 @@ class FlatNetwork:
             outputs = model(as_arguments(inputs), **training)
             losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
         scope.check(model)
-        outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
+        self._calls = [scope.times(variable) for variable in self._statistics]
+        if self._to_float32:
+            outputs = keras.tree.map_structure(lambda output: tf.cast(output, tf.float32), outputs)
         after = self.statistics.join([scope.after(variable) for variable in self._statistics])
         return Forward(outputs, after - self.keep * statistics, losses)

@@ -13,7 +13,7 @@ from functools import cache
 import keras
 import tensorflow as tf
 
-CHEAP_ACTIVATIONS = ("linear", "relu")  # one operation already
+CHEAP_ACTIVATIONS = ("linear", "relu", "sigmoid", "softmax")  # one operation already
 WIDE = 256  # channels; with 64 the copies cost as much as the products gain
 
 
@@ -32,8 +32,11 @@ def with_fused_layers(model: keras.Model) -> keras.Model:
         return layer if fused is type(layer) else fused.from_config(layer.get_config())
 
     copy = keras.models.clone_model(model, clone_function=clone)
-    in_order = [variable.path for variable in copy.variables] == [variable.path for variable in model.variables]
-    return copy if in_order else model
+    if [variable.path for variable in copy.variables] != [variable.path for variable in model.variables]:
+        return model
+    for own, other in zip(copy.variables, model.variables, strict=True):
+        own.trainable = other.trainable  # a layer's configuration does not have a flag of a single variable
+    return copy
 
 
 def _fused_type(layer: keras.Layer) -> type[keras.Layer]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from typing import Any
+
 import keras
 import tensorflow as tf
 
@@ -38,6 +41,16 @@ class PureScope(keras.StatelessScope):
         super().__init__(state_mapping, collect_losses=collect_losses)
         self._given = dict(self.state_mapping)
         self._unknown: dict[int, keras.Variable] = {}
+        self._times: Counter[int] = Counter()
+
+    def add_update(self, update: tuple[keras.Variable, tf.Tensor]) -> None:
+        """Take in a variable and its new value."""
+        self._times[id(update[0])] += 1
+        super().add_update(update)
+
+    def times(self, variable: keras.Variable) -> int:
+        """Return how often a variable has been assigned."""
+        return self._times[id(variable)]
 
     def get_current_value(self, variable: keras.Variable) -> tf.Tensor | None:
         """Return the value of a variable. One that was not given has none, and is noted.
@@ -80,3 +93,15 @@ class PureScope(keras.StatelessScope):
                 f"its forward pass changes the {what} '{variable.path}', which would be lost between workers: only "
                 "float32 variables that are not trainable may change there"
             )
+
+
+def infer(model: keras.Model, inputs: Any) -> Any:
+    """Return the outputs of a model outside of training. Its variables stay as they are.
+
+    Layers that draw random numbers even then draw the same ones for every batch, so a score can be repeated.
+    """
+    seeds = seeds_of(model)
+    own = {id(seed) for seed in seeds}
+    values = [(variable, variable.value) for variable in model.variables if id(variable) not in own]
+    with PureScope([*values, *zip(seeds, seed_states(tf.constant([0, 0]), len(seeds)))]):
+        return model(inputs, training=False)

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 from ps_cluster.api import arrays
-from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.catalogue.datasets import DATASETS, Contents
+from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import build_config
-from ps_cluster.data import sources
+from ps_cluster.data import inventory, sources
 from ps_cluster.data.packed import load_packed
 from ps_cluster.errors import UserError
 
@@ -17,6 +18,9 @@ def numbers(train=8, test=4):
     draw = np.random.default_rng(0)
     x, y = draw.normal(size=(train + test, 3)).astype(np.float32), np.arange(train + test) % 2
     return {"x_train": x[:train], "y_train": y[:train], "x_test": x[train:], "y_test": y[train:]}
+
+
+PAIR = {"a": np.arange(2), "target": np.arange(2)}
 
 
 def found(data, **values):
@@ -68,7 +72,8 @@ def test_numbers_to_predict_are_a_regression_whose_labels_are_not_smoothed():
     given = numbers()
     given |= {name: given[name].astype(np.float32) for name in ("y_train", "y_test")}
     chosen, dataset = found(given)
-    assert dataset.spec.objective == "regression" and chosen["training.label_smoothing"] == 0
+    assert dataset.spec.objective == "regression"
+    assert complete_config(build_config(None, chosen), dataset).training.label_smoothing == 0
 
 
 def test_without_examples_to_test_on_a_share_is_held_out_and_said():
@@ -98,12 +103,31 @@ def test_contents_keep_their_inputs_and_classes():
         (numbers() | {"x_test": np.ones((4, 2), np.float32)}, "test 'x' is float32 [2], not float32 [3]"),
         (lambda: 7, "data: it returned int, not Contents"),
         ([1, 2, 3], "data: it returned list, not Contents"),
+        (numbers() | {"x_train": [[1]] * 7 + [[1, 2]]}, "data: x_train is list, of which no array can be made"),
+        (numbers() | {"x_test": np.full((4, 3), np.nan, np.float32)}, "data: test 'x' has values that are not finite"),
+        (
+            lambda: Contents.of({"a": [1, 2], "target": np.arange(2)}, {}),
+            "'a' is list, not an array with a row for each",
+        ),
+        (lambda: Contents.of({"a": np.arange(2)}, {}), "'target' is missing, there is a"),
+        (lambda: Contents.of(PAIR, {"a": np.arange(2)}), "data: test has no 'target'"),
     ],
 )
 def test_data_that_can_not_be_packed_is_told_in_one_line(data, told):
     with pytest.raises(UserError) as error:
         arrays.with_data({}, data, pytest.fail)
     assert told in str(error.value) and "\n" not in str(error.value)
+
+
+def test_packed_arrays_are_listed_among_the_copies_and_no_help_names_them(tmp_path, monkeypatch):
+    monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path))
+    assert "packed_arrays" not in [one.name for one in inventory.entries(tmp_path)]
+    directory = found(numbers())[1].directory
+    (listed,) = [one for one in inventory.entries(tmp_path) if one.name == "packed_arrays"]
+    assert listed.title == "arrays of your own" and [copy.directory for copy in listed.copies] == [directory]
+    inventory.remove(*inventory.named([directory.name], inventory.copies(tmp_path), tmp_path))
+    assert not directory.exists()
+    assert not [name for name in DATASETS.names if "packed" in name] and "packed_arrays" in DATASETS
 
 
 def test_an_error_of_a_function_is_raised_as_it_is():

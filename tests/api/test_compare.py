@@ -6,7 +6,9 @@ import sys
 import pytest
 
 import ps_cluster
-from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.comparison.rates import PLAN
+from ps_cluster.files.writing import write_whole
+from ps_cluster.files.yaml_files import dump_yaml, read_yaml
 
 # Writes what the command leaves, and its arguments.
 FAKE = """
@@ -57,6 +59,8 @@ def test_a_function_is_the_network_of_all_arms(call, tmp_path):
         ({"seeds": 0}, "seeds: got 0"),
         ({"seed": 1}, "seed: there is no such argument"),
         ({"arms": ["asynk"]}, "did you mean 'async'"),
+        ({"arms": "async"}, "arms: got 'async': give a list of them"),
+        ({"arms": 7}, "arms: got 7: give a list of them"),
     ],
 )
 def test_bad_input_is_one_line(call, options, told):
@@ -71,3 +75,42 @@ def test_a_folder_of_something_else_is_not_written_to(call, tmp_path):
     with pytest.raises(ps_cluster.UserError, match="holds no comparison"):
         call(["async"], lambda: None)
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["mine.txt"]
+
+
+def begun(tmp_path):
+    """Leave the plan that the command writes for the settings it was given."""
+    settings = read_yaml(tmp_path / "out" / "code" / "settings.yaml")
+    write_whole(tmp_path / "out" / PLAN, dump_yaml(settings))
+    return settings["settings"]["model.name"]
+
+
+def test_a_comparison_goes_on_with_the_same_function_and_with_no_other(call, tmp_path):
+    def returning(value):
+        return lambda: value
+
+    call(["async"], returning(1))
+    name = begun(tmp_path)
+    call(["async"], returning(1))
+    assert begun(tmp_path) == name
+    with pytest.raises(
+        ps_cluster.UserError, match="was begun with another one .* to go on with that give model='"
+    ) as error:
+        call(["async"], returning(2))
+    assert name in str(error.value) and len(list((tmp_path / "out" / "code").glob("*.pickle"))) == 1
+    call(["async"], name)
+    assert begun(tmp_path) == name
+
+
+@pytest.mark.parametrize(
+    ("report", "told"),
+    [
+        (None, "comparison '.*nowhere' has no report.json: it is no comparison, or not complete"),
+        ("[]", "report.json': got \\[\\]"),
+        ('{"headline": []}', "'groups' is missing"),
+    ],
+)
+def test_a_folder_without_a_report_is_told_in_one_line(tmp_path, report, told):
+    if report is not None:
+        write_whole(tmp_path / "nowhere" / "report.json", report)
+    with pytest.raises(ps_cluster.UserError, match=told):
+        ps_cluster.Compared(tmp_path / "nowhere")

@@ -23,7 +23,14 @@ FACTOR = 3
 def helper(value):
     return FACTOR * value
 
+class Layer:
+    KINDS = ("a", "b")
+
+    def known(self, kind):
+        return kind in {"a", "b", "c", "d"}
+
 def build(examples, settings):
+    assert Layer().known("a")
     return helper(examples), settings, __name__
 
 from ps_cluster.api.networks_sent import write_network
@@ -37,9 +44,15 @@ def loaded(text):
     return doors.load(doors.parse(text))
 
 
-def pickled(folder):
+def pickled(folder, script=SCRIPT, **environment):
     told = subprocess.run(
-        [sys.executable, "-", folder], input=SCRIPT, cwd=PROJECT, stdout=subprocess.PIPE, text=True, check=True
+        [sys.executable, "-", folder],
+        input=script,
+        cwd=PROJECT,
+        env=os.environ | environment,
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
     )
     return told.stdout.strip()
 
@@ -52,6 +65,13 @@ def trusting_nothing(monkeypatch):
 
 def test_a_function_of_a_script_without_a_file_takes_along_what_it_names(tmp_path):
     assert loaded(pickled(tmp_path))(7, "settings") == (21, "settings", "__main__")
+
+
+def test_the_same_function_of_another_process_has_the_same_name_and_a_changed_helper_another(tmp_path):
+    name = pickled(tmp_path, PYTHONHASHSEED="1")
+    assert pickled(tmp_path, "# a line before it\n" + SCRIPT, PYTHONHASHSEED="2") == name
+    assert pickled(tmp_path, SCRIPT.replace("FACTOR * value", "value * FACTOR")) != name
+    assert pickled(tmp_path, SCRIPT.replace('{"a", "b", "c", "d"}', '{"a", "b", "c", "e"}')) != name
 
 
 def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
@@ -110,3 +130,6 @@ def test_a_keras_model_is_saved_for_training_to_go_on_from(tmp_path):
     assert Path(name).parent == tmp_path and name.endswith(".keras")
     saved = keras.models.load_model(name)
     assert (saved.get_weights()[0] == model.get_weights()[0]).all()
+    assert write_network(model, tmp_path) == name, "the time at which it is saved is no part of its name"
+    model.set_weights([one + 1 for one in model.get_weights()])
+    assert write_network(model, tmp_path) != name

@@ -65,3 +65,13 @@ def test_the_command_finds_the_modules_that_its_caller_finds(tmp_path, monkeypat
     with Program((sys.executable, "-c", "import beside_the_script as b; print(b.NAME)"), said.append) as program:
         program.attend()
     assert said == ["found"]
+
+
+def test_variables_that_give_settings_do_not_reach_a_command_of_the_api(monkeypatch):
+    """Its arguments decide, and what they leave out is as the defaults say."""
+    monkeypatch.setenv("PS_CLUSTER__TRAINING__SEED", "7")
+    said = []
+    show = "import os; print([name for name in os.environ if name.startswith('PS_CLUSTER__')])"
+    with Program((sys.executable, "-c", show), say=said.append) as program:
+        program.attend()
+    assert said == ["[]"]

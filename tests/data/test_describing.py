@@ -67,7 +67,7 @@ def test_columns_of_a_table_have_their_names_units_and_words(tmp_path):
     area, colour, target = describe(dataset)
     assert (area.name, colour.name, target.name) == ("area", "colour (code, of 2)", "target")
     assert area.high > 300 and area.mean == pytest.approx(195, abs=30) and (colour.low, colour.high) == (1, 2)
-    names, shown = example_rows(dataset, 3)
+    names, shown = example_rows(dataset, slice(3))
     assert names == ["area", "colour", "target"] and len(shown) == 3
     assert all(float(price) == float(size) / 20 for size, _, price in shown)
     assert [word for _, word, _ in shown] == ["red" if float(size) % 20 else "blue" for size, *_ in shown]

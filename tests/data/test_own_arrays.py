@@ -103,6 +103,32 @@ def test_weights_belong_to_the_examples_that_they_were_given_with():
     assert as_contents(with_test(weight_train=weights)).arrays["test"]["weight"].tolist() == [1.0] * 5
 
 
+def test_weights_of_the_test_examples_alone_are_taken():
+    split = as_contents(with_test(weight_test=np.arange(5)))
+    assert split.arrays["test"]["weight"].tolist() == list(range(5)) and split.spec.weight is not None
+    assert split.arrays["train"]["weight"].tolist() == [1.0] * 20
+
+
+def test_a_column_of_texts_as_pandas_has_it_is_classes():
+    contents = as_contents({"x_train": np.arange(20.0), "y_train": pd.Series(list("abcd") * 5, dtype=object)})
+    assert contents.spec.classes == tuple("abcd")
+
+
+class Sparse:
+    """Looks like a matrix of scipy."""
+
+    dtype, shape = np.dtype("float32"), (20, 3)
+
+    def toarray(self):
+        return np.zeros(self.shape, self.dtype)
+
+    def __getitem__(self, part):
+        return self
+
+    def __len__(self):
+        raise TypeError("sparse array length is ambiguous")
+
+
 def test_keras_pairs_and_a_mapping_are_the_same():
     given = with_test()
     pairs = ((given["x_train"], given["y_train"]), (given["x_test"], given["y_test"]))
@@ -149,6 +175,13 @@ def test_a_memory_map_is_packed_without_being_read_into_memory(tmp_path):
         (arrays(weight_train=LABELS[:2]), "x_train has 20 rows, and weight_train has 2"),
         (arrays(weight_train=np.array(["a"] * 20)), "weight_train is <U1 []: give one number for each example"),
         ({"x_train": LABELS[:1], "y_train": np.ones(1) * 2}, "there is nothing to learn"),
+        (
+            arrays(x=[[1], [2, 3]]),
+            "x_train is list, of which no array can be made: give rows of one shape (ValueError: ",
+        ),
+        (arrays(x=Sparse()), "x_train is a sparse Sparse: give an array, e.g. its toarray()"),
+        (arrays(x={1, 2}), "x_train has no rows"),
+        (arrays(x=[None] * 20), "x_train is object: give one of bool"),
     ],
 )
 def test_arrays_that_do_not_fit_are_told(given, told):
@@ -189,7 +222,10 @@ def header(shape, dtype="<f8"):
         ),
         (npz_with(header((1,), "|O") + b"x" * 8), "x_train.npy holds Python objects, which could run code"),
         (lambda path: np.savez(path, a=LABELS, b=LABELS), "x_train is missing, there is a, b"),
-        (lambda path: np.savez(path, **arrays(np.full((20, 2), np.nan))), "values that are not finite"),
+        (
+            lambda path: np.savez(path, **arrays(np.full((20, 2), np.nan))),
+            "train 'x' has values that are not finite: nan",
+        ),
     ],
 )
 def test_a_file_that_is_damaged_or_dangerous_is_refused_in_one_line(tmp_path, make, told):

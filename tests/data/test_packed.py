@@ -14,6 +14,7 @@ from ps_cluster.data.packed import load_packed
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.statistics import RunningStatistics
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks
 from tests.helpers.data import contents_of, only_named, pack_images
 
 PROJECT = Path(__file__).parents[2]
@@ -35,7 +36,10 @@ def test_what_is_packed_is_what_is_loaded(tmp_path):
     arrays = made()
     written = pack_images(tmp_path / "set", "synthetic", CLASSES, arrays)
     assert written == load_packed(tmp_path / "set")
-    assert written == replace(only_named("synthetic", tmp_path / "set", 6, 3), spec=contents_of(arrays).spec)
+    named = only_named("synthetic", tmp_path / "set", 6, 3)
+    assert written == replace(named, spec=contents_of(arrays).spec, checksum=written.checksum)
+    other = pack_images(tmp_path / "other", "synthetic", CLASSES, (arrays[0] + 1, *arrays[1:]))
+    assert written.checksum != other.checksum
     read = (
         written.inputs("train")["image"],
         written.target("train"),
@@ -102,6 +106,35 @@ def test_a_long_last_axis_is_no_row_of_channels():
     assert statistics(np.ones((3, 5000), np.float32)).mean == ()
 
 
+@pytest.mark.parametrize("split", ["train", "test"])
+def test_a_value_that_is_not_finite_is_told_with_its_example_in_any_field(tmp_path, split):
+    rows = {"x": np.ones((3, 5000), np.float16), "target": np.arange(3)}
+    wrong = {**rows, "x": rows["x"].copy()}
+    wrong["x"][2, 4999] = np.inf
+    splits = {"train": rows, "test": rows} | {split: wrong}
+    with pytest.raises(UserError, match=f"{split} 'x' has values that are not finite: inf in example 2: replace them"):
+        write_packed(tmp_path / "set", "w", "real", Contents.of(**splits))
+    assert not list(tmp_path.iterdir())
+
+
+class Unreadable:
+    """Rows on a disk that fails."""
+
+    dtype, shape = np.dtype("float32"), (4, 3)
+
+    def __len__(self):
+        return 4
+
+    def __getitem__(self, part):
+        raise OSError(5, "Input/output error")
+
+
+def test_rows_that_can_not_be_read_are_not_told_as_a_folder_that_can_not_be_written(tmp_path):
+    rows = {"x": Unreadable(), "target": np.arange(4) % 2}
+    with pytest.raises(UserError, match="can't be packed: train 'x' can't be read: Input/output error"):
+        write_packed(tmp_path / "set", "w", "real", Contents.of(rows, rows))
+
+
 def weighted(train_weights, test_weights=(1.0, 1.0)):
     """Contents of two numbers with weights."""
 
@@ -165,12 +198,14 @@ def test_directory_is_absolute_so_that_other_processes_find_it(tmp_path, monkeyp
     assert pack_images(Path("set"), "cifar10", CLASSES, made()).directory == tmp_path / "set"
 
 
-def test_nothing_but_the_data_set_is_left_behind(tmp_path):
-    abandoned = tmp_path / ".set.0123.tmp"
-    abandoned.mkdir()
-    os.utime(abandoned, (0, 0))
-    pack_images(tmp_path / "set", "synthetic", CLASSES, made())
-    assert [path.name for path in tmp_path.iterdir()] == ["set"]
+def test_what_killed_processes_left_is_removed_and_what_is_being_packed_is_not(tmp_path):
+    (tmp_path / ".other.0123.tmp").mkdir()
+    with locks.sharing_new(tmp_path / ".set.4567.tmp"):
+        os.utime(tmp_path / ".set.4567.tmp", (0, 0))
+        pack_images(tmp_path / "set", "synthetic", CLASSES, made())
+        assert sorted(path.name for path in tmp_path.iterdir()) == [".set.4567.tmp", "set"]
+    pack_images(tmp_path / "set2", "synthetic", CLASSES, made())
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["set", "set2"]
 
 
 def test_sound_copy_of_somebody_faster_is_kept(tmp_path):

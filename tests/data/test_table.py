@@ -148,6 +148,13 @@ def test_other_signs_between_columns_are_found(table, sign):
         ("a,a\n1,2\n", None, {"target": "a"}, "has two columns of one name"),
         ("a,b\n1,2\n1,2,3\n", None, {"target": "a"}, "can't be read: CSV parse error"),
         ("a,b\n1.5,inf\n2,inf\n3,inf\n4,5\n", None, {"target": "a"}, "the column 'b' has infinite or too large values"),
+        (TRAIN, TEST.replace("101", "inf"), {"target": "price"}, "the column 'size' has infinite or too large values"),
+        (
+            TRAIN,
+            TEST.replace("101", "x"),
+            {"target": "price"},
+            "'test.csv' can't be read: In CSV column 'size': CSV conv",
+        ),
     ],
 )
 def test_a_table_that_can_not_be_learned_from_is_told(table, train, test, settings, told):
@@ -178,3 +185,58 @@ def test_a_damaged_parquet_file_is_told(tmp_path):
 def test_a_column_of_lists_is_told(tmp_path):
     pq.write_table(pa.table({"a": [[1], [2]], "b": [1.5, 2.5]}), tmp_path / "a.parquet")
     assert "the column 'a' is list<" in refused(tmp_path / "a.parquet", target="b")
+
+
+def parquets(folder, train, test):
+    folder.mkdir()
+    for name, columns in (("train", train), ("test", test)):
+        pq.write_table(pa.table(columns), folder / f"{name}.parquet")
+    return folder
+
+
+def days(unit):
+    return pa.array(np.arange(8).astype("datetime64[D]")).cast(pa.timestamp(unit))
+
+
+def test_a_later_table_is_read_in_the_types_of_the_first(tmp_path):
+    train = {"when": days("s"), "code": pa.array([7, 8] * 4), "y": np.arange(8) / 2}
+    test = {"when": days("ms"), "code": pa.array([7.0, None] * 4), "y": np.arange(8, dtype=np.float32) / 2}
+    path = parquets(tmp_path / "t", train, test)
+    dataset, _ = packed(path, target="y", categorical=["code"])
+    assert (dataset.inputs("test")["numbers"] == dataset.inputs("train")["numbers"]).all(), "not 1,000 times as late"
+    assert dataset.inputs("test")["categories"][:, 0].tolist() == [1, 0] * 4, "7.0 is 7"
+
+
+def test_whole_numbers_may_have_fractions_in_a_later_table(table):
+    dataset, _ = packed(table("a,b\n1,10\n2,20\n3,30\n", "a,b\n1.5,12.5\n"), target="b", objective="regression")
+    assert dataset.target("test").tolist() == [12.5]
+
+
+@pytest.mark.parametrize("other", [["x"] * 8, days("s"), [True] * 8])
+def test_a_column_that_is_something_else_in_a_later_table_is_told_by_its_name(tmp_path, other):
+    train, test = {"a": np.arange(8), "y": np.arange(8) / 2}, {"a": pa.array(other), "y": np.arange(8) / 2}
+    line = refused(parquets(tmp_path / "t", train, test), target="y")
+    assert (
+        "the column 'a' of 'test.parquet' is " in line and "the table before has int64: save both as one type" in line
+    )
+
+
+def test_a_number_that_does_not_fit_the_type_of_the_first_table_is_told_by_its_column(tmp_path):
+    test = {"a": pa.array([2**60] * 8, pa.uint64()), "y": np.arange(8) / 2}
+    line = refused(parquets(tmp_path / "t", {"a": np.arange(8), "y": np.arange(8) / 2}, test), target="y")
+    assert "the column 'a' of 'test.parquet' can't be read as int64: " in line
+
+
+def test_free_text_is_refused_until_it_is_left_out_or_called_a_category(table):
+    rows = [f"{row},{row}.5" for row in range(300)]
+    path = table("name,size,y\n" + "".join(f"n{number},{row}\n" for number, row in enumerate(rows)), None)
+    line = refused(path, target="y")
+    assert "the column 'name' has 270 different texts in 270 training rows" in line
+    assert "--set 'data.leave_out=[name]'" in line
+    assert list(packed(path, target="y", leave_out=["name"])[0].inputs("train")) == ["numbers"]
+    assert packed(path, target="y", categorical=["name"])[0].spec.inputs["categories"].codes == (271,)
+
+
+def test_many_names_that_come_several_times_are_categories(table):
+    path = table("name,y\n" + "".join(f"n{row % 120},{row}.5\n" for row in range(600)), None)
+    assert packed(path, target="y")[0].spec.inputs["categories"].codes == (121,)

@@ -20,10 +20,11 @@ from ps_cluster.config import build_config, load_config
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.evaluator import evaluate
+from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run import checkpoints, evaluation_records
+from ps_cluster.run import checkpoints, evaluation_records, kept_predictions
 from ps_cluster.run.checkpoints import Checkpoint
 from ps_cluster.run.rows.checkpoint import Meta
 from ps_cluster.run.rows.scores import BestRecord, EvaluationRow
@@ -111,6 +112,19 @@ def test_the_best_model_is_chosen_on_images_held_out_where_there_are_any(run_dir
     assert json.loads((run_dir.best / "best.json").read_text())["step"] == 1
 
 
+def test_tensorboard_has_test_pictures_with_what_the_network_takes_them_for(run_dir, dataset, network):
+    scorer = Scorer(load_config(run_dir.config), dataset)
+    save(run_dir, 7, always(3, network))
+    scorer.score(checkpoints.load(checkpoints.path_of(run_dir.checkpoints, 7)))
+    answers = scorer.answers(24)
+    assert len(answers) == 24 and {answer.predicted for answer in answers} == {"class d"}
+    ids = np.linspace(0, TEST_EXAMPLES - 1, 24).astype(int)
+    assert [answer.truth for answer in answers] == [CLASSES[dataset.target("test")[i]] for i in ids]
+    assert all((answer.picture == dataset.inputs("test")["image"][i]).all() for answer, i in zip(answers, ids))
+    assert all(answer.right == (answer.truth == "class d") for answer in answers)
+    assert sum(scorer.variables.values()) == len(network[1])
+
+
 def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
     model, weights = network
     save(run_dir, 1, weights)
@@ -123,11 +137,22 @@ def test_score_of_random_weights_agrees_with_keras(run_dir, dataset, network):
     losses = np.log(np.exp(scores).sum(1)) - scores[np.arange(len(labels)), labels]
     assert row.test_loss == pytest.approx(losses.mean(), rel=1e-3)
 
+    kept = kept_predictions.load(run_dir.predictions)
+    assert (kept.step, kept.objective, kept.unit, kept.classes) == (1, "classification", "images", CLASSES)
+    powers = np.exp(scores - scores.max(1, keepdims=True))
+    probabilities = powers / powers.sum(1, keepdims=True)
+    assert kept.arrays["target"].tolist() == labels.tolist()
+    assert np.mean(kept.arrays["predicted"] == probabilities.argmax(1)) > 0.999
+    assert kept.arrays["confidence"] == pytest.approx(probabilities.max(1), abs=1e-4)
+    assert kept.arrays["of_target"] == pytest.approx(probabilities[np.arange(len(labels)), labels], abs=1e-4)
+
 
 def test_weights_that_are_not_numbers_know_nothing(run_dir, network):
     save(run_dir, 5, np.full_like(network[1], np.nan))
     (row,) = evaluate(run_dir.root, once=True, notify=print)
     assert (row.test_accuracy, row.test_loss) == (0.0, None)
+    kept = kept_predictions.load(run_dir.predictions).arrays
+    assert set(kept["predicted"].tolist()) == {-1} and not kept["confidence"].any() and not kept["of_target"].any()
     assert "NaN" not in run_dir.evaluation.read_text()
 
 

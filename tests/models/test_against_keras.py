@@ -101,6 +101,24 @@ def of_all():
         keras.config.set_dtype_policy(before)
 
 
+def called_twice():
+    row = keras.Input([6])
+    norm = keras.Sequential([LAYERS.Dense(4), LAYERS.BatchNormalization(momentum=0.7)])
+    return keras.Model(row, LAYERS.Dense(3)(norm(row) + norm(2 * row + 1)))
+
+
+def in_time():
+    norm = LAYERS.TimeDistributed(LAYERS.BatchNormalization(momentum=0.8))
+    return stack(LAYERS.Embedding(7, 3), norm, LAYERS.Flatten(), of="words")
+
+
+def with_a_frozen_gamma():
+    norm = LAYERS.BatchNormalization()
+    model = stack(LAYERS.Dense(5), norm)
+    norm.gamma.trainable = False
+    return model
+
+
 KINDS = {
     "dropout": (lambda: stack(LAYERS.Dense(9), LAYERS.Dropout(0.5), LAYERS.Dense(9), LAYERS.Dropout(0.5)), ["row"]),
     "other noise": (lambda: stack(LAYERS.GaussianNoise(0.3), LAYERS.Dense(9), LAYERS.GaussianDropout(0.3)), ["row"]),
@@ -121,6 +139,9 @@ KINDS = {
     "regulariser": (lambda: stack(LAYERS.Dense(5, kernel_regularizer="l2", bias_regularizer="l1")), ["row"]),
     "activity regulariser": (lambda: stack(LAYERS.Dense(5, activity_regularizer="l2")), ["row"]),
     "state and loss of a layer of one's own": (lambda: stack(LAYERS.Dense(5), Counting()), ["row"]),
+    "a batch norm that is called twice": (called_twice, ["row"]),
+    "a batch norm at each time": (in_time, ["words"]),
+    "a batch norm with a frozen gamma": (with_a_frozen_gamma, ["row"]),
     "frozen layers": (frozen, ["row"]),
     "a frozen batch norm of images": (frozen_image, ["image"]),
     "a shared layer": (shared, ["row"]),

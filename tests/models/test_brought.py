@@ -58,11 +58,56 @@ class Unsaved(keras.Model):
         raise NotImplementedError("no config")
 
 
+class Bare(keras.Model):
+    """It has no layers."""
+
+    def __init__(self):
+        super().__init__()
+        self.line = self.add_weight(shape=(6, 3), name="line")
+
+    def call(self, row):
+        return keras.ops.softmax(row @ self.line)
+
+
+class PerClass(keras.metrics.Metric):
+    def update_state(self, labels, scores, sample_weight=None):
+        pass
+
+    def result(self):
+        return {"a": 0.0}
+
+
+def compiled(**given):
+    model = stack()
+    model.compile(**given)
+    return model
+
+
+def without_gradient(labels, scores):
+    return keras.ops.cast(keras.ops.argmax(scores, -1), "float32")
+
+
+def misspelt(labels, scores):
+    return keras.ops.sun(scores)
+
+
+def of_two(labels, scores):
+    return labels[:, 1]
+
+
+def probabilities_before_the_last_layer():
+    row = keras.Input([6])
+    inner = keras.Sequential([keras.Input([6]), LAYERS.Dense(3), LAYERS.Softmax(name="end")], name="inner")
+    side = LAYERS.Dense(3)(row)
+    return keras.Model(row, LAYERS.Reshape([3])(inner(row + 0 * keras.ops.sum(side))))
+
+
+SPARSE = "sparse_categorical_crossentropy"
 REFUSED = [
     (lambda: 7, "it is int, not a keras.Model"),
     (lambda: keras.Sequential([keras.Input([6]), LAYERS.Dense(2)]), "it returns .*2.*, not 3 numbers"),
     (several, "it returns 2 outputs: compile"),
-    (lambda: keras.Sequential([keras.Input([6]), LAYERS.Dense(3, "softmax", name="end")]), "layer 'end' returns prob"),
+    (lambda: keras.Sequential([keras.Input([6]), LAYERS.Dense(3, "softmax", name="end")]), "end.*' returns prob"),
     (
         lambda: stack(LAYERS.SpectralNormalization(LAYERS.Dense(4, name="hidden"))),
         "changes the weight '.*hidden/kernel'",
@@ -76,6 +121,16 @@ REFUSED = [
     (lambda: stack(Counter()), "changes the int32 variable '.*count'"),
     (lambda: keras.Sequential([keras.Input([6]), LAYERS.Lambda(lambda row: row[:, :3])]), "no weights to train"),
     (lambda: Unsaved(np.tanh), "no config"),
+    (probabilities_before_the_last_layer, "inner.*' returns probabilities"),
+    (Bare, "returns probabilities"),
+    (lambda: stack(LAYERS.BatchNormalization(renorm=True, name="norm")), "layer 'norm' has renorm=True"),
+    (lambda: compiled(loss=misspelt), "the loss of its compile.. fails: AttributeError"),
+    (lambda: compiled(loss=without_gradient), "the loss of its compile.. has no gradient"),
+    (lambda: compiled(loss=keras.losses.CategoricalHinge(reduction=None)), "is of shape .5., not one number"),
+    (lambda: compiled(loss=SPARSE, metrics=[of_two]), "metrics of its compile.. fail: metric 'of_two'"),
+    (lambda: compiled(loss=SPARSE, metrics=["presicion"]), "metrics of its compile.. fail: .*presicion"),
+    (lambda: compiled(loss=SPARSE, metrics=[keras.metrics.F1Score()]), "metric 'f1_score' of its compile.. is of sh"),
+    (lambda: compiled(loss=SPARSE, metrics=[PerClass(name="each")]), "metric 'each' of its compile.. is a dictionary"),
 ]
 
 
@@ -83,6 +138,24 @@ REFUSED = [
 def test_what_would_be_lost_in_training_is_refused_by_name(made, told):
     with pytest.raises((ValueError, NotImplementedError), match=told):
         look_over(made(), SPEC)
+
+
+def test_a_multi_label_network_needs_scores_even_with_a_loss_that_takes_probabilities():
+    labels = ExampleSpec(SPEC.inputs, Field("uint8", (3,)), "multi-label", SPEC.classes)
+    model = stack(LAYERS.Dense(3), LAYERS.Activation("sigmoid"))
+    look_over(model, labels)
+    ends = keras.Sequential([model, LAYERS.Activation("sigmoid")])
+    ends.compile(loss="binary_crossentropy")
+    with pytest.raises(ValueError, match="returns probabilities .sigmoid.*from_logits=True"):
+        look_over(ends, labels)
+
+
+def test_a_flag_of_a_single_variable_holds_in_the_copy_to_compute_with():
+    plain = stack(LAYERS.BatchNormalization())
+    plain.layers[0].gamma.trainable = False
+    fused = with_fused_layers(plain)
+    assert fused is not plain
+    assert [v.path for v in fused.trainable_variables] == [v.path for v in plain.trainable_variables]
 
 
 def test_a_variable_that_the_model_does_not_know_is_named():

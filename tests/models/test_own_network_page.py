@@ -2,6 +2,7 @@
 
 import re
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import keras
@@ -13,16 +14,18 @@ from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.examples import ExampleSpec, Field
 from ps_cluster.catalogue.networks import NETWORKS, NetworkSettings
 from ps_cluster.errors import UserError
+from ps_cluster.models.brought import look_over
 from ps_cluster.models.build import build
+from ps_cluster.models.compiled import CompiledMetrics, notes
 from ps_cluster.models.flat import flatten
 from ps_cluster.models.saved import load_saved
-from ps_cluster.training.compiled import CompiledMetrics, note
 from ps_cluster.training.judges import judge_of
 from tests.helpers.one_worker import OneWorker
 
 PAGE = Path(__file__).parents[2] / "docs" / "own-network.md"
 SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
 SPEC = ExampleSpec({"image": Field("uint8", (8, 8, 1))}, Field("uint8", ()), classes=("a", "b", "c"))
+REGRESSION = ExampleSpec({"row": Field("float32", (2,))}, Field("float32", (), (10.0,), (4.0,)), "regression")
 RNG = np.random.default_rng(0)
 ROWS = {
     "image": RNG.uniform(0, 255, [2, 4, 8, 8, 1]).astype(np.float32),
@@ -110,33 +113,120 @@ class Line(keras.Model):
 
 @pytest.mark.parametrize("made", [Line, lambda: keras.Sequential([keras.Input([2]), keras.layers.Dense(1)])])
 def test_a_saved_regression_is_in_the_targets_units_and_goes_on_in_those_that_it_is_trained_in(made):
-    spec = ExampleSpec({"row": Field("float32", (2,))}, Field("float32", (), (10.0,), (4.0,)), "regression")
     row, model = RNG.normal(size=[5, 2]).astype(np.float32), made()
     trained = model(row).numpy()
-    judge_of(spec).finished(model).save("best.keras")
+    judge_of(REGRESSION).finished(model).save("best.keras")
     assert keras.models.load_model("best.keras")(row).numpy() == pytest.approx(4 * trained + 10, rel=1e-5)
-    assert load_saved(Path("best.keras"))(row).numpy() == pytest.approx(trained, rel=1e-5)
+    assert look_over(load_saved(Path("best.keras"), REGRESSION), REGRESSION)(row).numpy() == pytest.approx(trained)
+
+
+def two_outputs():
+    row = keras.Input([2])
+    return keras.Model(row, [keras.layers.Dense(1)(row), keras.layers.Dense(1)(row)])
+
+
+@pytest.mark.parametrize("made", [lambda: keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]), two_outputs])
+def test_a_saved_regression_that_a_build_compiles_anew_has_its_units_once(made):
+    own = made()
+    judge_of(REGRESSION).finished(own).save("best.keras")
+    loaded = keras.models.load_model("best.keras")
+    loaded.compile("adam", loss=["mae"] * len(own.outputs), metrics=[["mse"]] * len(own.outputs))
+    model, row = look_over(loaded, REGRESSION), RNG.normal(size=[5, 2]).astype(np.float32)
+    outputs, expected = (keras.tree.flatten(one(row)) for one in (model, own))
+    for output, value in zip(outputs, expected, strict=True):
+        assert output.numpy() == pytest.approx(value.numpy(), rel=1e-5)
+    judge = judge_of(REGRESSION, model=model)
+    loss = judge.loss(tf.fill([5, 1], 10.0), model(row))
+    assert float(loss) == pytest.approx(sum(np.abs(value).mean() for value in expected), rel=1e-5)
+    (again, *_) = keras.tree.flatten(judge.finished(model)(row))
+    assert again.numpy() == pytest.approx(4 * expected[0].numpy() + 10, rel=1e-5)
+
+
+def test_units_that_are_not_at_the_end_are_refused_by_name():
+    saved = judge_of(REGRESSION).finished(keras.Sequential([keras.Input([2]), keras.layers.Dense(1)]))
+    model = keras.Sequential([keras.Input([2]), saved, keras.layers.Dense(1)])
+    with pytest.raises(ValueError, match="'ps_cluster_units' of a saved regression is within it"):
+        look_over(model, REGRESSION)
+
+
+def test_a_regression_that_was_saved_elsewhere_is_refused_whatever_its_layers_are_called():
+    layers = [keras.layers.Dense(1), keras.layers.Rescaling(2.0, name="units")]
+    keras.Sequential([keras.Input([2]), *layers]).save("mine.keras")
+    with pytest.raises(ValueError, match="not known whether it returns the target's units"):
+        load_saved(Path("mine.keras"), REGRESSION)
+
+
+def test_a_class_of_ones_own_on_images_is_saved_with_the_inputs_that_it_was_built_for():
+    spec = ExampleSpec({"image": Field("uint8", (4, 4, 1))}, REGRESSION.target, "regression")
+    model = Line()
+    assert [one.dtype for one in judge_of(spec).finished(model).inputs] == ["float32"]
+
+
+def plain(**given):
+    return keras.Sequential([keras.Input([2]), keras.layers.Dense(3, **given)])
 
 
 def compiled(**given):
-    model = keras.Sequential([keras.Input([2]), keras.layers.Dense(3)])
+    model = plain()
     model.compile(**given)
     return model
 
 
 def test_the_note_names_what_of_compile_is_not_used():
     config = OneWorker(pasted(0), SPEC, ROWS, {"training.label_smoothing": 0.1}).config
-    assert note(keras.Sequential([keras.Input([2])]), config) is None
-    told = note(compiled(optimizer="adam", loss="mse"), config)
+    assert list(notes(plain(), config)) == []
+    (told,) = notes(compiled(optimizer="adam", loss="mse"), config)
     assert "(Adam) is not used, but sgd with learning rate 0.1" in told and "label_smoothing 0.1 is not" in told
-    assert "label_smoothing" not in note(compiled(optimizer="adam"), config)
+    assert "label_smoothing" not in next(notes(compiled(optimizer="adam"), config))
+
+
+@pytest.mark.parametrize(("own", "told"), [("float32", "precision bfloat16 is not"), ("mixed_bfloat16", "")])
+def test_a_precision_that_the_layers_do_not_have_is_told(own, told):
+    config = OneWorker(pasted(0), SPEC, ROWS).config.with_values({"model.precision": "bfloat16"})
+    assert told in "".join(notes(plain(dtype=own), config)) and bool(told) == bool(
+        list(notes(plain(dtype=own), config))
+    )
+
+
+def test_metrics_and_losses_of_keras_that_compare_places_get_rows_for_labels_and_others_the_labels():
+    labels, outputs = RNG.integers(0, 3, [10]), keras.ops.softmax(RNG.normal(size=[10, 3])).numpy().astype(np.float32)
+    rows = np.eye(3, dtype=np.float32)[labels]
+    of_rows = [
+        keras.metrics.CategoricalAccuracy(), keras.metrics.TopKCategoricalAccuracy(2), keras.metrics.AUC(),
+        keras.metrics.F1Score("macro"), keras.metrics.Precision(), keras.metrics.OneHotMeanIoU(3),
+        keras.metrics.MeanMetricWrapper(keras.losses.CategoricalCrossentropy(), name="as_a_metric"),
+    ]  # fmt: skip
+
+    def first(labels, outputs):
+        return keras.ops.cast(labels, "float32")
+
+    model = compiled(loss="mse", metrics=[*of_rows, "accuracy", first])
+    metrics = CompiledMetrics(model, 3)
+    metrics.update(tf.constant(labels), tf.constant(outputs))
+    found = metrics.taken()
+    assert (found["first"], found["accuracy"]) == pytest.approx((labels.mean(), (outputs.argmax(1) == labels).mean()))
+    for metric in of_rows:
+        metric.reset_state()
+        metric.update_state(rows, outputs)
+        assert found[metric.name] == pytest.approx(float(metric.result()), rel=1e-5)
+    spec = replace(SPEC, inputs={"row": Field("float32", (2,))})
+    loss = judge_of(spec, model=model).loss(tf.constant(labels, tf.int32), tf.constant(outputs))
+    assert float(loss) == pytest.approx(((rows - outputs) ** 2).mean(), rel=1e-5)
+
+
+def test_probabilities_of_a_model_that_was_compiled_for_them_are_kept_as_they_are():
+    model = keras.Sequential([keras.Input([8, 8, 1]), keras.layers.Flatten(), keras.layers.Dense(3, "softmax")])
+    model.compile("sgd", "sparse_categorical_crossentropy")
+    probabilities = model(RNG.uniform(0, 1, [4, 8, 8, 1])).numpy()
+    kept = judge_of(SPEC, model=model).kept(tf.constant([0, 1, 2, 0]), tf.constant(probabilities))
+    assert kept["confidence"].numpy() == pytest.approx(probabilities.max(1), rel=1e-5)
 
 
 def test_metrics_of_compile_are_those_of_keras_over_all_batches_and_begin_anew():
     model = compiled(
         loss="sparse_categorical_crossentropy", metrics=["accuracy", keras.metrics.SparseTopKCategoricalAccuracy(2)]
     )
-    metrics, outputs = CompiledMetrics(model), RNG.normal(size=[10, 3]).astype(np.float32)
+    metrics, outputs = CompiledMetrics(model, 3), RNG.normal(size=[10, 3]).astype(np.float32)
     labels = RNG.integers(0, 3, [10])
     update = tf.function(metrics.update, autograph=False)
     for part in (slice(0, 7), slice(7, 10)):

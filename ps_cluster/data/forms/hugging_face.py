@@ -9,20 +9,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import Field
 
 from ps_cluster.catalogue.datasets import Contents, DataSet, DataSettings, ImageDataSet
 from ps_cluster.catalogue.forms import Form
+from ps_cluster.data import splits
+from ps_cluster.data.column_types import Types, as_types, types_like
 from ps_cluster.data.image_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
 from ps_cluster.data.tables import TableSettings, contents_of_tables
-from ps_cluster.errors import UserError
+from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import read_bytes
 
-_TESTS = ("test", "validation", "valid", "val")
 _TARGETS = ("label", "labels", "target")
 _MOST_JSON_BYTES = 2**24
 
@@ -41,14 +42,18 @@ class HuggingFaceAt(DataSet):
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, TableSettings)
-        tables = {split: _ArrowTable(rows) for split, rows in _opened(self.path).items()}
-        if settings.target is None:
-            columns = tables["train"].columns
-            settings = settings.model_copy(update={"target": next((one for one in _TARGETS if one in columns), None)})
-        contents = contents_of_tables(tables, settings)
-        names = tables["train"].names_of(settings.target)
+        found = _opened(self.path, settings.target)
+        names = _names_of(found, found.target)
+        objective = "classification" if names and settings.objective == "auto" else settings.objective
+        train = _ArrowTable("train", found.rows["train"], {})
+        others = {
+            split: _ArrowTable(split, rows, train.columns) for split, rows in found.rows.items() if split != "train"
+        }
+        chosen = settings.model_copy(update={"target": found.target, "objective": objective})
+        contents = contents_of_tables({"train": train} | others, chosen)
         classes = tuple(names[int(label)] for label in contents.spec.classes) if names else contents.spec.classes
-        return replace(contents, spec=replace(contents.spec, classes=classes))
+        spec = replace(contents.spec, classes=classes)
+        return replace(contents, spec=spec, notes=(*found.notes, *contents.notes))
 
 
 class HuggingFaceImagesAt(ImageDataSet):
@@ -61,22 +66,23 @@ class HuggingFaceImagesAt(ImageDataSet):
 
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, HuggingFaceImageSettings)
-        splits = _opened(self.path)
-        column = _image_column(splits["train"].features)
-        target = settings.target or next((name for name in _TARGETS if name in splits["train"].features), "label")
-        if target not in splits["train"].features:
-            raise Malformed(f"data.target: there is no column '{target}', of {', '.join(splits['train'].features)}")
-        names = getattr(splits["train"].features[target], "names", None)
+        found = _opened(self.path, settings.target)
+        features, target = found.rows["train"].features, found.target or "label"
+        if target not in features:
+            hint = did_you_mean(target, features).strip()
+            known = f"{', '.join(features)}{f': {hint}' if hint else ''}"
+            raise Malformed(f"data.target: there is no column '{target}', of {known}")
+        names = _names_of(found, target)
         if names is None:
-            found = set(splits["train"][target])
-            in_order = sorted(found, key=lambda label: (isinstance(label, str), label))  # 2 before 10
-            names = [str(label) for label in in_order]
+            in_order = sorted(set(found.rows["train"][target]), key=lambda label: (isinstance(label, str), label))
+            names = [str(label) for label in in_order]  # 2 before 10
             label_of = {name: label for label, name in enumerate(names)}
         else:
             label_of = {str(label): label for label in range(len(names))}
-        return contents_of_pictures(
-            {split: _labelled(split, rows, column, target, label_of) for split, rows in splits.items()}, names, settings
-        )
+        column = _image_column(features)
+        pictures = {split: _labelled(split, rows, column, target, label_of) for split, rows in found.rows.items()}
+        contents = contents_of_pictures(pictures, names, settings)
+        return replace(contents, notes=(*found.notes, *contents.notes))
 
 
 class HuggingFace(Form):
@@ -104,23 +110,29 @@ class HuggingFaceImages(HuggingFace):
 
 
 class _ArrowTable:
-    """A split, as pyarrow's batches."""
+    """A split, as pyarrow's batches. `types`: those of columns that are known."""
 
-    def __init__(self, rows: Any):
-        self._rows = rows
-        self.columns: dict[str, Any] = {field.name: field.type for field in rows.features.arrow_schema}
+    def __init__(self, split: str, rows: Any, types: Types):
+        self._rows, self._told = rows, f"the split '{split}'"
+        self.columns = types_like(types, {field.name: field.type for field in rows.features.arrow_schema}, self._told)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        types = {name: self.columns[name] for name in columns}
         for table in self._rows.select_columns(list(columns)).with_format("arrow").iter(2**16):
-            yield from table.select(list(columns)).combine_chunks().to_batches()
-
-    def names_of(self, column: str | None) -> list[str] | None:
-        """Return the names of the classes, where the column knows them."""
-        return getattr(self._rows.features.get(column), "names", None)
+            for batch in table.combine_chunks().to_batches():
+                yield as_types(types, batch, self._told)
 
 
-def _opened(path: Path) -> dict[str, Any]:
-    """Return the splits "train" and perhaps "test"."""
+class _Found(NamedTuple):
+    """The splits to read: "train" and perhaps "test". `target`: the column of labels; None if none is known."""
+
+    rows: dict[str, Any]
+    target: str | None
+    notes: tuple[str, ...]
+
+
+def _opened(path: Path, target: str | None) -> _Found:
+    """Return the splits whose examples have labels. Raises Malformed if some of them have none."""
     try:
         import datasets
     except ImportError as error:
@@ -129,12 +141,33 @@ def _opened(path: Path) -> dict[str, Any]:
             'pip install "ps-cluster[huggingface]"'
         ) from error
     found = datasets.load_from_disk(str(path))
-    if not isinstance(found, Mapping):
-        return {"train": found}
-    if "train" not in found:
-        raise Malformed(f"there is no split 'train', of {', '.join(found)}")
-    tests = [found[name] for name in _TESTS if name in found]
-    return {"train": found["train"]} | {"test": one for one in tests[:1]}
+    return _chosen(found if isinstance(found, Mapping) else {"train": found}, target)
+
+
+def _chosen(found: Mapping[str, Any], target: str | None) -> _Found:
+    there = found["train"].features if "train" in found else ()
+    target = target or next((name for name in _TARGETS if name in there), None)
+    unlabelled = {name: _unlabelled(rows, target) for name, rows in found.items()}
+    which = splits.chosen(found, lambda name: unlabelled[name] < len(found[name]))
+    used = {"train": "train"} | ({"test": which.test} if which.test else {})
+    for name in used.values():
+        splits.check_all_labelled(name, unlabelled[name], len(found[name]))
+    return _Found({split: found[name] for split, name in used.items()}, target, which.notes)
+
+
+def _unlabelled(rows: Any, target: str | None) -> int:
+    """Return how many rows have no label. In a column without names of classes, -1 may be a label beside others."""
+    if target not in rows.features:
+        return 0
+    labels = rows.select_columns([target]).with_format("arrow")[:].column(target).to_pylist()
+    without = sum(label is None or label == splits.NO_LABEL for label in labels)
+    secret = getattr(rows.features[target], "names", None) is not None or without == len(labels)
+    return without if secret else sum(label is None for label in labels)
+
+
+def _names_of(found: _Found, column: str | None) -> list[str] | None:
+    """Return the names of the classes, where the column knows them."""
+    return getattr(found.rows["train"].features.get(column), "names", None)
 
 
 def _types_of_columns(path: Path) -> set[str | None]:

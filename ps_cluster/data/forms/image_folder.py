@@ -11,11 +11,10 @@ from pathlib import Path
 from ps_cluster.catalogue.datasets import Contents, DataSet, DataSettings, ImageDataSet
 from ps_cluster.catalogue.forms import Form
 from ps_cluster.data.image_sets import Labelled, PictureSettings, contents_of_pictures
-from ps_cluster.data.pictures import Picture
+from ps_cluster.data.pictures import ENDINGS, Picture
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import open_regular
 
-_ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")
 _TRAIN, _TEST = "train", ("test", "val", "valid", "validation")
 
 
@@ -41,7 +40,7 @@ class ImagesIn(ImageDataSet):
 class ImageFolder(Form):
     name = "image_folder"
     looks_for = (
-        f"a folder with {_TRAIN}/<class>/*.png (or {', '.join(_ENDINGS[1:])}) and test/<class>/, or with <class>/"
+        f"a folder with {_TRAIN}/<class>/*.png (or {', '.join(ENDINGS[1:])}) and test/<class>/, or with <class>/"
     )
     Settings = PictureSettings
 
@@ -72,7 +71,7 @@ def _classes(folder: Path) -> list[str]:
 
 
 def _pictures(folder: Path) -> Iterator[str]:
-    return (entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(_ENDINGS) and entry.is_file())
+    return (entry.name for entry in os.scandir(folder) if entry.name.lower().endswith(ENDINGS) and entry.is_file())
 
 
 def _labelled(folder: Path, classes: list[str], root: Path) -> Labelled:

@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import tempfile
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO
@@ -19,11 +20,12 @@ from ps_cluster.catalogue.datasets import Contents, DataSet, DataSettings, Image
 from ps_cluster.catalogue.forms import Form
 from ps_cluster.data.image_sets import Labelled, PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
+from ps_cluster.data.splits import TRAIN
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
+from ps_cluster.processes.environment import for_child
 
-_TESTS = ("test", "validation", "valid", "val")
 _READER = "ps_cluster.data.tfds_reader"
 
 
@@ -43,13 +45,10 @@ class TfdsAt(ImageDataSet):
                 'pip install "ps-cluster[tfds]"'
             )
         copied = _Copied(self.path)
-        if "train" not in copied.splits:
-            raise Malformed(f"there is no split 'train', of {', '.join(copied.splits)}")
-        tests = [name for name in _TESTS if name in copied.splits]
-        used = {"train": "train"} | {"test": name for name in tests[:1]}
-        return contents_of_pictures(
-            {split: copied.labelled(name) for split, name in used.items()}, copied.classes, settings
+        contents = contents_of_pictures(
+            {split: copied.labelled(name) for split, name in copied.splits.items()}, copied.classes, settings
         )
+        return replace(contents, notes=(*copied.notes, *contents.notes))
 
 
 class Tfds(Form):
@@ -74,14 +73,19 @@ class _Copied:
         self._folder = tempfile.TemporaryDirectory(prefix="ps-cluster-tfds-")
         place = Path(self._folder.name)
         done = subprocess.run(
-            [sys.executable, "-m", _READER, str(path), str(place)], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE
+            [sys.executable, "-P", "-m", _READER, str(path), str(place)],  # -P: no module of the current folder
+            env=for_child(os.environ, os.getpid()),  # it ends with this process
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
         )
         if done.returncode:
             last = (done.stderr.decode(errors="replace").strip() or "no reason").splitlines()[-1]
             raise Malformed(f"can't be read: {one_line(last, 300)}")
         about = json.loads((place / "about.json").read_text())
         self.classes: list[str] = about["classes"]
-        self.splits: list[str] = about["splits"]
+        self.notes: list[str] = about["notes"]
+        self.splits = {"train": TRAIN} | ({"test": about["test"]} if about["test"] else {})
 
     def labelled(self, split: str) -> Labelled:
         """Return the pictures of a split with their labels."""

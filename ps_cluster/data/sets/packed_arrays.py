@@ -1,4 +1,7 @@
-"""Arrays that were given to the Python API, in a folder that it has packed (`api/arrays.py`)."""
+"""Arrays that were given to the Python API, in a folder that it has packed (`api/arrays.py`).
+
+Nobody chooses them by their name: it is how the processes of a run open the folder that the settings name.
+"""
 
 from ps_cluster.catalogue.datasets import DataSet, ImageDataSet, OwnDataSettings, OwnImageSettings
 
@@ -9,6 +12,7 @@ class PackedArrays(DataSet):
     name = "packed_arrays"
     title = "arrays of your own"
     wanted = _WANTED
+    offered = False
     Settings = OwnDataSettings
 
 
@@ -18,6 +22,7 @@ class PackedImages(ImageDataSet):
     name = "packed_images"
     title = "images of your own"
     wanted = _WANTED
+    offered = False
     Settings = OwnImageSettings
     recipe = {"data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}}}
 

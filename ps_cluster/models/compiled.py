@@ -1,0 +1,215 @@
+"""The loss and the metrics that a user's model was compiled with, as functions of targets and outputs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import tensorflow as tf
+
+from ps_cluster.config import RunConfig
+from ps_cluster.models.flat import layers_of
+
+# Keras's base classes, which say nothing about the targets of a class that a user derives from them.
+_BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
+
+
+def has_loss(model: keras.Model) -> bool:
+    """Return whether a model was compiled with a loss."""
+    return model._compile_loss is not None
+
+
+def notes(model: keras.Model, config: RunConfig) -> Iterator[str]:
+    """Yield lines that say which of a model's compile(), or of the settings, is not used."""
+    wanted, found = config.model.precision, {one.compute_dtype for one in layers_of(model) if one._trainable_variables}
+    if wanted not in found:
+        yield (
+            f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
+            f"{' and '.join(sorted(found))}"
+        )
+    if getattr(model, "optimizer", None) is not None:
+        yield _of_compile(model, config)
+
+
+def _of_compile(model: keras.Model, config: RunConfig) -> str:
+    used, unused = config.optimizer, type(model.optimizer).__name__
+    line = (
+        f"model.name: the optimizer of compile() ({unused}) is not used, but {used.rule} with learning rate "
+        f"{used.learning_rate:g}: set optimizer.rule, optimizer.learning_rate and schedule.kind"
+    )
+    smoothing = config.training.label_smoothing
+    if has_loss(model) and smoothing:
+        line += f"; its loss is, so training.label_smoothing {smoothing:g} is not"
+    return line
+
+
+class CompiledLoss:
+    """The weighted sum of the losses that a model was compiled with, one for each output, against one target.
+
+    Keras resolves them: names, lists, dictionaries, `loss_weights`. Its own sum is not used: it also writes a metric for
+    each output into variables of the process that built the graph.
+    """
+
+    def __init__(self, model: keras.Model, outputs: int):
+        """Keep the losses. `outputs`: numbers of an example's target, to make a row of a label."""
+        self._compiled = model._compile_loss
+        self._outputs = outputs
+        self._graph = tf.function(self._sum, autograph=False)
+
+    def __call__(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> tf.Tensor:
+        """Return the loss of a batch, float32 []."""
+        given = (targets, outputs, weights)
+        # Outside of any strategy: within one, Keras divides a loss by the number of replicas.
+        with tf.init_scope():
+            self._resolve(targets, outputs)
+            graph = self._graph.get_concrete_function(*keras.tree.map_structure(_spec_of, given))
+        if any(captured.dtype == tf.resource for captured in graph.captured_inputs):
+            raise ValueError("its loss reads a variable, which workers don't have: make it a constant")
+        return graph(*given)
+
+    def mean(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
+        """Return the loss of a batch as a mean over its examples, float32 []; so a loss that is a sum is divided."""
+        with tf.init_scope():
+            self._resolve(targets, outputs)
+        size = tf.cast(tf.shape(targets)[0], tf.float32)
+        parts = self._losses(targets, outputs, None)
+        return tf.add_n([value / size if loss.reduction == "sum" else value for loss, value in parts])
+
+    def try_on(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> None:
+        """Compute the loss of a batch. Raises ValueError if that fails, or if nothing could be learned from it."""
+        try:
+            with tf.GradientTape() as tape:
+                tape.watch(keras.tree.flatten(outputs))
+                self._resolve(targets, outputs)
+                loss = self._sum(targets, outputs, weights)
+            gradients = tape.gradient(loss, keras.tree.flatten(outputs))
+            self(targets, outputs, weights)
+        except Exception as error:
+            raise ValueError(f"the loss of its compile() fails: {_told(error)}") from error
+        if loss.shape.rank:
+            raise ValueError(f"the loss of its compile() is of shape {list(loss.shape)}, not one number: reduce it")
+        if all(gradient is None for gradient in gradients):
+            raise ValueError("the loss of its compile() has no gradient: nothing can be learned from it")
+
+    def _sum(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None) -> tf.Tensor:
+        return tf.add_n([loss for _, loss in self._losses(targets, outputs, weights)])
+
+    def _losses(
+        self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None
+    ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
+        """Yield each loss and its value, weighted."""
+        for one in self._compiled._flat_losses:
+            value = one.loss(_target_for(one.loss, targets, self._outputs), _at(outputs, one.path), weights)
+            yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
+
+    def _resolve(self, targets: tf.Tensor, outputs: Any) -> None:
+        """Let Keras find the loss of each output, by examples."""
+        example, for_each = keras.tree.map_structure(_zeros_like, (outputs, _each(outputs, targets)))
+        if not self._compiled.built:
+            self._compiled.build(for_each, example)
+
+
+class CompiledMetrics:
+    """The metrics that a model was compiled with, over examples that come in batches. Without any it does nothing."""
+
+    def __init__(self, model: keras.Model, outputs: int):
+        """Keep the metrics. `outputs`: numbers of an example's target, to make a row of a label."""
+        self._metrics = model._compile_metrics
+        self._outputs = outputs
+
+    def update(self, targets: tf.Tensor, outputs: Any) -> None:
+        """Take in a batch. In a graph, its variables are made outside of it."""
+        if self._metrics is None:
+            return
+        with tf.init_scope():
+            if not self._metrics.built:
+                example, for_each = keras.tree.map_structure(_zeros_like, (outputs, _each(outputs, targets)))
+                self._metrics.build(for_each, example)
+                self._update(_zeros_like(targets), example)
+                self._metrics.reset_state()
+        self._update(targets, outputs)
+
+    def try_on(self, targets: tf.Tensor, outputs: Any) -> None:
+        """Take in a batch, and forget it. Raises ValueError for a metric that fails, or whose result is no number."""
+        if self._metrics is None:
+            return
+        try:
+            self.update(targets, outputs)
+            found = self._metrics.result()
+        except Exception as error:
+            raise ValueError(f"the metrics of its compile() fail: {_told(error)}") from error
+        for name, value in found.items():
+            if isinstance(value, dict) or tf.convert_to_tensor(value).shape.rank:
+                what = "a dictionary" if isinstance(value, dict) else f"of shape {list(value.shape)}"
+                raise ValueError(
+                    f"the result of metric '{name}' of its compile() is {what}, not one number: leave it out"
+                )
+        self._metrics.reset_state()
+
+    def _update(self, targets: tf.Tensor, outputs: Any) -> None:
+        for metric, output in self._each_with_its_output(outputs):
+            try:
+                metric.update_state(_target_for(metric, targets, self._outputs), output)
+            except Exception as error:
+                raise ValueError(f"metric '{metric.name}': {_told(error)}") from error
+
+    def _each_with_its_output(self, outputs: Any) -> Iterator[tuple[keras.Metric, tf.Tensor]]:
+        flat = self._metrics._flatten_y(outputs)
+        for of_outputs in (self._metrics._flat_metrics, self._metrics._flat_weighted_metrics):
+            for of_one, output in zip(of_outputs, flat, strict=True):
+                for metric in of_one.metrics if of_one else ():
+                    yield metric, output
+
+    def taken(self) -> dict[str, float]:
+        """Return name → value of all metrics that are finite numbers, and begin anew."""
+        if self._metrics is None or not self._metrics.built:
+            return {}
+        values = {name: float(value) for name, value in self._metrics.result().items()}
+        self._metrics.reset_state()
+        return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _target_for(judging: keras.Loss | keras.Metric, targets: tf.Tensor, outputs: int) -> tf.Tensor:
+    """Return targets as a loss or a metric takes them: a row for each label where it compares targets with outputs."""
+    is_label = targets.dtype.is_integer and targets.shape.rank == 1
+    return tf.one_hot(targets, outputs) if is_label and _takes_rows(judging) else targets
+
+
+def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
+    """Return whether it is of Keras and compares targets with outputs, place by place. Users' own take labels."""
+    if hasattr(judging, "sparse_y_true"):  # intersection over union
+        return not judging.sparse_y_true
+    function = getattr(judging, "fn", getattr(judging, "_fn", None))
+    if isinstance(function, keras.Loss):  # as a metric
+        return _takes_rows(function)
+    found = function or next(kind for kind in type(judging).__mro__ if _is_of_keras(kind))
+    return _is_of_keras(found) and found not in _BASES and not found.__name__.lower().startswith("sparse")
+
+
+def _is_of_keras(found: Any) -> bool:
+    return getattr(found, "__module__", "").startswith("keras.")
+
+
+def _told(error: Exception) -> str:
+    return str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}"
+
+
+def _spec_of(tensor: tf.Tensor | None) -> tf.TensorSpec | None:
+    return None if tensor is None else tf.TensorSpec([None, *tensor.shape[1:]], tensor.dtype)
+
+
+def _zeros_like(tensor: tf.Tensor) -> tf.Tensor:
+    return tf.zeros([1, *tensor.shape[1:]], tensor.dtype)
+
+
+def _each(outputs: Any, targets: tf.Tensor) -> Any:
+    """Return the targets in the place of each output."""
+    return keras.tree.map_structure(lambda _: targets, outputs)
+
+
+def _at(outputs: Any, path: tuple) -> tf.Tensor:
+    for part in path:
+        outputs = outputs[part]
+    return outputs
