@@ -1,0 +1,197 @@
+"""The chief of mode layers: it holds the graph of a step, whose operations are on the workers of their layers.
+
+Each worker holds the slice of its layers' weights, with version and ledger, and updates it where it is. Between workers
+go activations and their gradients.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, cast
+
+import tensorflow as tf
+
+from ps_cluster.catalogue.task_types import WORKER, Task
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.models.stages import Block, blocks_of, stages_of
+from ps_cluster.processes.stop_requests import Drain
+from ps_cluster.run.agreement import Agreement
+from ps_cluster.run.leading import Leading
+from ps_cluster.run.run_dir import RunDir, say
+from ps_cluster.training.async_trainer import Chief, LocalDispatcher
+from ps_cluster.training.in_turn import InTurn
+from ps_cluster.training.membership import Welcome, check_all, tell_end
+from ps_cluster.training.modes.layers import LAYERS
+from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.training.placement import devices_of, first_blocks, names_of_all_devices, recorded, task_of
+from ps_cluster.training.session import Session, make_network, make_store
+from ps_cluster.training.staged_step import Stage, StagedStep
+from ps_cluster.training.step import StepResult
+from ps_cluster.training.waiting import now_after
+from ps_cluster.training.work import Steps
+from ps_cluster.training.worker import Compute, Identity, worker_row
+
+OWN_DEVICE = "/job:chief/task:0/device:CPU:0"
+
+
+def train(
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    cluster: dict[str, list[str]],
+    index: int = 0,
+    *,
+    resume: bool,
+    drain: Drain,
+    leading: Leading = Leading(),
+) -> None:
+    """Train until every update is applied, or until `drain` is set and the steps under way have ended.
+
+    Raises:
+      UserError: the network can't be cut as asked for, or the checkpoint to resume from is missing or of another one.
+      tf.errors.OpError: a worker failed.
+    """
+    settings = LAYERS.settings(config)
+    session = Session(config, run_dir, dataset, build=partial(build, log=run_dir.placement))
+    session.begin(resume=resume)
+    tf.config.set_soft_device_placement(settings.soft_placement)
+    spec = tf.train.ClusterSpec(cluster)
+    tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=index, protocol="grpc")
+    workers = [Task(WORKER, worker) for worker in range(len(cluster[WORKER]))]
+    check_all(workers, cluster, Welcome(leading, Agreement.of(config, dataset)))
+    # Variables are made on processors: soft placement is of graphs alone.
+    holders = [f"{task_of(worker)}/device:CPU:0" for worker in range(len(workers))]
+    store, compute = session.build(holders, OWN_DEVICE)
+    Chief(config, session, LocalDispatcher(), store, compute).run(drain)
+    session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
+    if leading.alone and (session.progress.completed or drain.for_good):
+        tell_end(leading, workers, completed=session.progress.completed)
+
+
+def build(
+    config: RunConfig, dataset: PackedDataset, holders: Sequence[str], own_device: str, *, log: Path | None = None
+) -> tuple[ParameterStore, Compute]:
+    """Return the store, with a slice for each worker's layers on each of `holders`, and the step through all of them.
+
+    Args:
+      log: the file to write the device of each operation to, if that is asked for.
+    """
+    settings = LAYERS.settings(config)
+    network, start = make_network(config, dataset, own_device)
+    try:
+        blocks = blocks_of(network.model)
+    except ValueError as error:
+        raise UserError(f"model.name: got '{config.model.name}': {error}") from error
+    try:
+        firsts = first_blocks(blocks, settings.places, len(holders))
+        with tf.device(own_device):
+            networks = stages_of(network.model, blocks, firsts)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    there = names_of_all_devices()
+    devices = devices_of(settings, len(holders), there)
+    for line in _told(blocks, firsts, devices, there):
+        say(line)
+    parts = start.cut([one.weights.length for one in networks], [one.statistics.length for one in networks])
+    for one, part in zip(networks, parts, strict=True):
+        one.keep = part.keep  # of the whole network's trace: a layer may be called several times a step
+    store = make_store(config, dataset, holders, parts)
+    store.in_turn = InTurn()  # a snapshot between two steps has the same version of all slices
+    stages = [Stage(one, device) for one, device in zip(networks, devices, strict=True)]
+    step = StagedStep(
+        config, network, dataset.spec,
+        train_examples=dataset.train_examples, stages=stages, micro_batches=settings.micro_batches,
+    )  # fmt: skip
+    function = LayersFunction(store, step, config, holders, log if settings.log_placement else None)
+    return store, cast(Compute, function)
+
+
+def _told(blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str], there: Sequence[str]) -> list[str]:
+    """Return a line on each worker's layers. `there`: the devices that the cluster has."""
+    lines = []
+    for worker, (begin, end) in enumerate(zip(firsts, [*firsts[1:], len(blocks)], strict=True)):
+        layers = [layer for block in blocks[begin:end] for layer in block.layers]
+        weights = sum(block.weights for block in blocks[begin:end])
+        soft = "" if devices[worker] in there else ", which is not there: soft placement takes its processor"
+        lines.append(f"worker {worker}: {weights:,} weights on {devices[worker]}{soft}: {', '.join(layers)}")
+    return lines
+
+
+class LayerSteps(Steps):
+    """Dispatches of step ids, each for all workers."""
+
+    def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
+        return cast("LayersFunction", compute)
+
+
+class LayersFunction:
+    """A dispatch: pulls, computes and pushes one step after the other, each as one graph over all workers."""
+
+    def __init__(
+        self, store: ParameterStore, step: StagedStep, config: RunConfig, holders: Sequence[str], log: Path | None
+    ):
+        """Read which process holds each slice. `holders`: their devices. `log`: as for `build`."""
+        self._store = store
+        self._step = step
+        self._examples = config.examples_per_step
+        self._holders = holders
+        self._identities = [_identity(device) for device in holders]
+        self._log = log
+        scalars = [tf.TensorSpec([], tf.int64), tf.TensorSpec([], tf.float64)]
+        self._run_step = tf.function(self._one, autograph=False, input_signature=scalars)
+
+    def __call__(self, step_ids: tf.Tensor, scheduled: tf.Tensor) -> None:
+        """Run steps. Args: int64 [k], and when they were handed out, float64 []."""
+        for step_id in step_ids:
+            with self._store.in_turn, recorded(self._log) if self._log else contextlib.nullcontext():
+                self._run_step(step_id, scheduled)
+            self._log = None
+
+    def _one(self, step_id: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
+        asked, pulled = [], []
+        for holder, (worker, _), part in zip(self._holders, self._identities, self._store.slices, strict=True):
+            with tf.device(holder):
+                asked.append(now_after(step_id))
+                pulled.append(part.pull(tf.constant(worker, tf.int64), [asked[-1]]))
+        weights, statistics, versions = zip(*pulled)
+        results = self._step.by_stages(step_id, weights, statistics)
+        pushed = []
+        for number, (part, result) in enumerate(zip(self._store.slices, results, strict=True)):
+            with tf.device(self._holders[number]):
+                row = self._row(number, result, scheduled, asked[number], now_after(weights[number]))
+                pushed.append(part.push(step_id, versions[number][0], result.gradient, result.fresh, row))
+        return tf.stack(pushed)
+
+    def _row(
+        self, number: int, result: StepResult, scheduled: tf.Tensor, asked: tf.Tensor, pulled: tf.Tensor
+    ) -> tf.Tensor:
+        worker, pid = self._identities[number]
+        computed = now_after(result.gradient)
+        return worker_row(
+            {
+                "worker": worker,
+                "pid": pid,
+                "examples": self._examples,
+                "metric": result.metric,
+                "loss": result.loss,
+                "learning_rate": result.learning_rate,
+                "scheduled_time": scheduled,
+                "asked_time": asked,
+                "admitted_time": asked,
+                "pulled_time": pulled,
+                "computed_time": computed,
+                "pushed_time": computed,
+            }
+        )
+
+
+def _identity(device: str) -> tuple[int, int]:
+    """Return index and pid, as the process on a device reads them from its own folder."""
+    with tf.device(device):
+        worker, pid = Identity.read().both().numpy().tolist()
+    return worker, pid

@@ -1,0 +1,173 @@
+"""One training step whose layers are on several devices: forward through all of them, and backward again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.config import RunConfig
+from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.training.clipping import clipping_of
+from ps_cluster.training.step import StepResult, TrainBatch, TrainStep
+
+
+@dataclass(frozen=True)
+class Passed:
+    """A stage's forward pass over a part of a batch, and what its backward pass needs."""
+
+    outputs: Any
+    fresh: tf.Tensor
+    ends: list[tf.Tensor]  # what is differentiated: losses, then the outputs, or the loss of the batch in their place
+    starts: list[tf.Tensor]  # by what: the weights, then the inputs, if a stage before made them
+    tape: tf.GradientTape
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Some consecutive layers of a network, and the device that computes them."""
+
+    network: FlatNetwork
+    device: str
+
+    def forward(
+        self,
+        weights: tf.Tensor,
+        statistics: tf.Tensor,
+        inputs: Mapping[str, tf.Tensor] | tf.Tensor,
+        random_state: tf.Tensor,
+        loss: Callable[[Any], tf.Tensor] | None,
+    ) -> Passed:
+        """Run the forward pass.
+
+        Args:
+          inputs: the examples by name, or what the stage before returned.
+          loss: of the last stage: the loss of its outputs.
+        """
+        with tf.device(self.device), tf.GradientTape() as tape:
+            starts = [weights]
+            if isinstance(inputs, tf.Tensor):
+                arrived = tf.identity(inputs)  # else it is sent once for the forward and once for the backward pass
+                starts, inputs = [weights, arrived], {"activations": arrived}
+            tape.watch(starts)
+            passed = self.network.forward(weights, statistics, inputs, random_state)
+            end = passed.outputs if loss is None else loss(passed.outputs)
+        return Passed(passed.outputs, passed.fresh, [*passed.losses, end], starts, tape)
+
+    def backward(self, passed: Passed, upstream: tf.Tensor) -> list[tf.Tensor]:
+        """Return the gradients by weights and inputs. `upstream`: by the last of `passed.ends`."""
+        with tf.device(self.device):
+            ones = [tf.ones([]) for _ in passed.ends[:-1]]
+            found: list[tf.Tensor] = passed.tape.gradient(
+                passed.ends, passed.starts, [*ones, upstream], unconnected_gradients=tf.UnconnectedGradients.ZERO
+            )
+        return found
+
+
+class StagedStep(TrainStep):
+    """Computes a step through all stages; a batch may go in micro-batches, as in GPipe.
+
+    The gradient is the mean over the micro-batches (Huang et al. 2019, arXiv:1811.06965, section 2.2). Normalisation
+    takes the statistics of each micro-batch, and the moving ones take in their mean (section 2.3 there).
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        network: FlatNetwork,
+        spec: ExampleSpec,
+        *,
+        train_examples: int,
+        stages: Sequence[Stage],
+        micro_batches: int,
+    ):
+        super().__init__(config, network, spec, train_examples=train_examples)
+        self.stages = stages
+        self._micro_batches = micro_batches
+        self._clips = [clipping_of(config.optimizer, stage.network.weights) for stage in stages]
+
+    def by_stages(
+        self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
+    ) -> list[StepResult]:
+        """Compute a step; return each stage's own gradient and statistics, with loss and metric of the whole.
+
+        Args:
+          step: int64 []. weights, statistics: of each stage.
+        """
+        first, last = self.stages[0], self.stages[-1]
+        with tf.device(first.device):
+            parts = self._cut(self.batch(step))
+            rate = self.learning_rate(step)
+        parameters = list(zip(weights, statistics))
+        passes = [self._forward(step, part, number, parameters) for number, part in enumerate(parts)]
+        gradients = [self._backward(passed) for passed in passes]
+        with tf.device(last.device):
+            loss = tf.add_n([end for passed in passes for stage in passed for end in _losses(stage, passed)])
+            metrics = [
+                tf.reduce_sum(self._judge.metric(part.targets, passed[-1].outputs))
+                for part, passed in zip(parts, passes, strict=True)
+            ]
+            loss, metric = loss / len(parts), tf.add_n(metrics)
+        results = []
+        for number, stage in enumerate(self.stages):
+            with tf.device(stage.device):
+                gradient = _mean([of[number] for of in gradients])
+                fresh = _mean([passed[number].fresh for passed in passes])
+                results.append(StepResult(self._clips[number](gradient), fresh, loss, metric, rate))
+        return results
+
+    def _cut(self, batch: TrainBatch) -> list[TrainBatch]:
+        """Return the micro-batches of a batch, of equal size."""
+        count = self._micro_batches
+        inputs = {name: tf.split(rows, count) for name, rows in batch.inputs.items()}
+        targets = tf.split(batch.targets, count)
+        weights = [None] * count if batch.weights is None else tf.split(batch.weights, count)
+        return [
+            TrainBatch({name: rows[part] for name, rows in inputs.items()}, targets[part], weights[part])
+            for part in range(count)
+        ]
+
+    def _forward(
+        self, step: tf.Tensor, part: TrainBatch, number: int, parameters: Sequence[tuple[tf.Tensor, tf.Tensor]]
+    ) -> list[Passed]:
+        passed: list[Passed] = []
+        inputs: Any = part.inputs
+        for stage, (weights, statistics) in zip(self.stages, parameters, strict=True):
+            loss = (
+                (lambda outputs: self._judge.loss(part.targets, outputs, part.weights)) if self._ends(stage) else None
+            )
+            with tf.device(stage.device):
+                random_state = self._random_state(step, number)
+            passed.append(stage.forward(weights, statistics, inputs, random_state, loss))
+            inputs = passed[-1].outputs
+        return passed
+
+    def _ends(self, stage: Stage) -> bool:
+        return stage is self.stages[-1]
+
+    def _random_state(self, step: tf.Tensor, number: int) -> tf.Tensor:
+        """Return the state of a micro-batch: with a single one that of a `TrainStep`, else different ones."""
+        draws = tf.cast(step, tf.int32) * self._micro_batches + number
+        return tf.stack([self._config.training.seed, draws])
+
+    def _backward(self, passed: Sequence[Passed]) -> list[tf.Tensor]:
+        """Return the gradient by the weights of each stage."""
+        upstream = tf.ones([])
+        gradients: list[tf.Tensor] = []
+        for stage, own in reversed(list(zip(self.stages, passed, strict=True))):
+            gradient, *before = stage.backward(own, upstream)
+            gradients.insert(0, gradient)
+            upstream = before[0] if before else None
+        return gradients
+
+
+def _losses(stage: Passed, passed: Sequence[Passed]) -> list[tf.Tensor]:
+    """Return the losses of a stage: those of its layers, and of the last one that of the batch."""
+    return stage.ends if stage is passed[-1] else stage.ends[:-1]
+
+
+def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
+    return vectors[0] if len(vectors) == 1 else tf.add_n(vectors) / len(vectors)

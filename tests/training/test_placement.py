@@ -1,0 +1,102 @@
+"""Which worker gets which layers, and what can't be placed."""
+
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
+from ps_cluster.models.stages import Block
+from ps_cluster.training.modes.layers import LAYERS, Place, places_of
+from ps_cluster.training.placement import devices_of, first_blocks, task_of
+
+BLOCKS = [
+    Block((name,), weights, 8, None) for name, weights in (("in", 0), ("a", 10), ("pool", 0), ("b", 30), ("c", 40))
+]
+BLOCKS[3] = Block(("b", "sum"), 30, 8, None)
+
+
+def config_of(**mode):
+    values = {f"mode.{name}": value for name, value in mode.items()}
+    return build_config(None, {"mode.name": "layers", "cluster.workers": 3} | values)
+
+
+@pytest.mark.parametrize(
+    ("placement", "workers", "firsts"),
+    [
+        ("auto", 1, [0]),
+        ("auto", 2, [0, 4]),
+        ("auto", 3, [0, 2, 4]),
+        ("b=1", 2, [0, 3]),
+        ("pool=1", 2, [0, 2]),
+        ("sum=1,c=2", 3, [0, 3, 4]),
+        ("c = 2 , b=1,in=0", 3, [0, 3, 4]),
+    ],
+)
+def test_each_worker_begins_with_a_block(placement, workers, firsts):
+    assert first_blocks(BLOCKS, places_of(placement), workers) == firsts
+
+
+@pytest.mark.parametrize(
+    ("placement", "workers", "says"),
+    [
+        ("auto", 4, "cluster.workers: got 4: the network has 3 parts with weights"),
+        ("d=1", 2, "mode.placement: got 'd': the network has no such layer; it has a, b, sum, c"),
+        ("b=1,sum=2", 3, "b, sum can't be cut apart"),
+        ("b=2,c=1", 3, "got 'c=1': the layers before are on worker 2"),
+        ("b=1", 3, "worker 2 would have no weights"),
+        ("in=1", 2, "worker 0 would have no weights"),
+        ("a=0,c=2", 3, "worker 1 would have no weights"),
+    ],
+)
+def test_a_placement_that_can_not_be_is_told(placement, workers, says):
+    with pytest.raises(ValueError) as error:
+        first_blocks(BLOCKS, places_of(placement), workers)
+    assert says in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("conv", "'conv' is not LAYER=WORKER"),
+        ("", "is not LAYER=WORKER"),
+        ("conv=one", "is not LAYER=WORKER"),
+        ("conv=1:GPU", "is not LAYER=WORKER"),
+        ("a=1,a=2", "'a' is placed on worker 1 and on worker 2"),
+        ("a=1:GPU:0,b=1:GPU:1", "worker 1 is asked for GPU:0 and for GPU:1"),
+        ("a=3", "mode.placement: got 'a=3': the workers are 0 to 2"),
+    ],
+)
+def test_a_placement_that_can_not_be_read_is_refused_before_anything_starts(text, says):
+    with pytest.raises(UserError) as error:
+        config_of(placement=text)
+    assert says in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_layer_is_read_with_its_worker_and_device():
+    assert places_of("conv2d_1=1:GPU:0,dense=2") == (Place("conv2d_1", 1, "GPU:0"), Place("dense", 2, ""))
+
+
+def test_a_batch_that_can_not_be_cut_into_micro_batches_is_refused():
+    with pytest.raises(UserError, match="mode.micro_batches: got 3"):
+        config_of(micro_batches=3)
+    assert config_of(micro_batches=4).mode_kind.label(config_of(micro_batches=4)) == "layers m=4"
+
+
+def test_a_device_that_is_not_there_is_an_error_only_without_soft_placement():
+    there = [f"{task_of(worker)}/device:CPU:0" for worker in range(3)]
+    soft, hard = (
+        LAYERS.settings(config_of(placement="a=0,b=1:GPU:0,c=2", soft_placement=soft)) for soft in (True, False)
+    )
+    assert devices_of(soft, 3, there) == [there[0], f"{task_of(1)}/device:GPU:0", there[2]]
+    with pytest.raises(UserError, match="got 'GPU:0' of worker 1, which has CPU:0"):
+        devices_of(hard, 3, there)
+    both = [*there, f"{task_of(1)}/device:GPU:0"]
+    assert devices_of(hard, 3, both)[1] == both[-1]
+
+
+def test_it_trains_at_the_rates_that_were_found_for_a_single_process():
+    settings = {"model.name": "tutorial_cnn", "cluster.workers": 3}
+    rates = [
+        build_config(None, values).optimizer.learning_rate
+        for values in (settings | {"mode.name": "layers"}, {"model.name": "tutorial_cnn", "mode.name": "single"})
+    ]
+    assert rates[0] == rates[1] == 0.004
