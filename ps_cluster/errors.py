@@ -1,6 +1,26 @@
-"""The exceptions that are told in one line."""
+"""The exceptions that are told in one line, and the hint that goes into such a line."""
 
+from collections.abc import Iterable
+from difflib import get_close_matches
 from pathlib import Path
+
+LONGEST_TYPO = 200  # characters: to compare longer names takes seconds, and nobody mistypes them
+
+
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "did you mean 'x'? " with the known name that is nearest to `name`; "" where none is near.
+
+    Of dotted keys the last parts are compared, first those beside it: optimizer.learning_rate is near to
+    training.learning_rate.
+    """
+    if len(name) > LONGEST_TYPO:
+        return ""
+    section, _, last = name.rpartition(".")
+    parts = [(one.rpartition("."), one) for one in known]
+    beside = {ending: one for (start, _, ending), one in parts if start == section}
+    others = {ending: one for (_, _, ending), one in parts}
+    near = [names[one] for names in (beside, others) for one in get_close_matches(last, names, 1)]
+    return f"did you mean '{near[0]}'? " if near else ""
 
 
 class UserError(Exception):
@@ -15,6 +35,10 @@ class RunFailed(Exception):
 
     Any other exception that escapes is a bug.
     """
+
+
+class LostTask(RunFailed):
+    """Another task was lost, without which this one can't go on. The same command, run again, goes on."""
 
 
 class TrainingFailed(RunFailed):

@@ -1,4 +1,7 @@
-"""Read a zip of numpy arrays from an untrusted source: uncompressed members only, each mapped without a copy."""
+"""Write a zip of numpy arrays, and read one from an untrusted source.
+
+Its members are uncompressed, and each is mapped without a copy. One of them, the header, is JSON.
+"""
 
 from __future__ import annotations
 
@@ -11,24 +14,32 @@ import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import IO, BinaryIO, NamedTuple, TypeVar
 
 import numpy as np
+from pydantic import BaseModel, ValidationError
 
+from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import open_regular
 from ps_cluster.files.plain_text import one_line
+from ps_cluster.files.validation import first_error
 
 MOST_BYTES = 2**32  # a larger zip has another format
 MOST_MEMBERS = 1000
 MOST_DIRECTORY_BYTES = 2**20
+MOST_HEADER_BYTES = 2**24
 DTYPES = tuple(map(np.dtype, ("bool", "int32", "int64", "uint8", "float32", "float64")))
 
+_HEADER = "header"  # the member that is JSON
+_MTIME = (1980, 1, 1, 0, 0, 0)  # a fixed time, the earliest in zip: equal content makes equal files
 _CHUNK_BYTES = 2**20
 _LOCATOR_BYTES = 20  # refers to the directory of a zip64, before the end record
 _END = struct.Struct("<4s4H2LH")  # signature, disks, members here and in all, size and place of the directory, comment
 _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and of its extra field
 _ARRAY_HEADER_BYTES = 10_000
+
+Model = TypeVar("Model", bound=BaseModel)
 
 
 class ArrayHeader(NamedTuple):
@@ -77,6 +88,34 @@ class Member:
         if min(shape, default=1) < 0 or math.prod(shape) * dtype.itemsize != len(content):
             raise Malformed(f"{self.name}: {len(content):,} bytes are not {dtype} {str(list(shape)):.60}")
         return np.ndarray(shape, dtype, content)
+
+
+def write_members(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a header and arrays into an empty file, for `open_members`."""
+    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
+        archive.writestr(zipfile.ZipInfo(_HEADER, _MTIME), header.model_dump_json())
+        for name, array in arrays.items():
+            with archive.open(zipfile.ZipInfo(f"{name}.npy", _MTIME), "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+
+
+def header_of(members: Mapping[str, Member], model: type[Model]) -> Model:
+    """Return the header. Raises Malformed if there is none, or if it does not fit `model`."""
+    if _HEADER not in members:
+        raise Malformed("it has no header")
+    try:
+        return model.model_validate(parse_json(members[_HEADER].read(MOST_HEADER_BYTES)))
+    except ValidationError as error:
+        raise Malformed(first_error(error, _HEADER)) from error
+    except Malformed as error:
+        raise Malformed(f"its header {error}") from error
+
+
+def array_of(members: Mapping[str, Member], name: str) -> np.ndarray:
+    """Return a read-only view of an array. Raises Malformed if there is none of this name."""
+    if (member := f"{name}.npy") not in members:
+        raise Malformed(f"it has no array '{name}'")
+    return members[member].array()
 
 
 def open_members(path: Path) -> Mapping[str, Member]:

@@ -6,7 +6,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Generic, TypeVar
+from typing import BinaryIO, Generic, TypeVar
 
 from pydantic import BaseModel, ValidationError
 
@@ -17,6 +17,7 @@ from ps_cluster.files.validation import first_error
 from ps_cluster.files.writing import open_to_write
 
 LOOK_BYTES = 2**22  # read at once, so the longest possible row; the row of 1,000 workers has 100,000 bytes
+_END_BYTES = 2**16  # holds the last row of all but the largest clusters
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -43,10 +44,44 @@ def read_rows(path: Path, model: type[Model], notify: Callable[[str], None] = la
 
 def last_row(path: Path, model: type[Model]) -> Model | None:
     """Return the last complete row; None if there is none. Only the end of the file is read."""
-    tail = RowTail(path, model)
-    tail.skip(up_to_last=LOOK_BYTES)
-    rows = tail.new_rows()
-    return rows[-1] if rows else None
+    for up_to_last in (min(_END_BYTES, LOOK_BYTES), LOOK_BYTES):
+        tail = RowTail(path, model)
+        tail.skip(up_to_last)
+        if rows := tail.new_rows():
+            return rows[-1]
+    return None
+
+
+def some_rows(path: Path, model: type[Model], most: int) -> list[Model]:
+    """Return the first row that begins in each of `most` equal parts of a file, and the last row.
+
+    So a run of a day takes as long to look at as one of a minute. Lines that are no rows are left out; a file that may not
+    be read has none.
+    """
+    parser = RowTail(path, model)
+    try:
+        with open_regular(path) as file:
+            found = [row for line in _lines_of_parts(file, most) if (row := parser.row(line)) is not None]
+    except (OSError, Malformed):
+        return []
+    last = last_row(path, model)
+    return found if last is None or found and found[-1] == last else [*found, last]
+
+
+def _lines_of_parts(file: BinaryIO, parts: int) -> Iterator[bytes]:
+    """Yield the first complete line that begins in each part of a file; one that reaches over several counts once."""
+    size, read_to = file.seek(0, os.SEEK_END), 0
+    for part in range(parts):
+        start, end = part * size // parts, (part + 1) * size // parts
+        if read_to >= end:
+            continue
+        file.seek(max(start - 1, read_to))
+        if read_to < start:
+            file.readline(LOOK_BYTES)  # the rest of the line before
+        line = file.readline(LOOK_BYTES)
+        read_to = file.tell()
+        if line.endswith(b"\n"):
+            yield line
 
 
 class RowTail(Generic[Model]):
@@ -80,7 +115,7 @@ class RowTail(Generic[Model]):
         self.offset += len(lines) + 1
         first = 1 if self._within_a_line else 0
         self._within_a_line = False
-        return [row for line in lines.split(b"\n")[first:] if (row := self._row(line)) is not None]
+        return [row for line in lines.split(b"\n")[first:] if (row := self.row(line)) is not None]
 
     def _leave_long_line(self, begin: bytes) -> None:
         if len(begin) < LOOK_BYTES:
@@ -101,7 +136,8 @@ class RowTail(Generic[Model]):
             self._pass_over(f"it {error}" if isinstance(error, Malformed) else f"{error.strerror}")
             return b""
 
-    def _row(self, line: bytes) -> Model | None:
+    def row(self, line: bytes) -> Model | None:
+        """Return the row of a line; None, and note the problem, if it is none."""
         try:
             return self._model.model_validate(parse_json(line))
         except Malformed as error:

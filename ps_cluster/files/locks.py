@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import shlex
+import shutil
 import socket
 import sys
 import time
@@ -68,42 +69,56 @@ class Holder(BaseModel):
 class Lock:
     """A lock file that this process holds until `release`, or until it ends."""
 
-    def __init__(self, path: Path, what: str, notify: Notify = lambda line: None):
+    def __init__(self, path: Path, what: str, notify: Notify = lambda line: None, *, shared: bool = False):
         """Take the lock.
 
         Args:
           what: the locked thing, for messages: "run directory 'runs/a'".
           notify: gets a line if the file system has no locks.
+          shared: with others that share it.
         Raises:
           InUse: another process holds it; the message names it.
           OSError: the file can't be made.
         """
         self._path = path.absolute()  # absolute, since a task works in a folder of its own
-        self._descriptor = _locked(path, what, notify)
+        self._descriptor = _locked(path, what, notify, fcntl.LOCK_SH if shared else fcntl.LOCK_EX)
         with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, Holder.ourselves().model_dump_json().encode(), 0)
 
     def release(self) -> None:
-        """Remove the file while it is still locked, so that no process reads the name of a former holder."""
-        if is_at(self._descriptor, self._path):
+        """Remove the file while it is still locked, so that no process reads the name of a former holder.
+
+        Others that share it keep it.
+        """
+        if self._is_last() and is_at(self._descriptor, self._path):
             self._path.unlink(missing_ok=True)
         os.close(self._descriptor)
 
+    def _is_last(self) -> bool:
+        try:
+            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        except OSError:  # no locks in this file system
+            pass
+        return True
+
 
 @contextlib.contextmanager
-def sole_use(folder: Path, what: str, notify: Notify) -> Iterator[None]:
+def sole_use(folder: Path, what: str, notify: Notify, *, shared: bool = False) -> Iterator[None]:
     """Hold `folder` during the block. Make it if missing; remove it afterwards if it stayed empty.
 
     Args:
       what: the kind of folder, for the messages: "run directory".
       notify: gets a line for each danger that does not stop the work.
+      shared: with other commands that share it; those that do not are kept out.
     Raises:
       UserError: another command holds it, it belongs to another user (files/ownership.py), or it can't be written.
     """
     whole = folder.absolute()
     missing = [place for place in (whole, *whole.parents) if not os.path.exists(place)]
-    lock = _take(folder, what, notify)
+    lock = _take(folder, what, notify, shared)
     try:
         yield
     finally:
@@ -111,6 +126,33 @@ def sole_use(folder: Path, what: str, notify: Notify) -> Iterator[None]:
         with contextlib.suppress(OSError):  # it or a folder above it is not empty
             for place in missing:
                 place.rmdir()
+
+
+def is_held(folder: Path) -> bool:
+    """Return whether a command works in a folder. Nothing is written into it; one that can't be asked is not held."""
+    return _is_taken(folder / LOCK)
+
+
+def is_shared(path: Path) -> bool:
+    """Return whether processes share the lock `path`; one that can't be asked is not shared."""
+    return _is_taken(path)
+
+
+def _is_taken(path: Path) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        # For a moment only: whoever takes the lock just then is refused.
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    except OSError:  # no locks in this file system
+        return False
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def share(path: Path) -> None:
@@ -130,6 +172,37 @@ def share_folder(folder: Path) -> None:
     """Keep others from removing a folder (`to_remove`) until this process ends. Nothing is written into it."""
     with contextlib.suppress(OSError):
         fcntl.flock(_opened_folder(folder), fcntl.LOCK_SH | fcntl.LOCK_NB)
+
+
+@contextlib.contextmanager
+def sharing_new(folder: Path) -> Iterator[None]:
+    """Make a folder and share it during the block, as `share_folder` does, wherever it is moved to meanwhile."""
+    for _ in range(_TRIES):
+        folder.mkdir()
+        with contextlib.suppress(FileNotFoundError):  # taken for abandoned before it was locked
+            descriptor = _opened_folder(folder)
+            with contextlib.suppress(OSError):  # no locks in this file system
+                fcntl.flock(descriptor, fcntl.LOCK_SH)
+            if is_at(descriptor, folder):
+                break
+            os.close(descriptor)
+    else:
+        raise InUse(f"'{folder}' is removed by others as soon as it is made: try again")
+    try:
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def remove_abandoned(folder: Path) -> None:
+    """Remove a folder that no process shares. It stays where the file system has no locks: nobody can tell there."""
+    with contextlib.suppress(OSError):  # it is gone, or shared
+        descriptor = _opened_folder(folder)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            shutil.rmtree(folder, ignore_errors=True)
+        finally:
+            os.close(descriptor)
 
 
 @contextlib.contextmanager
@@ -162,25 +235,25 @@ def is_empty(folder: Path, besides: str = LOCK) -> bool:
     return not folder.is_dir() or all(path.name in (LOCK, besides) for path in folder.iterdir())
 
 
-def _take(folder: Path, what: str, notify: Notify) -> Lock:
+def _take(folder: Path, what: str, notify: Notify, shared: bool) -> Lock:
     try:
         ownership.check_way(folder, what)
         folder.mkdir(parents=True, exist_ok=True)
         ownership.check_folder(folder, what, notify)
         os.scandir(folder).close()  # raises if the folder is unreadable: then it can't be called empty
-        return Lock(folder / LOCK, f"{what} '{folder}'", notify)
+        return Lock(folder / LOCK, f"{what} '{folder}'", notify, shared=shared)
     except (NotADirectoryError, FileExistsError) as error:
         raise UserError(f"{what} '{folder}' can't be made: a file is in the way") from error
     except OSError as error:
         raise UserError(f"{what} '{folder}' can't be written: {error.strerror}") from error
 
 
-def _locked(path: Path, what: str, notify: Notify) -> int:
+def _locked(path: Path, what: str, notify: Notify, kind: int) -> int:
     """Return a descriptor of the locked file. Its last holder may remove the file between opening and locking."""
     for _ in range(_TRIES):
         descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT)
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
             raise InUse(f"{what} is in use by {_holder(path)}: wait until it has ended, or end it") from error

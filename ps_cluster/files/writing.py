@@ -12,11 +12,13 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
+from ps_cluster.files import fence
 from ps_cluster.files.ownership import trusted
 
 _MODE = 0o644
@@ -49,9 +51,37 @@ def create_beside(path: Path, encoding: str | None = None) -> Iterator[IO[Any]]:
             yield file
             file.flush()
             os.fsync(descriptor)
+            fence.check()
             beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def folder_beside(path: Path) -> Iterator[Path]:
+    """Yield a new folder that becomes `path`, missing or empty, if the block ends well, and is removed otherwise."""
+    path = path.absolute()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}.tmp")
+    beside.mkdir()
+    try:
+        yield beside
+        fence.check()
+        beside.rename(path)
+    finally:
+        shutil.rmtree(beside, ignore_errors=True)
+
+
+def remove(path: Path) -> None:
+    """Remove a file, if it is there and this process may (files/fence.py)."""
+    fence.check()
+    path.unlink(missing_ok=True)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder with all that it holds, as far as the system lets, if this process may (files/fence.py)."""
+    fence.check()
+    shutil.rmtree(path, ignore_errors=True)
 
 
 def remove_leftovers(directory: Path, pattern: str) -> None:

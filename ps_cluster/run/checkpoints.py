@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
-import zipfile
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 import numpy as np
-from pydantic import ValidationError
 
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.files.array_archive import Member, open_members
-from ps_cluster.files.json_files import parse_json, read_json
+from ps_cluster.files.array_archive import Member, array_of, header_of, open_members, write_members
+from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.validation import first_error
-from ps_cluster.files.writing import create_beside, remove_leftovers, write_json
+from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.run.rows.checkpoint import Header, Meta
 from ps_cluster.run.rows.scores import EndedMark, Ending
 
 ENDED = "ended.json"
 
 _FILE_NAME = re.compile(r"step-(\d{9,})\.npz")
-_HEADER = "header"  # the member that holds step, meta and the names of the others, as JSON
-_MTIME = (1980, 1, 1, 0, 0, 0)  # a fixed time, the earliest in zip: equal checkpoints are equal files
-MOST_HEADER_BYTES = 2**24
+BY_SLICE = ("seen", "counts")  # arrays that have a row for each slice
+ONE_A_SLICE = "each_"  # begins the names of slots that are one number of each slice: float32 [ps]
 # Array → dtype, and how many axes it may have. A slot is a vector, or has a row for each worker.
 KNOWN = {
     "weights": (np.float32, (1,)),
@@ -36,7 +33,7 @@ KNOWN = {
     "counts": (np.int64, (2,)),
     "waiting": (np.float64, (2,)),
 }
-KNOWN_SLOT = (np.float32, (1, 2))
+KNOWN_SLOT, KNOWN_NUMBERS = (np.float32, (1, 2)), (np.float32, (1,))
 
 
 class CheckpointError(UserError):
@@ -88,8 +85,16 @@ def steps(directory: Path) -> list[int]:
     return sorted({step for step in found if path_of(directory, step).name in names})
 
 
-def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
-    """Write a checkpoint and remove all but the newest `keep`.
+def saved_at(directory: Path) -> float | None:
+    """Return when the newest checkpoint of a directory was written, in unix seconds; None where there is none."""
+    try:
+        return max((path_of(directory, step).stat().st_mtime for step in steps(directory)[-1:]), default=None)
+    except (OSError, CheckpointError):  # it has just been removed
+        return None
+
+
+def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None = None) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`, and that of step `spare`.
 
     Checkpoints of later steps are removed too: training went back to an earlier step, so their history was given up.
 
@@ -101,23 +106,24 @@ def save(directory: Path, checkpoint: Checkpoint, keep: int) -> Path:
         remove_leftovers(directory, "step-*.npz")
         write(path, checkpoint)
         remove_later(directory, checkpoint.step)
-        keep_newest(directory, keep)
+        keep_newest(directory, keep, spare)
     except OSError as error:
         raise CheckpointNotWritten(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
     return path
 
 
-def keep_newest(directory: Path, keep: int) -> None:
-    """Remove all checkpoints but the newest `keep`."""
+def keep_newest(directory: Path, keep: int, spare: int | None = None) -> None:
+    """Remove all checkpoints but the newest `keep`, and that of step `spare`."""
     for step in steps(directory)[:-keep]:
-        path_of(directory, step).unlink(missing_ok=True)
+        if step != spare:
+            remove(path_of(directory, step))
 
 
 def remove_later(directory: Path, step: int) -> None:
     """Remove checkpoints of steps above `step`, as training goes back to it; unreadable ones might be read later."""
     for later in steps(directory):
         if later > step:
-            path_of(directory, later).unlink(missing_ok=True)
+            remove(path_of(directory, later))
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
@@ -129,9 +135,21 @@ def write(path: Path, checkpoint: Checkpoint) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with create_beside(path) as file:
-            _write_zip(file, checkpoint)
+            _write_into(file, checkpoint)
     except OSError as error:
         raise CheckpointNotWritten(f"checkpoint '{path}' can't be written: {error.strerror or error}") from error
+
+
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """Return the content of a checkpoint's file."""
+    file = io.BytesIO()
+    _write_into(file, checkpoint)
+    return file.getvalue()
+
+
+def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
+    header = Header(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
+    write_members(file, header, checkpoint.arrays)
 
 
 def load(path: Path) -> Checkpoint:
@@ -144,7 +162,7 @@ def load(path: Path) -> Checkpoint:
     """
     try:
         members = open_members(path)
-        header = _header_of(members)
+        header = header_of(members, Header)
         if (named := _FILE_NAME.fullmatch(path.name)) and int(named[1]) != header.step:
             raise Malformed(f"it is of step {header.step}")
         return Checkpoint(header.step, {name: _array(members, name) for name in header.arrays}, header.meta)
@@ -156,23 +174,10 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"checkpoint '{path}' is damaged or cut short ({error})") from error
 
 
-def _header_of(members: Mapping[str, Member]) -> Header:
-    if _HEADER not in members:
-        raise Malformed("it has no header")
-    try:
-        return Header.model_validate(parse_json(members[_HEADER].read(MOST_HEADER_BYTES)))
-    except ValidationError as error:
-        raise Malformed(first_error(error, _HEADER)) from error
-    except Malformed as error:
-        raise Malformed(f"its header {error}") from error
-
-
 def _array(members: Mapping[str, Member], name: str) -> np.ndarray:
-    member = f"{name}.npy"
-    if member not in members:
-        raise Malformed(f"it has no array '{name}'")
-    array = members[member].array()
-    known = KNOWN_SLOT if name.startswith("slot_") else KNOWN.get(name)
+    array = array_of(members, name)
+    numbers = KNOWN_NUMBERS if name.startswith(ONE_A_SLICE) else None
+    known = KNOWN_SLOT if name.startswith("slot_") else numbers or KNOWN.get(name)
     if known and (array.dtype != known[0] or array.ndim not in known[1]):
         raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
     return array
@@ -184,13 +189,20 @@ def newest_first(directories: Iterable[Path]) -> list[Path]:
     return [path for _, path in sorted(found, reverse=True)]
 
 
-def load_newest_good(directories: Iterable[Path], notify: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, None without one. Reports by `notify` those that can't be read."""
+def load_newest_good(
+    directories: Iterable[Path], notify: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
+) -> Checkpoint | None:
+    """Return the newest checkpoint that can be read, None without one. Reports by `notify` those that can't be read.
+
+    Args:
+      check: raises CheckpointError for a checkpoint that is of no use; it is reported and passed over too.
+    """
     directories, passed_over = list(directories), set()
     # List again every time: during a read the writer may have written another one and removed the rest.
     while candidates := [path for path in newest_first(directories) if path not in passed_over]:
         try:
-            return load(candidates[0])
+            check(found := load(candidates[0]))
+            return found
         except CheckpointGone:
             pass
         except CheckpointError as error:
@@ -199,9 +211,14 @@ def load_newest_good(directories: Iterable[Path], notify: Callable[[str], None])
     return None
 
 
-def mark_ended(directory: Path, *, last_step: int, outcome: Ending) -> None:
-    """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`."""
-    write_json(directory / ENDED, EndedMark(last_step=last_step, outcome=outcome).model_dump())
+def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False) -> None:
+    """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
+
+    Args:
+      goes_on: none comes of this leader; another one will go on.
+    """
+    mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on)
+    write_json(directory / ENDED, mark.model_dump())
 
 
 def ended(directory: Path) -> EndedMark | None:
@@ -216,13 +233,4 @@ def ended(directory: Path) -> EndedMark | None:
 
 def clear_ended(directory: Path) -> None:
     """Remove the mark, because training goes on. Call it before anybody follows the directory again."""
-    (directory / ENDED).unlink(missing_ok=True)
-
-
-def _write_zip(file: IO[bytes], checkpoint: Checkpoint) -> None:
-    header = Header(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
-    with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
-        archive.writestr(zipfile.ZipInfo(_HEADER, _MTIME), header.model_dump_json())
-        for name, array in checkpoint.arrays.items():
-            with archive.open(zipfile.ZipInfo(f"{name}.npy", _MTIME), "w", force_zip64=True) as member:
-                np.lib.format.write_array(member, np.asarray(array), allow_pickle=False)
+    remove(directory / ENDED)

@@ -14,8 +14,9 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import append_row, read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json
-from ps_cluster.run import checkpoints
+from ps_cluster.run import checkpoints, kept_predictions
 from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.kept_predictions import Predictions
 from ps_cluster.run.rows.scores import BestRecord, EvaluationRow, ScoreRow
 from ps_cluster.run.run_dir import RunDir
 
@@ -101,3 +102,10 @@ class Records:
 
     def add(self, row: EvaluationRow) -> None:
         append_row(self._run_dir.evaluation, row)
+
+    def keep_predictions(self, predictions: Predictions) -> None:
+        """Put the predictions in the place of those of an earlier step. Without them the run only lacks pictures."""
+        try:
+            kept_predictions.write(self._run_dir.predictions, predictions)
+        except OSError as error:
+            self._notify(f"the predictions of step {predictions.step:,} are not kept: {error.strerror or error}")

@@ -18,12 +18,13 @@ import numpy as np
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import open_regular
-from ps_cluster.files.writing import open_to_write
+from ps_cluster.files.writing import create_beside, open_to_write
 from ps_cluster.run.ledger import NO_ROWS, ROW, check_values
 
 RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
 """A row in the file: the row, and the CRC-32 of its bytes."""
 CHUNK_ROWS = 2**13
+_COPY_BYTES = 2**24
 
 
 class JournalDamaged(RunFailed):
@@ -52,8 +53,8 @@ class Journal:
         self._unwritten: list[bytes] = []
         check(path, rows)
         try:
+            _cut(path, rows)
             self._file = open_to_write(path, os.O_RDWR | os.O_CREAT)
-            os.ftruncate(self._file, rows * RECORD.itemsize)
         except OSError as error:
             raise JournalNotWritten(f"'{path}' can't be written: {error.strerror}") from error
         self.rows = self._written = rows
@@ -92,6 +93,16 @@ class Journal:
             raise JournalNotWritten(f"'{self._path}' can't be written: {error.strerror}") from error
         self._unwritten.clear()
         self._written = self.rows
+
+
+def _cut(path: Path, rows: int) -> None:
+    """Cut a journal to its first `rows`, in a new file: an earlier leader that still lives goes on writing the old one."""
+    if path.exists():
+        left = rows * RECORD.itemsize
+        with open_regular(path) as old, create_beside(path) as new:
+            while left and (content := old.read(min(left, _COPY_BYTES))):
+                new.write(content)
+                left -= len(content)
 
 
 def check(path: Path, rows: int) -> None:

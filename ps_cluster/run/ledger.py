@@ -70,8 +70,10 @@ class Joiner:
       mixed: steps so far that different processes pushed to different slices, since a worker died between its pushes.
     """
 
-    def __init__(self, slices: int):
+    def __init__(self, slices: int, *, shared: bool = False):
+        """Hold nothing yet. `shared`: each slice is another process's, and all take part in every step."""
         self._slices = slices
+        self._shared = shared
         self.waiting, self.waiting_slices = NO_ROWS, np.zeros(0, np.int64)
         self.mixed = 0
 
@@ -89,7 +91,8 @@ class Joiner:
         held = np.concatenate([self.waiting, *rows])
         owners = np.concatenate([self.waiting_slices, np.repeat(np.arange(self._slices), [len(own) for own in rows])])
         # A row that a slice has twice counts once here; the proof reports it.
-        _, order = np.unique(np.stack([held["step"], owners], axis=1), axis=0, return_index=True)
+        # One number for step and slice: sorting pairs took half of a look with 16 slices.
+        _, order = np.unique(held["step"].astype(np.int64) * self._slices + owners, return_index=True)
         held, owners = held[order], owners[order]
         _, which, counts = np.unique(held["step"], return_inverse=True, return_counts=True)
         whole = counts[which] == self._slices
@@ -102,5 +105,6 @@ class Joiner:
         joined["staleness"] = rows["staleness"].max(axis=1)
         for name in ("entered_time", "applied_time"):
             joined[name] = rows[name][np.arange(len(rows)), last]
-        self.mixed += int((rows["pid"] != rows["pid"][:, :1]).any(axis=1).sum())
+        if not self._shared:
+            self.mixed += int((rows["pid"] != rows["pid"][:, :1]).any(axis=1).sum())
         return joined

@@ -12,13 +12,12 @@ from ps_cluster.config import RunConfig, fitted
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.run import checkpoints, journal, step_set
-from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.checkpoints import Checkpoint, CheckpointError
 from ps_cluster.run.journal import JournalDamaged
 from ps_cluster.run.ledger import COLUMNS, COUNTS, check_values, rows_of
+from ps_cluster.run.reslicing import LEDGER, is_even
 from ps_cluster.run.rows.checkpoint import MOST_OPEN, ProgressState
 from ps_cluster.run.run_dir import RunDir
-
-LEDGER = {"counts", "seen", "waiting"}  # the arrays that a resumed training needs beside its parameters
 
 
 def newest_checkpoint(
@@ -26,10 +25,12 @@ def newest_checkpoint(
 ) -> Checkpoint:
     """Return the newest readable checkpoint or snapshot, after checking that `config` can go on from it.
 
+    It may have another number of slices than `config`; then it is even (run/reslicing.py).
+
     Raises:
       UserError: there is none, or it is of a run with other settings.
     """
-    found = checkpoints.load_newest_good(run_dir.states, notify)
+    found = newest_for(config.slices, run_dir, notify)
     if found is None:
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from")
     before, progress = _state_of(found, run_dir)
@@ -43,9 +44,27 @@ def newest_checkpoint(
     return found
 
 
-def check_journals(found: Checkpoint, run_dir: RunDir) -> None:
-    """Raise UserError where the journals lack rows of gradients that the checkpoint counts."""
-    for index, rows in enumerate(found.arrays["counts"][:, COUNTS.index("accepted")].tolist()):
+def newest_for(slices: int, run_dir: RunDir, notify: Callable[[str], None]) -> Checkpoint | None:
+    """Return the newest readable checkpoint or snapshot that can be cut into so many slices; None without one."""
+
+    def check(found: Checkpoint) -> None:
+        arrays = found.arrays
+        if arrays.keys() >= LEDGER and len(arrays["counts"]) != slices and not is_even(arrays):
+            raise CheckpointError(
+                f"checkpoint of step {found.step}: its {len(arrays['counts'])} parameter servers had not applied the same "
+                f"steps, so {slices} can't go on from it"
+            )
+
+    return checkpoints.load_newest_good(run_dir.states, notify, check)
+
+
+def check_journals(found: Checkpoint, run_dir: RunDir, slices: int) -> None:
+    """Raise UserError where the journals lack rows of gradients that the checkpoint counts.
+
+    Args:
+      slices: that training goes on with. Where they are fewer, the journals of the others are not needed.
+    """
+    for index, rows in enumerate(found.arrays["counts"][:slices, COUNTS.index("accepted")].tolist()):
         try:
             journal.check(run_dir.journal(index), rows)
         except JournalDamaged as error:
@@ -111,11 +130,12 @@ def _check_same_work(config: RunConfig, before: RunConfig) -> None:
             "batches of a step": c.batches_per_step,
             "training.batch_size_per_worker": c.training.batch_size_per_worker,
             "training.seed": c.training.seed,
+            "training.sample": c.training.sample,
             "data.dataset": c.data.dataset,
             **{f"data.{name}": value for name, value in DATASETS[c.data.dataset].own_settings(c.data).items()},
             "evaluation.validation_examples": c.evaluation.validation_examples,
             "steps of an update": c.steps_per_update,
-            "cluster.parameter_servers": c.slices,
+            **({"cluster.workers": c.slices} if c.mode_kind.shares_steps else {}),  # each has layers of its own
         }
         for c in (before, config)
     ]

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
 
-from ps_cluster.errors import UserError
+from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files import locks, ownership
-from ps_cluster.files.plain_text import printable
 from ps_cluster.files.writing import open_append
+from ps_cluster.run import log_formats
 
 CODE = "code"  # folder in a run directory, or beside the runs of a comparison
 IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
+AGREEMENT = "agreement.json"  # in every task's workspace: what it works with (run/agreement.py)
 
 
 @dataclass(frozen=True)
@@ -30,7 +32,7 @@ class RunDir:
           UserError: the folder is not empty, a file is in the way, or it can't be written.
         """
         check_unused(root)
-        run_dir = cls(root.resolve())
+        run_dir = cls(Path(os.path.realpath(root)))
         run_dir.make_folders()
         return run_dir
 
@@ -55,15 +57,16 @@ class RunDir:
     @classmethod
     def open(cls, root: Path) -> RunDir:
         """Return the directory of an earlier run. Raises UserError where it is not a run directory."""
-        run_dir = cls(root.resolve())
+        run_dir = cls(Path(os.path.realpath(root)))
         if not run_dir.config.is_file():
-            raise UserError(f"run directory '{root}' is not one: it holds no {run_dir.config.name}")
+            raise UserError(f"run directory '{root}' is not {_lack_of(run_dir, root)}")
         return run_dir
 
     @property
     def _written(self) -> tuple[Path, ...]:
         """The folders that a run writes into."""
-        return (self.root, *self.states, *self.scored, self.journal(0).parent, self.logs, self.errors, self.tasks)
+        written = (self.journal(0).parent, self.results, self.examples, self.logs, self.errors, self.tasks)
+        return (self.root, self.leaders, *self.states, *self.scored, *written)
 
     @property
     def scored(self) -> tuple[Path, Path, Path]:
@@ -74,6 +77,11 @@ class RunDir:
     def alive(self) -> Path:
         """The lock file that all tasks of the run share for as long as they live."""
         return self.root / ".alive"
+
+    @property
+    def leaders(self) -> Path:
+        """The claims of the leaders, a file each (run/leaders.py)."""
+        return self.root / "leaders"
 
     @property
     def config(self) -> Path:
@@ -89,9 +97,24 @@ class RunDir:
         return self.root / "cluster.json"
 
     @property
+    def scale(self) -> Path:
+        """The request of `ps-cluster scale` to the launcher, which takes it away."""
+        return self.root / "scale.json"
+
+    @property
+    def scaled(self) -> Path:
+        """The launcher's answer to `ps-cluster scale`, which takes it away."""
+        return self.root / "scaled.json"
+
+    @property
     def dataset(self) -> Path:
         """The packed data set that the tasks of this machine map: name, kind, directory."""
         return self.root / "dataset.json"
+
+    @property
+    def examples(self) -> Path:
+        """The folder that says how an example looks, for those who have the run and not its data set."""
+        return self.root / "examples"
 
     @property
     def summary(self) -> Path:
@@ -111,10 +134,19 @@ class RunDir:
         """The leader's rows while it trains, one JSON object per line."""
         return self.metrics / "progress.jsonl"
 
+    def metrics_link(self, task: str) -> Path:
+        """Return the file with the address at which a process serves its metrics, for as long as it does."""
+        return self.metrics / f"{task}.url"
+
     @property
     def evaluation(self) -> Path:
         """A row for each checkpoint scored, one JSON object per line."""
         return self.metrics / "evaluation.jsonl"
+
+    @property
+    def predictions(self) -> Path:
+        """What the network of the last scored checkpoint said of each test example."""
+        return self.metrics / "predictions.npz"
 
     @property
     def updates(self) -> Path:
@@ -129,6 +161,11 @@ class RunDir:
     def journal(self, index: int) -> Path:
         """Return the file of one slice's ledger, appended to during training (run/journal.py)."""
         return self.metrics / "journal" / f"slice-{index}.bin"
+
+    @property
+    def placement(self) -> Path:
+        """The device of each operation of a step (CSV); only of mode layers with `mode.log_placement`."""
+        return self.metrics / "placement.csv"
 
     @property
     def trace(self) -> Path:
@@ -172,6 +209,19 @@ class RunDir:
         return self.best / "model.keras"
 
     @property
+    def results(self) -> Path:
+        """The folder that is drawn from the others when the run has ended."""
+        return self.root / "results"
+
+    @property
+    def results_page(self) -> Path:
+        return self.results / "results.html"
+
+    @property
+    def results_numbers(self) -> Path:
+        return self.results / "results.json"
+
+    @property
     def logs(self) -> Path:
         return self.root / "logs"
 
@@ -194,9 +244,31 @@ class RunDir:
     def tasks(self) -> Path:
         return self.root / "tasks"
 
+    def config_of(self, task_type: str, index: int) -> Path:
+        """Return the settings of a task that no launcher has started; each has its own, which may differ by mistake."""
+        return self.workspace(task_type, index) / self.config.name
+
+    def dataset_of(self, task_type: str, index: int) -> Path:
+        """Return where the packed data set of such a task is noted; another machine has it elsewhere."""
+        return self.workspace(task_type, index) / self.dataset.name
+
     def workspace(self, task_type: str, index: int) -> Path:
         """Return the working directory of a task. The graph has the paths of data and identity relative to it."""
         return self.tasks / f"{task_type}-{index}"
+
+    def task_file(self, task_type: str, index: int) -> Path:
+        """Return the file in which a task of `task` says who it is."""
+        return self.workspace(task_type, index) / "task.json"
+
+
+def _lack_of(run_dir: RunDir, root: Path) -> str:
+    """Return what is wrong with a folder that is no run, after "is not "."""
+    if not root.is_dir():
+        beside = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
+        return f"there: {did_you_mean(root.name, beside)}'runs {root.parent}' lists what is"
+    lacks = f"one: it holds no {run_dir.config.name}"
+    inside = sorted(file.parent for depth in ("*", "*/*") for file in root.glob(f"{depth}/{run_dir.config.name}"))
+    return f"{lacks}, but '{inside[0]}' does: name that, or another run in it" if inside else lacks
 
 
 def check_unused(root: Path) -> None:
@@ -214,7 +286,7 @@ _unsaid: deque[str] = deque(maxlen=100)
 
 def say(line: str) -> None:
     """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
-    _unsaid.append(printable(line))
+    _unsaid.append(log_formats.chosen().line(line))
     say_the_rest()
 
 

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from ps_cluster.files import json_rows
-from ps_cluster.files.json_rows import RowTail, append_row, last_row, read_rows
+from ps_cluster.files.json_rows import RowTail, append_row, last_row, read_rows, some_rows
 from ps_cluster.run.rows.base import Count, Row
 
 
@@ -53,6 +53,31 @@ def test_a_row_that_a_full_disk_cut_short_costs_no_other_and_is_told_once(path):
     assert numbers(read_rows(path, Numbered, said.append)) == [1, 3, 4]
     assert len(said) == 1 and said[0].startswith(f"passed over in '{path}': a row is not JSON")
     assert said[0].endswith("(and 1 more)")
+
+
+@pytest.mark.parametrize("most", [20, 1000, 10**5])
+def test_of_few_rows_all_are_taken(path, most):
+    append(path, *(10**size for size in range(7)))
+    assert numbers(some_rows(path, Numbered, most)) == [10**size for size in range(7)]
+
+
+def test_of_many_rows_some_are_taken_evenly_and_the_last_one(path):
+    write(path, b"".join(b'{"number": %d}\n' % number for number in range(1000, 6000)))
+    found = numbers(some_rows(path, Numbered, 50))
+    assert len(found) == 51 and (found[0], found[-1]) == (1000, 5999)
+    assert {later - earlier for earlier, later in zip(found, found[1:-1])} == {100}
+
+
+def test_lines_that_are_no_rows_are_left_out_of_some_rows(path):
+    assert some_rows(path, Numbered, 9) == []
+    append(path, 1)
+    write(path, b"no row\n")
+    append(path, 2)
+    write(path, b'{"numb')
+    assert numbers(some_rows(path, Numbered, 9)) == [1, 2]
+    path.unlink()
+    os.mkfifo(path)
+    assert some_rows(path, Numbered, 9) == []
 
 
 def test_what_is_there_already_is_skipped_also_the_rest_of_a_row_that_was_half_written(path):

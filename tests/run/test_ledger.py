@@ -45,6 +45,13 @@ def test_a_step_waits_until_every_slice_has_it():
     assert len(joiner.waiting) == len(joiner.waiting_slices) == 0
 
 
+def test_slices_of_different_processes_mix_steps_unless_all_take_part_in_each():
+    rows = [rows_of([0, 1], pid=7), rows_of([0, 1], pid=8)]
+    mixing, shared = Joiner(2), Joiner(2, shared=True)
+    assert mixing.add(rows)["step"].tolist() == shared.add(rows)["step"].tolist() == [0, 1]
+    assert (mixing.mixed, shared.mixed) == (2, 0)
+
+
 def test_one_slice_alone_waits_for_nobody():
     joiner = Joiner(1)
     assert joiner.add([rows_of([4, 0, 2])])["step"].tolist() == [0, 2, 4]

@@ -58,7 +58,6 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
         ({"evaluation.validation_examples": 5}, "evaluation.validation_examples: got 5, but the checkpoint"),
         ({"training.batch_size_per_worker": 7}, "training.batch_size_per_worker: got 7"),
         ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
-        ({"cluster.parameter_servers": 1}, "cluster.parameter_servers: got 1"),
         (
             {"training.steps": 5},
             "training.steps, training.epochs: 5 updates in all, but 6 of the run in '.*' were begun",
@@ -68,6 +67,28 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
 def test_other_work_is_refused_by_name(resumed, values, says):
     with pytest.raises(UserError, match=says):
         resumed(values)
+
+
+def test_another_number_of_parameter_servers_goes_on_from_the_newest_state_that_all_slices_share(tmp_path):
+    run_dir, said = RunDir.create(tmp_path / "run"), []
+    before, config = build_config(None, WORK), build_config(None, WORK | {"cluster.parameter_servers": 3})
+    for step, arrays in ((4, arrays_of(5, 5)), (5, arrays_of(5, 6))):
+        checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(step, arrays, meta_of(before, begun=6)), keep=9)
+    assert newest_checkpoint(before, run_dir, 1000, notify=pytest.fail).step == 5
+    assert newest_checkpoint(config, run_dir, 1000, notify=said.append).step == 4
+    assert "passed over: checkpoint of step 5: its 2 parameter servers had not applied the same steps" in said[0]
+    checkpoints.path_of(run_dir.snapshots, 4).unlink()
+    with pytest.raises(UserError, match="holds no checkpoint to resume from"):
+        newest_checkpoint(config, run_dir, 1000, notify=said.append)
+
+
+def test_layers_on_other_workers_are_other_work(tmp_path):
+    work = {name: value for name, value in WORK.items() if name != "cluster.parameter_servers"}
+    two, three = (build_config(None, work | {"mode.name": "layers", "cluster.workers": workers}) for workers in (2, 3))
+    run_dir = RunDir.create(tmp_path / "run")
+    checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays_of(5, 5), meta_of(two, begun=6)), keep=1)
+    with pytest.raises(UserError, match="cluster.workers: got 3, but the checkpoint"):
+        newest_checkpoint(three, run_dir, 1000, notify=pytest.fail)
 
 
 def test_other_settings_of_a_data_set_are_other_work(resumed, tmp_path):
@@ -113,9 +134,9 @@ def found(tmp_path):
 
 
 def test_journals_may_have_more_rows_than_a_checkpoint_counts_or_just_as_many(found):
-    check_journals(*found)
+    check_journals(*found, slices=2)
     write_journal(found[1].journal(1), random_rows(6))
-    check_journals(*found)
+    check_journals(*found, slices=2)
 
 
 def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
@@ -124,5 +145,10 @@ def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
     path.write_bytes(path.read_bytes()[:-1])
     for rows in (5, 0):
         with pytest.raises(UserError, match=f"'{path}' holds {rows} rows, but 6 were written: put it back"):
-            check_journals(*found)
+            check_journals(*found, slices=2)
         path.unlink(missing_ok=True)
+
+
+def test_fewer_slices_need_only_their_own_journals(found):
+    found[1].journal(1).unlink()
+    check_journals(*found, slices=1)

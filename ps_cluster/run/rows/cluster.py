@@ -10,18 +10,35 @@ TaskType = Literal["chief", "ps", "worker", "evaluator"]
 
 
 class Launcher(Row):
-    """The process that started the tasks."""
+    """The process that started the tasks. `life`: its unique id, as that of a row of progress."""
 
     pid: Pid
+    life: Word | None = None
 
 
 class TaskRow(Row):
-    """The newest process of a task. `address`: host:port; None for a task without a server."""
+    """The newest process of a task.
+
+    Attributes:
+      address: host:port; None for a task without a server.
+      absent: it was stopped or given up, and nobody starts it again by itself.
+    """
 
     type: TaskType
     index: Index
     pid: Pid
     address: Word | None = None
+    absent: bool = False
+
+
+class TaskFile(TaskRow):
+    """A task of `task`, in its own folder. `host`: of its machine or container. `leads`: it writes the rows.
+
+    `life`: the unique id of the process."""
+
+    host: Word
+    leads: bool
+    life: Word
 
 
 class ClusterFile(Row):

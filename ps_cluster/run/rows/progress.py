@@ -5,6 +5,20 @@ from __future__ import annotations
 from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.run.training_clock import Times
 
+STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class StalenessBuckets(Row):
+    """The staleness of all steps so far.
+
+    Attributes:
+      counts: steps up to each of STALENESS_BOUNDS and above the one before it; the last is above all bounds.
+      sum: of their staleness.
+    """
+
+    counts: list[Count]
+    sum: Count
+
 
 class WorkerRow(Row):
     """The work of one process. A restarted worker has a row for each."""
@@ -24,6 +38,7 @@ class ProgressRow(Row):
       scheduled, applied, total: updates. written: rows of the ledger read for its proof and tables.
       loss, accuracy or error (the objective has one of them), learning_rate, staleness_mean: None without an update, or
         if not finite.
+      staleness: of all steps so far. goodput: of all the time so far (training_clock.py).
       workers: the work of each process. dispatches: pid of the worker of each open one; None if unknown.
     """
 
@@ -45,6 +60,8 @@ class ProgressRow(Row):
     error: Loss | None = None
     learning_rate: Number | None = None
     staleness_mean: Seconds | None = None
+    staleness: StalenessBuckets | None = None
+    goodput: Number | None = None
     dropped: Count = 0
     workers: list[WorkerRow] = []
     dispatches: list[Pid | None] = []

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, cast
+from typing import Annotated, Any, Literal, cast
 
+from pydantic import Field
+
+from ps_cluster.catalogue.datasets import MOST_CLASSES
+from ps_cluster.files.number_text import number_text
 from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share, Word
+from ps_cluster.run.rows.dataset import Examples, Name
 
 Ending = Literal["completed", "stopped"]
 """The end of a training that did not fail."""
@@ -53,7 +58,7 @@ def told(accuracy: float | None, error: float | None) -> str | None:
     """Return "accuracy 91.20%" or "error 0.123", whichever there is; None for neither."""
     if accuracy is not None:
         return f"accuracy {accuracy:.2%}"
-    return None if error is None else f"error {error:.4g}"
+    return None if error is None else f"error {number_text(error)}"
 
 
 class ScoreRow(Measured):
@@ -78,13 +83,37 @@ class EvaluationRow(ScoreRow):
     seconds: Seconds = 0.0
     best: bool = False
 
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The values of a log line about it."""
+        return self.model_dump(exclude={"time"}, exclude_none=True)
+
 
 class BestRecord(Measured):
     """best/best.json: the score of best/model.keras."""
 
 
+class PredictionsHeader(Row):
+    """The header of metrics/predictions.npz: what the network of one checkpoint said of each test example.
+
+    `classes`: names by label; empty for an objective without any. `arrays`: their names (`Judge.kept`).
+    """
+
+    step: Count
+    objective: Name
+    unit: Word = "examples"
+    examples: Examples
+    classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)] = []
+    arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]], Field(max_length=20)]
+
+
 class EndedMark(Row):
-    """checkpoints/ended.json: the checkpoint of `last_step` is the last one."""
+    """checkpoints/ended.json: the checkpoint of `last_step` is the last one.
+
+    Attributes:
+      goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
+    """
 
     last_step: Count
     outcome: Ending
+    goes_on: bool = False

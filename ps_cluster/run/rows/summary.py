@@ -9,6 +9,7 @@ from pydantic import ConfigDict, Field, JsonValue
 from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.run.rows.dataset import Name
 from ps_cluster.run.rows.progress import WorkerRow
+from ps_cluster.run.rows.scaling import ScalingRow
 from ps_cluster.run.rows.scores import Ending, ScoreRow
 from ps_cluster.run.rows.training import Gradients, Proof, StalenessRow, Updates
 
@@ -96,6 +97,7 @@ class Summary(Row):
     schema_: Count = Field(0, alias="schema")
     outcome: Outcome
     mode: Name | None = None
+    trainer: Word | None = None
     staleness_method: Name | None = None
     simulate_workers: Count | None = None
     straggler: Word | None = None
@@ -112,6 +114,7 @@ class Summary(Row):
     parameter_servers: list[ServerSummary] = []
     restarts: dict[Word, Count] = {}
     silences: list[SilenceRow] = []
+    scaled: list[ScalingRow] = []
     updates: Updates = Updates()
     gradients: Gradients = Gradients()
     proof: Proof | None = None

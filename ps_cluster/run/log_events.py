@@ -1,0 +1,122 @@
+"""The events that log lines tell. Those that ask for action say what to do; docs/operations.md lists these."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+Level = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """A kind of line.
+
+    Attributes:
+      name: in the field `event` of a line in JSON.
+      says: what has happened, for the documentation.
+      do: what a person should do; "" for nothing.
+    """
+
+    name: str
+    level: Level
+    says: str
+    do: str = ""
+
+    def __call__(self, message: str, **fields: Any) -> LogLine:
+        """Return a line that tells this event."""
+        return LogLine(message, self, fields)
+
+
+class LogLine(str):
+    """A line for a person, with the event that it tells and its values. It passes wherever a line of text does."""
+
+    event: LogEvent
+    fields: Mapping[str, Any]
+
+    def __new__(cls, message: str, event: LogEvent, fields: Mapping[str, Any]) -> LogLine:
+        line = super().__new__(cls, message)
+        line.event, line.fields = event, fields
+        return line
+
+    @classmethod
+    def of(cls, line: str) -> LogLine:
+        """Return `line` as one that tells an event: `notice`, if it names none."""
+        return line if isinstance(line, cls) else NOTICE(line)
+
+
+NOTICE = LogEvent("notice", "info", "anything else that is good to know")
+PROGRESS = LogEvent("progress", "info", "how far training is, every 5 s and at each new phase")
+SCORE = LogEvent("score", "info", "a checkpoint was scored")
+WAITING = LogEvent("waiting", "info", "a task waits for others")
+CONNECTED = LogEvent("connected", "info", "those that were waited for answer")
+DRAINING = LogEvent("draining", "info", "a stop was asked for: no new steps")
+RUN_ENDED = LogEvent("run_ended", "info", "the run has ended: outcome, updates, last score")
+TASK_ENDED = LogEvent("task_ended", "info", "a task of `task` has ended")
+
+TASK_RESTARTED = LogEvent(
+    "task_restarted", "warning", "a task died, and starts again by itself",
+    "nothing, once. If it repeats: read the log that the line names",
+)  # fmt: skip
+CLUSTER_RESTARTED = LogEvent(
+    "cluster_restarted", "warning", "the cluster starts again from the newest snapshot",
+    "nothing, once. If it repeats: read the log of the task that the line names",
+)  # fmt: skip
+PORT_TAKEN = LogEvent(
+    "port_taken", "warning", "another program took a port; all start again on others",
+    "nothing, once. If it repeats: see which program takes ports of the ephemeral range",
+)  # fmt: skip
+TASK_FROZEN = LogEvent(
+    "task_frozen", "warning", "a process was stopped (SIGSTOP) and is ended",
+    "find who stops processes: a debugger, a container that is paused",
+)  # fmt: skip
+WORKER_SILENT = LogEvent(
+    "worker_silent", "warning", "a worker did nothing while others did, and is ended",
+    "read its stacks in its log: they show where it hung",
+)  # fmt: skip
+STANDSTILL = LogEvent(
+    "standstill", "warning", "there was no update for too long; the leader is ended, and the cluster starts again",
+    "read the stacks in all logs. With large batches or a slow network steps may really take so long",
+)  # fmt: skip
+EVALUATOR_GIVEN_UP = LogEvent(
+    "evaluator_given_up", "warning", "the evaluator died too often; training goes on without scores",
+    "read its log, then score by hand: `evaluate --checkpoint-dir RUN_DIR`",
+)  # fmt: skip
+TASK_GIVES_UP = LogEvent(
+    "task_gives_up", "warning", "a task of `task` ends before training has ended; the line says why",
+    "let whatever runs it start the same command again. If it repeats: see to what the line misses",
+)  # fmt: skip
+PORTS_OPEN = LogEvent(
+    "ports_open", "warning", "the run's ports are not in a network of their own",
+    "let only trusted users reach this machine, or ask for `--isolation require`",
+)  # fmt: skip
+MEMORY_SHORT = LogEvent(
+    "memory_short", "warning", "the run will take more memory than there is",
+    "fewer workers, smaller batches, or a larger limit",
+)  # fmt: skip
+GENERATED_DATA = LogEvent(
+    "generated_data", "warning", "the data is generated, not real",
+    "name the data set: `--dataset cifar10 --data-dir DATA`",
+)  # fmt: skip
+DISK_REFUSES = LogEvent(
+    "disk_refuses", "warning", "a row, snapshot or checkpoint can't be written; training goes on",
+    "make room: after a death all that is not in a snapshot is trained again",
+)  # fmt: skip
+CHECKPOINT_PASSED_OVER = LogEvent(
+    "checkpoint_passed_over", "warning", "a checkpoint can't be read, and is left out",
+    "check the disk. The next one is taken",
+)  # fmt: skip
+ERROR = LogEvent(
+    "error", "error", "the command or task failed; the line says why, and which log to read",
+    "see [exit codes](#exit-codes)",
+)  # fmt: skip
+
+ALL = tuple(value for value in globals().values() if isinstance(value, LogEvent))
+ASKING = tuple(event for event in ALL if event.do)
+
+
+def table() -> str:
+    """Return the events that ask for action, as a table for the documentation."""
+    rows = (f"| `{event.name}` | {event.level} | {event.says} | {event.do} |" for event in ASKING)
+    return "\n".join(["| event | level | what has happened | what to do |", "|---|---|---|---|", *rows])

@@ -1,0 +1,95 @@
+"""Cut a checkpoint, and the journals beside it, for another number of parameter servers. No TensorFlow.
+
+Each slice takes in the steps in an order of its own. So other slices can be cut only where all have taken in the same
+steps: such a state is even. The last checkpoint of a run that has come to its end is, and so is one that is written
+while no step is under way.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+
+from ps_cluster.files.opening import open_regular
+from ps_cluster.files.writing import create_beside, remove
+from ps_cluster.run import checkpoints
+from ps_cluster.run.checkpoints import BY_SLICE, ONE_A_SLICE, Checkpoint, CheckpointError
+from ps_cluster.run.journal import RECORD, JournalNotWritten
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.run_dir import RunDir
+
+Arrays = Mapping[str, np.ndarray]
+
+LEDGER = {"counts", "seen", "waiting"}  # the arrays that a resumed training needs beside its parameters
+_ALIKE = [COUNTS.index(name) for name in ("version", "applied", "accepted")]
+
+
+def is_even(arrays: Arrays) -> bool:
+    """Return whether all slices of a checkpoint have taken in the same steps."""
+    if not arrays.keys() >= LEDGER:
+        return False
+    counts, seen = arrays["counts"][:, _ALIKE], arrays["seen"]
+    return not len(arrays["waiting"]) and bool((counts == counts[:1]).all()) and bool((seen == seen[:1]).all())
+
+
+def newest_even(directory: Path) -> int | None:
+    """Return the step of the newest even checkpoint in a directory, None without one."""
+
+    def check(found: Checkpoint) -> None:
+        if not is_even(found.arrays):
+            raise CheckpointError("it is not even")
+
+    found = checkpoints.load_newest_good([directory], lambda line: None, check)
+    return found.step if found else None
+
+
+def resliced(found: Checkpoint, slices: int) -> Checkpoint:
+    """Return an even checkpoint for so many slices; the same one where it has them already."""
+    before = len(found.arrays["counts"])
+    if slices == before:
+        return found
+    arrays = {name: _resliced(name, array, slices) for name, array in found.arrays.items()}
+    config = found.meta.config or {}
+    cluster = {**config.get("cluster", {}), "parameter_servers": slices}
+    meta = found.meta.model_copy(update={"config": {**config, "cluster": cluster}})
+    return Checkpoint(found.step, arrays, meta)
+
+
+def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:
+    if name == "counts":  # refused and dropped pushes differ; what is told is the largest
+        return np.repeat(array.max(axis=0, keepdims=True), slices, axis=0)
+    if name in BY_SLICE or name.startswith(ONE_A_SLICE):
+        return np.repeat(array[:1], slices, axis=0)
+    return array
+
+
+def put_back(run_dir: RunDir, before: int, now: Checkpoint) -> None:
+    """Bring the run directory to a checkpoint that was made from one of `before` slices, whose journals are there.
+
+    The journal of a new slice begins as a copy of slice 0's: it has the same steps. Then the checkpoint is written, so
+    that the next start finds both as they belong together. Call it before anything trains.
+
+    Raises:
+      JournalNotWritten, CheckpointNotWritten: the disk refuses.
+    """
+    counts = now.arrays["counts"]
+    for index in range(before, len(counts)):
+        _copy_journal(run_dir, index, int(counts[index, COUNTS.index("accepted")]))
+    checkpoints.write(checkpoints.path_of(run_dir.snapshots, now.step), now)
+    for index in range(len(counts), before):
+        remove(run_dir.journal(index))
+
+
+def _copy_journal(run_dir: RunDir, index: int, rows: int) -> None:
+    path = run_dir.journal(index)
+    try:
+        with create_beside(path) as copy:
+            if rows:
+                with open_regular(run_dir.journal(0)) as source:
+                    shutil.copyfileobj(source, copy)
+                copy.truncate(rows * RECORD.itemsize)
+    except OSError as error:
+        raise JournalNotWritten(f"'{path}' can't be written: {error.strerror}") from error

@@ -1,0 +1,71 @@
+"""The file of predictions: what is read is what was written, and damage is told in one line."""
+
+import os
+
+import numpy as np
+import pytest
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.run import kept_predictions
+from ps_cluster.run.kept_predictions import Predictions
+
+ARRAYS = {"target": np.array([0, 1, 1], np.int32), "confidence": np.array([0.5, 0.75, 1], np.float32)}
+SOME = Predictions(7, "classification", "images", ("cat", "dög"), ARRAYS)
+
+
+@pytest.fixture
+def file(tmp_path):
+    kept_predictions.write(tmp_path / "predictions.npz", SOME)
+    return tmp_path / "predictions.npz"
+
+
+def test_what_is_read_is_what_was_written(file):
+    read = kept_predictions.load(file)
+    assert (read.step, read.objective, read.unit, read.classes) == (7, "classification", "images", ("cat", "dög"))
+    assert {name: array.tolist() for name, array in read.arrays.items()} == {
+        "target": [0, 1, 1],
+        "confidence": [0.5, 0.75, 1],
+    }
+    assert read.examples == 3 and os.listdir(file.parent) == ["predictions.npz"]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "classes", "says"),
+    [
+        ({"target": np.zeros(3, np.int32), "confidence": np.zeros(2, np.float32)}, (), "not of 2 examples"),
+        ({"target": np.zeros(0, np.int32)}, (), "examples"),
+        (ARRAYS, ("\x1b[2J",), "classes"),
+        (ARRAYS | {"../up": np.zeros(3)}, (), "arrays"),
+    ],
+)
+def test_a_file_that_no_evaluator_wrote_is_refused_in_one_line(tmp_path, arrays, classes, says):
+    """It is written past the checks."""
+    from ps_cluster.files.array_archive import write_members
+    from ps_cluster.run.rows.scores import PredictionsHeader
+
+    header = PredictionsHeader.model_construct(
+        step=1, objective="classification", unit="images", examples=min(map(len, arrays.values())),
+        classes=list(classes), arrays=list(arrays),
+    )  # fmt: skip
+    with (tmp_path / "predictions.npz").open("wb") as file:
+        write_members(file, header, arrays)
+    with pytest.raises(UserError, match=says) as error:
+        kept_predictions.load(tmp_path / "predictions.npz")
+    assert "predictions.npz" in str(error.value) and "\n" not in str(error.value)
+
+
+def test_a_file_that_is_cut_short_is_refused_and_a_missing_one_is_missing(file):
+    file.write_bytes(file.read_bytes()[:-30])
+    with pytest.raises(UserError, match="damaged or cut short"):
+        kept_predictions.load(file)
+    file.unlink()
+    with pytest.raises(FileNotFoundError):
+        kept_predictions.load(file)
+
+
+def test_an_array_of_another_kind_is_refused():
+    assert SOME.column("target", "i").tolist() == [0, 1, 1]
+    for name, kind, axes in (("target", "f", 1), ("target", "i", 2), ("none", "i", 1)):
+        with pytest.raises(Malformed):
+            SOME.column(name, kind, axes)

@@ -1,0 +1,79 @@
+"""Lines as text for a person, and as JSON objects for programs."""
+
+import json
+from datetime import datetime
+
+import pytest
+
+from ps_cluster.run import log_formats
+from ps_cluster.run.log_events import ALL, ASKING, DISK_REFUSES, PROGRESS
+from ps_cluster.run.log_formats import LOG_FORMAT, LOG_TASK, TEXT, JsonLines
+from ps_cluster.run.run_dir import say
+
+
+@pytest.fixture
+def read(monkeypatch):
+    """read(line) → the object of the line, written by worker-1 at second 0 of 1970."""
+    monkeypatch.setenv(LOG_TASK, "worker-1")
+    return lambda line: json.loads(JsonLines(wall=lambda: 0.25).line(line, "[ 0:05] "))
+
+
+def test_a_line_is_one_object_with_its_event_and_values(read):
+    assert read(PROGRESS("3 updates", step=3, loss=0.5)) == {
+        "time": "1970-01-01T00:00:00.250+00:00",
+        "level": "info",
+        "task": "worker-1",
+        "event": "progress",
+        "message": "3 updates",
+        "step": 3,
+        "loss": 0.5,
+    }
+    assert datetime.fromisoformat(read("x")["time"]).timestamp() == 0.25
+
+
+def test_a_line_that_names_no_event_is_a_notice(read):
+    assert read("so it is")["event"] == "notice"
+
+
+def test_a_line_with_line_breaks_and_escapes_stays_one_line(read):
+    line = JsonLines().line("a\nb\x1b[31m", "")
+    assert "\n" not in line and read("a\nb\x1b[31m")["message"] == "a?b?[31m"
+
+
+def test_a_value_that_is_no_number_is_null(read):
+    assert read(PROGRESS("", loss=float("nan"), rate=float("inf"))) | {"loss": None, "rate": None} == read(
+        PROGRESS("", loss=float("nan"), rate=float("inf"))
+    )
+
+
+def test_an_unexpected_error_is_one_object_with_its_traceback_too():
+    try:
+        raise RuntimeError("it broke")
+    except RuntimeError as error:
+        told = json.loads(JsonLines().failure(error))
+        text = TEXT.failure(error)
+    assert (told["level"], told["event"], told["message"]) == ("error", "error", "RuntimeError: it broke")
+    assert told["traceback"].startswith("Traceback") and text.endswith("RuntimeError: it broke")
+
+
+def test_text_has_the_prefix_and_no_values():
+    assert TEXT.line(PROGRESS("3 updates", step=3), "[ 0:05] ") == "[ 0:05] 3 updates"
+
+
+def test_what_a_task_says_follows_the_format_of_its_command(monkeypatch, capsys):
+    monkeypatch.setenv(LOG_FORMAT, "json")
+    say(DISK_REFUSES("training goes on"))
+    monkeypatch.setenv(LOG_FORMAT, "text")
+    say(DISK_REFUSES("training goes on"))
+    as_json, as_text = capsys.readouterr().out.splitlines()
+    assert json.loads(as_json)["event"] == "disk_refuses" and as_text == "training goes on"
+
+
+def test_a_format_that_nobody_knows_is_text(monkeypatch):
+    monkeypatch.setenv(LOG_FORMAT, "xml")
+    assert log_formats.chosen() is TEXT
+
+
+def test_events_have_names_of_their_own_and_each_warning_and_error_asks_for_something():
+    assert len({event.name for event in ALL}) == len(ALL) > 15
+    assert set(ASKING) == {event for event in ALL if event.level != "info"}

@@ -1,0 +1,74 @@
+"""`ps-cluster scale` and the launcher talk through two files."""
+
+import json
+
+import pytest
+
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.scale_desk import ANSWER_WITHIN_S, ScaleDesk, ask
+
+
+class Launcher:
+    """Answers while the other side sleeps, as often as it is told to."""
+
+    def __init__(self, run_dir, *answers):
+        self.notices, self.heard, self.now = [], [], 0.0
+        self.desk = ScaleDesk(run_dir, self.notices.append)
+        self._answers = list(answers)
+
+    def sleep(self, seconds):
+        self.now += seconds
+        if self._answers and (workers := self.desk.asked()) is not None:
+            self.heard.append(workers)
+            line, refused = self._answers.pop(0)
+            self.desk.answer(line, refused=refused)
+
+    def ask(self, run_dir, workers):
+        return ask(run_dir, workers, clock=lambda: self.now, sleep=self.sleep)
+
+
+@pytest.fixture
+def run_dir(tmp_path):
+    run_dir = RunDir.create(tmp_path / "run")
+    with locks.sole_use(run_dir.root, "run", lambda _: None):
+        yield run_dir
+
+
+def test_the_launcher_hears_the_request_and_the_answer_comes_back_and_no_file_is_left(run_dir):
+    launcher = Launcher(run_dir, ("started worker-3", False), ("stopped worker-3", False))
+    assert launcher.ask(run_dir, 4) == "started worker-3"
+    assert launcher.ask(run_dir, 3) == "stopped worker-3" and launcher.heard == [4, 3]
+    assert not run_dir.scale.exists() and not run_dir.scaled.exists()
+
+
+def test_a_refusal_is_bad_input(run_dir):
+    with pytest.raises(UserError, match="too many"):
+        Launcher(run_dir, ("too many", True)).ask(run_dir, 9)
+
+
+def test_a_launcher_that_does_not_answer_is_not_waited_for_longer_than_the_limit(run_dir):
+    launcher = Launcher(run_dir)
+    with pytest.raises(UserError, match="no answer within"):
+        launcher.ask(run_dir, 2)
+    assert launcher.now < ANSWER_WITHIN_S + 1 and not run_dir.scale.exists()
+
+
+def test_a_request_that_nobody_heard_is_not_for_the_next_launcher(run_dir):
+    run_dir.scale.write_text('{"asked": "a", "workers": 2}')
+    assert ScaleDesk(run_dir, lambda _: None).asked() is None
+
+
+@pytest.mark.parametrize("content", ["", "{", "[]", '{"asked": "a"}', json.dumps({"asked": "a", "workers": 2.5})])
+def test_a_request_that_can_not_be_read_is_left_out_and_said_once(run_dir, content):
+    launcher = Launcher(run_dir)
+    run_dir.scale.write_text(content)
+    assert launcher.desk.asked() is None and launcher.desk.asked() is None
+    assert len(launcher.notices) == 1 and "scale.json" in launcher.notices[0]
+
+
+def test_a_run_that_has_ended_is_told_at_once(tmp_path):
+    run_dir = RunDir.create(tmp_path / "ended")
+    with pytest.raises(UserError, match="no `run` works there"):
+        ask(run_dir, 2)
