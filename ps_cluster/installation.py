@@ -1,9 +1,11 @@
-"""Find this package's files: in a checkout of the project, or installed by pip."""
+"""Find this package's files, in a checkout of the project or installed by pip, and the version of TensorFlow."""
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
+from importlib import metadata
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -18,3 +20,11 @@ PROGRAM = "ps-cluster" if _INSTALLED else "python cli.py"  # the command that us
 def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
     """Return `given` with a PYTHONPATH that lets another Python process find this package from any folder."""
     return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_FOLDER), given.get("PYTHONPATH")]))}
+
+
+def tensorflow_version() -> str | None:
+    """Return the version of the installed TensorFlow, without importing it, which takes seconds."""
+    for package in ("tensorflow-cpu", "tensorflow"):
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(package)
+    return None

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from ps_cluster.catalogue.task_types import EVALUATOR, TRAINING_TYPES, Task
+from ps_cluster.catalogue.task_types import EVALUATOR, TRAINING_TYPES, WORKER, Task
 from ps_cluster.cluster.ending import Ending
 from ps_cluster.cluster.events_and_actions import (
     Action,
     Actions,
+    AnswerScale,
     ClusterStarted,
     Drain,
     EvaluatorDone,
     Event,
-    GiveUpWorker,
+    GiveUp,
     LeaderDone,
     Notice,
     PortTaken,
     ProgressSeen,
     RestartTask,
     RestartTraining,
+    Scale,
+    ScaleRequested,
     ScoreSeen,
     StartCluster,
     StopAll,
@@ -32,6 +35,7 @@ from ps_cluster.cluster.events_and_actions import (
 )
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.recovery import CLUSTER, Plans, Recovery, after, all_of
+from ps_cluster.cluster.scaling import scale
 from ps_cluster.cluster.silence import UNDER_WAY, Silent
 from ps_cluster.cluster.stages import STAGES, AtLimit, Stage
 from ps_cluster.cluster.stuck import Stuck
@@ -39,10 +43,18 @@ from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import RunConfig
 from ps_cluster.installation import PROGRAM
 from ps_cluster.processes.supervisor import TaskExit
+from ps_cluster.run.log_events import (
+    CLUSTER_RESTARTED,
+    DRAINING,
+    EVALUATOR_GIVEN_UP,
+    PORT_TAKEN,
+    STANDSTILL,
+    TASK_RESTARTED,
+)
 from ps_cluster.run.run_dir import RunDir
 
 # Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
-_BEGUN = (*UNDER_WAY, "writing", "ended")
+BEGUN = (*UNDER_WAY, "writing", "ended")
 
 
 class Decisions:
@@ -53,6 +65,7 @@ class Decisions:
 
     def __init__(self, config: RunConfig, run_dir: RunDir, limits: Limits, now_s: float):
         """Start in the first stage. `run_dir`: only for the names of files in messages."""
+        self._config = config
         self._run_dir = run_dir
         self._limits = limits
         self._on_death = config.mode_kind.on_death
@@ -100,6 +113,8 @@ class Decisions:
                 return self._on_taken_back(event, now_s)
             case StopRequested(exit_code):
                 return self._on_stop_request(exit_code, now_s)
+            case ScaleRequested(workers):
+                return self._on_scale_request(workers)
             case TimePassed():
                 return self._on_time(event, now_s)
         return ()
@@ -116,7 +131,7 @@ class Decisions:
     def _on_progress(self, event: ProgressSeen, now_s: float) -> Actions:
         row = event.row
         actions: Actions = ()
-        if self._stage is Stage.STARTING and row.phase in _BEGUN:
+        if self._stage is Stage.STARTING and row.phase in BEGUN:
             self._trained = True
             self._enter(Stage.TRAINING, now_s)
             actions = self._drain(now_s) if self._draining else ()
@@ -154,15 +169,24 @@ class Decisions:
         if self._stage is Stage.SCORING:
             return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
         self._draining = True
-        notice = Notice(
+        line = DRAINING(
             "stopping: no new steps; when those under way have ended, a last checkpoint is written and scored "
             f"(given up after {self._limits.drain_s:.0f} s without an update); Ctrl-C again to stop now"
         )
-        return (notice, *(self._drain(now_s) if self._stage is Stage.TRAINING else ()))
+        return (Notice(line), *(self._drain(now_s) if self._stage is Stage.TRAINING else ()))
 
     def _drain(self, now_s: float) -> Actions:
         self._enter(Stage.DRAINING, now_s)
         return (Drain(self._topology.leader),)
+
+    def _on_scale_request(self, workers: int) -> Actions:
+        if self._stage is not Stage.TRAINING or CLUSTER in self._plans:
+            line = f"not now, while {self._stage.value}: workers are started and stopped during training"
+            return (AnswerScale(line, refused=True),)
+        actions = scale(self._config, self._topology, workers, self._most_applied)
+        for action in actions:
+            self._plans.drop(*(action.stop if isinstance(action, Scale) else ()))
+        return actions
 
     # A task dies.
 
@@ -173,8 +197,8 @@ class Decisions:
         if self._ports_taken >= self._limits.port_attempts:
             return (Ending("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
         self._plans.clear()
-        notice = Notice(f"another program took the port of {first.task}: starting again on other ports")
-        return notice, StopAll(), StartCluster()
+        line = PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
+        return Notice(line), StopAll(), StartCluster()
 
     @property
     def _expects_ends(self) -> bool:
@@ -193,11 +217,11 @@ class Decisions:
         silent_s = self._stuck.silent_s(death.pid)
         delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)
         if delay_s is None:
-            return self._give_up(task, self._recovery.first_cause(death))
+            return self._give_up(task, self._recovery.first_cause(death), gone=True)
         if self._recovery.restarts_all(death):
             return (TakeBack(f"{death}", delay_s),)
         self._plans.add(task, now_s + delay_s, RestartTask(task))
-        return (Notice(f"{death}; starting it again{after(delay_s)}"),)
+        return (Notice(TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
 
     def _on_taken_back(self, event: TakenBack, now_s: float) -> Actions:
         cause, delay_s = event.request.cause, event.request.delay_s
@@ -206,23 +230,28 @@ class Decisions:
         self._plans.add(CLUSTER, now_s + delay_s, RestartTraining(resume=event.snapshot))
         self._enter(Stage.STARTING, now_s)
         where = "the newest snapshot" if event.snapshot else "the beginning"
-        return (Notice(f"{cause}; starting {all_of(self._topology.types)} again{after(delay_s)} from {where}"),)
+        line = f"{cause}; starting {all_of(self._topology.types)} again{after(delay_s)} from {where}"
+        return (Notice(CLUSTER_RESTARTED(line)),)
 
-    def _give_up(self, task: Task, cause: str) -> Actions:
+    def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
         if not self._on_death[task.type].dispensable:
             return (Ending("failed", 1, cause),)
         if task.type == EVALUATOR:
             return self._go_on_without_evaluator(cause)
-        if len(self._tasks((task.type,))) == 1:
+        if len(self._tasks((task.type,))) == 1 or self._recovery.others_died(task):
             return (Ending("failed", 1, cause),)
-        # While TensorFlow waits for one worker it takes no restarted one back: this one must leave the cluster spec.
-        return GiveUpWorker(task), TakeBack(f"{cause}; training goes on without {task}", delay_s=0)
+        self._recovery.forgive(task)
+        line = f"{cause}; training goes on without {task}"
+        if task.type == WORKER and gone and self._stage is not Stage.STARTING:
+            return GiveUp(task), Notice(line)
+        # Of a worker: the chief waits for it, before training begins for its server, later for an answer of one that hangs.
+        return GiveUp(task), TakeBack(line, delay_s=0)
 
     def _go_on_without_evaluator(self, cause: str) -> Actions:
         if self._stage is Stage.SCORING:
             return (self._unscored(f"the evaluator was given up: {cause}"),)
         self._evaluator_lost = cause
-        return (Notice(f"{cause}; training goes on without it"),)
+        return (Notice(EVALUATOR_GIVEN_UP(f"{cause}; training goes on without it")),)
 
     # Time passes.
 
@@ -231,9 +260,14 @@ class Decisions:
         if self._under_way:
             actions += self._stuck.end_silent(event, now_s)
         given_up: list[Action] = []
-        for task, pid in self._stuck.unkillable(event.pids, now_s):
+        found = self._stuck.unkillable(event.pids, now_s)
+        for kind in {task.type for task, _ in found} - {EVALUATOR}:
+            if len(stuck := [task for task, _ in found if task.type == kind]) >= len(self._tasks((kind,))) > 1:
+                message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
+                return (*actions, Ending("failed", 1, message))
+        for task, pid in found:
             cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
-            given_up += self._give_up(task, cause)
+            given_up += self._give_up(task, cause, gone=False)
         return (*actions, *(given_up or self._at_limit(event, now_s)))
 
     def _at_limit(self, event: TimePassed, now_s: float) -> Actions:
@@ -250,7 +284,7 @@ class Decisions:
                 return (self._unscored(message),)
             case AtLimit.END_THE_LEADER:
                 self._moved_at = now_s
-                notice = Notice(f"{message}; stacks are in the logs; ending {leader}")
+                notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
                 return (WriteStacks(self._topology.tasks), *self._stuck.end(leader, event, now_s), notice)
 
     def _unscored(self, why: str) -> Ending:

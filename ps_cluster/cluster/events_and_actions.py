@@ -61,6 +61,13 @@ class StopRequested:
 
 
 @dataclass(frozen=True)
+class ScaleRequested:
+    """The user asks for another number of workers: `ps-cluster scale`."""
+
+    workers: int
+
+
+@dataclass(frozen=True)
 class TimePassed:
     """The end of a look.
 
@@ -80,7 +87,7 @@ class TimePassed:
 
 @dataclass(frozen=True)
 class ClusterStarted:
-    """Answers `StartCluster` and `RestartTraining`."""
+    """Answers `StartCluster`, `RestartTraining`, `GiveUp` and `Scale`: the tasks are now these."""
 
     topology: ClusterTopology
 
@@ -106,6 +113,7 @@ Event = (
     | EvaluatorDone
     | TaskDied
     | StopRequested
+    | ScaleRequested
     | TimePassed
     | ClusterStarted
     | Stopped
@@ -155,10 +163,31 @@ class TakeBack:
 
 
 @dataclass(frozen=True)
-class GiveUpWorker:
-    """Leave a worker out of the cluster from the next `RestartTraining` on."""
+class GiveUp:
+    """Start a worker no more; or leave a ps out of the cluster from the next `RestartTraining` on."""
 
     task: Task
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Start workers that are absent, and stop others politely: what they had under way goes to others.
+
+    Attributes:
+      applied: updates until then, as far as known.
+    """
+
+    start: tuple[Task, ...]
+    stop: tuple[Task, ...]
+    applied: int
+
+
+@dataclass(frozen=True)
+class AnswerScale:
+    """Tell the one who asked for another number of workers what was done, or why it was not."""
+
+    line: str
+    refused: bool = False
 
 
 @dataclass(frozen=True)
@@ -200,7 +229,9 @@ Action = (
     | RestartTask
     | RestartTraining
     | TakeBack
-    | GiveUpWorker
+    | GiveUp
+    | Scale
+    | AnswerScale
     | Drain
     | WriteStacks
     | Kill

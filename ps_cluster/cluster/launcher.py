@@ -12,8 +12,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import psutil
-
 from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster import memory
 from ps_cluster.cluster.ending import Ending
@@ -21,20 +19,22 @@ from ps_cluster.cluster.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluste
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import RunConfig
-from ps_cluster.data.packed import PackedDataset, write_pointer
+from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
-from ps_cluster.processes import environment, machine
-from ps_cluster.processes.control_group import allowance
+from ps_cluster.processes import environment, machine, tensorboard_server
+from ps_cluster.processes.control_group import room
 from ps_cluster.processes.fork_client import ForkServer, fork_server
 from ps_cluster.processes.isolation import RunNetwork, network_for
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.processes.supervisor import Supervisor
-from ps_cluster.reporting import summary
+from ps_cluster.reporting import closing_table, summary
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.reporting.terminal import make_console, print_error
-from ps_cluster.run import checkpoints
+from ps_cluster.reporting.results.after_run import try_to_draw
+from ps_cluster.reporting.terminal import make_console, print_error, print_line
+from ps_cluster.run import checkpoints, log_formats
+from ps_cluster.run.log_events import MEMORY_SHORT
 from ps_cluster.run.run_dir import RunDir
 
 
@@ -48,6 +48,7 @@ def run_local(
     began: float | None = None,
     task_argv: tuple[str, ...] = TASK_ARGV,
     limits: Limits | None = None,
+    tensorboard: bool = False,
 ) -> int:
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
 
@@ -58,6 +59,7 @@ def run_local(
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
       limits: bounds of all waits; None: `Limits.of(config)`.
+      tensorboard: run TensorBoard until the end, and tell the link.
     Returns:
       The exit code of the program (see the module's docstring).
     Raises:
@@ -71,17 +73,19 @@ def run_local(
         StopRequests() as stop_requests,
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         _fork_server_for(task_argv, network, run_dir, clock) as server,
+        tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
     ):
         write_whole(run_dir.config, config.to_yaml())
         write_pointer(run_dir.dataset, dataset)
+        write_form(run_dir.examples, dataset)
         checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
         supervisor = Supervisor(popen=server.popen if server else network.popen, clock=clock)
         cluster = LocalCluster(
             config, run_dir, supervisor, network, resume=resume, task_argv=task_argv, fork_server=server
         )
         view.start(config, run_dir, dataset)
-        if line := memory.warning(config, allowance(), psutil.virtual_memory().available):
-            view.notice(line)
+        if line := memory.warning(config, room()):
+            view.notice(MEMORY_SHORT(line))
         watch = Watch(config, cluster, run_dir, view, stop_requests, limits, clock=clock)
         try:
             ending = watch.until_the_end()
@@ -99,6 +103,7 @@ def run_local(
                     life=environment.life_of(os.getpid()),
                     restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
                     silences=[silent.to_json() for silent in watch.silences],
+                    scaled=watch.scalings,
                     usage=cluster.usage.report(),
                     machine=machine.describe(),
                     network=network.to_json(),
@@ -107,7 +112,13 @@ def run_local(
         except OSError as error:
             _exit_code(ending, left)  # says what went wrong first
             raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
-    summary.print_closing_table(written, run_dir, make_console())
+    console = make_console()
+    closing_table.print_numbers(written, console)
+    if not log_formats.chosen().is_text:
+        print_line(closing_table.as_line(written))
+    if config.evaluation.draw_results:
+        try_to_draw(run_dir, view.notice)
+    closing_table.print_places(written, run_dir, console)
     return _exit_code(ending, left) or _exit_code_of_proof(written["proof"], run_dir)
 
 

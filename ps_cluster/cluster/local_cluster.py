@@ -5,13 +5,13 @@ from __future__ import annotations
 import os
 import sys
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
-from ps_cluster.catalogue.task_types import TRAINING_TYPES, WORKER, Task
+from ps_cluster.catalogue.task_types import CHIEF, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.cluster.pinning import cores_of
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import RunConfig
-from ps_cluster.files.writing import write_json
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.processes import environment
 from ps_cluster.processes.control_group import allowance
 from ps_cluster.processes.fork_client import ForkServer
@@ -46,7 +46,7 @@ class LocalCluster:
         fork_server: ForkServer | None = None,
     ):
         self._config = config
-        self._given_up: frozenset[int] = frozenset()
+        self._absent = frozenset(range(config.training_workers, config.most_workers))
         self._run_dir = run_dir
         self._supervisor = supervisor
         self._network = network
@@ -83,14 +83,38 @@ class LocalCluster:
         self.restarts.update(tasks)
         self._start(tasks)
 
-    def give_up(self, worker: Task) -> None:
-        """Leave this worker out from the next `restart_training` on. The others keep their index, cores and logs."""
-        self._given_up |= {worker.index}
+    def give_up(self, task: Task) -> None:
+        """Start a worker no more; or leave a ps out from the next `restart_training` on.
+
+        The other workers keep their index, address, cores and logs. Of the parameter servers there is one fewer in
+        config.yaml, and they are numbered anew: what a ps holds comes from the snapshot.
+        """
+        if task.type == PS:
+            self._config = self._config.with_values({"cluster.parameter_servers": self.slices - 1})
+            write_whole(self._run_dir.config, self._config.to_yaml())
+        else:
+            self.scale(stop=[task], grace_s=0)
+
+    @property
+    def slices(self) -> int:
+        """The number of slices that training goes on with after the next restart."""
+        return self._config.slices
+
+    def scale(self, *, start: Sequence[Task] = (), stop: Sequence[Task] = (), grace_s: float) -> None:
+        """Start workers that were absent, and stop others. This is neither a death nor a restart."""
+        self.topology = self.topology.with_workers(started=start, stopped=stop)
+        self._absent = self.topology.absent
+        self._end(stop, grace_s)
+        self._start(start)
 
     def _pick_ports(self) -> None:
         cluster, types = self._config.cluster, self._config.mode_kind.tasks
         self.topology = ClusterTopology.local(
-            types, cluster.workers, cluster.parameter_servers, evaluator=cluster.evaluator, given_up=self._given_up
+            types,
+            self._config.most_workers,
+            cluster.parameter_servers,
+            evaluator=cluster.evaluator,
+            absent=self._absent,
         )
 
     def _start(self, tasks: Iterable[Task]) -> None:
@@ -123,8 +147,10 @@ class LocalCluster:
 
     def stop(self, types: tuple[str, ...], grace_s: float) -> None:
         """Stop the tasks of these types."""
+        self._end(self.tasks(types), grace_s)
+
+    def _end(self, tasks: Sequence[Task], grace_s: float) -> None:
         self._measure()
-        tasks = self.tasks(types)
         self._outlived += self._supervisor.stop(tasks, grace_s)
         self._ended.update({task: "stopped" for task in tasks if task not in self._ended})
 
@@ -164,10 +190,11 @@ class LocalCluster:
                 "index": process.task.index,
                 "pid": process.pid,
                 "address": self.topology.address(process.task),
+                "absent": process.task in self.topology.spare,
             }
             for process in self._supervisor.processes
         ]
-        launcher = {"pid": os.getpid()}
+        launcher = {"pid": os.getpid(), "life": environment.life_of(os.getpid())}
         content = ClusterFile.model_validate({"launcher": launcher, "isolated": self._network.isolated, "tasks": tasks})
         write_json(self._run_dir.cluster, content.model_dump())
 
@@ -178,11 +205,15 @@ class LocalCluster:
         own = cores_of(task.index, self._config, cores, usable=allowance().threads)
         return "--cores", ",".join(map(str, own))
 
+    def _awaited(self, task: Task) -> tuple[str, ...]:
+        """Return the options that tell the chief for how many workers to wait before it begins."""
+        return ("--least-workers", str(len(self.topology.workers))) if task.type == CHIEF else ()
+
     def _spec(self, task: Task) -> TaskSpec:
         named = ("--run-dir", str(self._run_dir.root), "--type", task.type, "--index", str(task.index))
         return TaskSpec(
             task=task,
-            argv=(*self._task_argv, *named, *self._cores(task), *self._task_options),
+            argv=(*self._task_argv, *named, *self._cores(task), *self._awaited(task), *self._task_options),
             env=environment.for_child(os.environ, os.getpid()) | {"TF_CONFIG": self.topology.tf_config(task)},
             cwd=self._run_dir.root,
             log=self._run_dir.log(task.type, task.index),

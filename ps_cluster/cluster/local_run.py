@@ -11,8 +11,10 @@ from typing import Any
 
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, DataSettings
+from ps_cluster.catalogue.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.cluster.launcher import run_local
-from ps_cluster.config import RunConfig, load_config
+from ps_cluster.config import RunConfig, changed, load_config
+from ps_cluster.config.uses import check_used
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -39,12 +41,13 @@ def new_root(mode: str, model: str) -> Path:
 
 
 def start_run(
-    config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None, anew: bool = False
-) -> int:
+    config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None, anew: bool = False,
+    tensorboard: bool = False,
+) -> int:  # fmt: skip
     """Run a new training in `root`. Returns the exit code; raises UserError for bad input.
 
     Args:
-      began: as for `run_local`.
+      began, tensorboard: as for `run_local`.
       anew: remove what lies in `root` first.
     """
     config.check_fits_one_machine()
@@ -57,27 +60,35 @@ def start_run(
             found = resolve_data(config.data, notify=view.notice)
             dataset = found.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset)
-        return run_local(complete, run_dir, dataset, resume=False, view=view, began=began)
+        return run_local(complete, run_dir, dataset, resume=False, view=view, began=began, tensorboard=tensorboard)
 
 
 def resume_run(
-    root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None
-) -> int:
+    root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None,
+    tensorboard: bool = False,
+) -> int:  # fmt: skip
     """Resume the run in `root`. Returns the exit code; raises UserError where it can't be resumed.
 
     Args:
-      more: another length of the whole run, `training.epochs` or `training.steps`; None: as it was.
-      began: as for `run_local`.
+      more: settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
+        number of `cluster.parameter_servers`; and what TensorBoard shows. None: as it was.
+      began, tensorboard: as for `run_local`.
     """
     run_dir = RunDir.open(root)
     with locks.sole_use(root, WHAT, view.notice):
-        return _resume(run_dir, root, more or {}, view=view, began=began)
+        return _resume(run_dir, root, more or {}, view=view, began=began, tensorboard=tensorboard)
 
 
-def _resume(run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None) -> int:
+def _resume(
+    run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None, tensorboard: bool
+) -> int:
     ownership.refuse_foreign(run_dir.config)
     run_dir.make_folders()
     before = load_config(run_dir.config)
+    try:
+        check_used((before.mode.name,), more)
+    except ValueError as error:
+        raise UserError(str(error)) from error
     config = before.with_values(more)
     config.check_fits_one_machine()
     isolation.check(config.cluster.isolation, run_dir.root)
@@ -95,13 +106,14 @@ def _resume(run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: Progr
         )
         return 0
     # Check before config.yaml is overwritten and before anything is started.
-    check_journals(newest_checkpoint(config, run_dir, dataset.train_examples, view.notice), run_dir)
+    check_journals(newest_checkpoint(config, run_dir, dataset.train_examples, view.notice), run_dir, config.slices)
     if updates != updates_before:
         view.notice(
             f"the whole run has {updates:,} updates now ({updates_before:,} before); "
             "the learning rate goes on as in a run of that length"
         )
-    return run_local(complete_config(config, dataset), run_dir, dataset, resume=True, view=view, began=began)
+    complete = complete_config(config, dataset)
+    return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
 
 
 def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
@@ -127,12 +139,21 @@ def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
 def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
+    Label smoothing is 0 for an objective that has none, unless somebody has set it.
+
     Raises UserError for settings that do not fit the data set's examples.
     """
+    if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
+        config = config.with_values({SMOOTHING: 0.0})
     try:
         DATASETS[dataset.name].check_examples(config, dataset.spec)
     except ValueError as error:
         raise UserError(str(error)) from error
+    if not config.examples_seen(dataset.train_examples):
+        raise UserError(
+            f"training.sample: got '{config.training.sample}': the data set has only {dataset.train_examples} training "
+            "examples: take fewer shards"
+        )
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {

@@ -1,10 +1,16 @@
-"""Estimate whether a run's processes fit into the available memory, to warn before the kernel kills one."""
+"""Estimate whether a run's processes fit into the available memory, to warn before the kernel kills one.
+
+This is for networks that are measured. training/memory.py has an estimate for the others.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.catalogue.task_types import CHIEF
 from ps_cluster.config import RunConfig
-from ps_cluster.processes.control_group import Allowance
+from ps_cluster.processes.control_group import Room
 
 _MB = 10**6
 # Fitted to `peak_memory_bytes` of runs with 3 workers, 1 ps and an evaluator (batch 128, float32, 90 steps, n = 1
@@ -23,28 +29,29 @@ def needed_bytes(config: RunConfig) -> int | None:
         return None
     images = config.training.batch_size_per_worker / MEASURED_BATCH
     worker = EMPTY_WORKER_MB + (measured_mb - EMPTY_WORKER_MB) * images
-    serving = int(config.cluster.evaluator)
+    kind = config.mode_kind
+    serving = int(config.cluster.evaluator) + (kind.trainer_type != CHIEF and CHIEF in kind.tasks)
     if config.on_parameter_servers:
-        serving += 1 + config.slices
+        serving += config.slices
     else:
         worker += HOLDS_ALL_MB
-    return round((SHARED_MB + SERVING_MB * serving + worker * config.training_workers) * _MB)
+    return round((SHARED_MB + SERVING_MB * serving + worker * config.most_workers) * _MB)
 
 
-def warning(config: RunConfig, allowed: Allowance, available_bytes: int) -> str | None:
-    """Return a line for the user where the run will take more memory than there is, else None.
+def expected(configs: Iterable[RunConfig], at_once: int = 1) -> str:
+    """Return in words what the largest of several runs takes, so many of them at once."""
+    needed = [needed_bytes(config) for config in configs]
+    if not needed or None in needed:
+        return "unknown, as a network was not measured"
+    return f"up to {at_once * max(filter(None, needed)) / 1e9:.1f} GB"
 
-    Args:
-      available_bytes: free memory of the machine now.
-    """
-    limit = allowed.memory_bytes
-    room, why = available_bytes, "the machine has"
-    if limit is not None and limit < room:
-        room, why = limit, "its control group allows"
+
+def warning(config: RunConfig, room: Room) -> str | None:
+    """Return a line for the user where the run will take more memory than there is room for, else None."""
     needed = needed_bytes(config)
-    if needed is None or needed <= room:
+    if needed is None or needed <= room.memory_bytes:
         return None
     return (
-        f"memory: the run takes about {needed / 1e9:.1f} GB and {why} {room / 1e9:.1f} GB: the system may end processes "
-        "of it; fewer cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator take less"
+        f"memory: the run takes about {needed / 1e9:.1f} GB and {room}: the system may end processes of it; fewer "
+        "cluster.workers, a smaller training.batch_size_per_worker or --no-evaluator take less"
     )

@@ -1,134 +1,200 @@
-"""Run one task of a cluster on several machines, started by hand, and narrate it at its terminal."""
+"""Run one task of a cluster on several machines, and say at its terminal what happens."""
 
 from __future__ import annotations
 
-import contextlib
+import functools
 import os
-import shlex
-import signal
 import socket
-import sys
+import subprocess
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 from ps_cluster.catalogue.modes import Mode
-from ps_cluster.catalogue.task_types import Task
+from ps_cluster.catalogue.task_types import WORKER, Task
+from ps_cluster.cluster.gathering import Patience
+from ps_cluster.cluster.keeper import Keeper, taken
+from ps_cluster.cluster.local_cluster import TASK_ARGV
 from ps_cluster.cluster.local_run import WHAT, Notify, complete_config, resolve_data
-from ps_cluster.cluster.narrator import Narrator
-from ps_cluster.cluster.task import carry_out, is_taken_port, leave, run_task
+from ps_cluster.cluster.policy import Limits
+from ps_cluster.cluster.port_guard import guard_port
+from ps_cluster.cluster.task import BAD_INPUT, RETRY, SUPERSEDED, leave
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import RunConfig
-from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
-from ps_cluster.files.writing import write_whole
-from ps_cluster.installation import PROGRAM
-from ps_cluster.reporting.progress import PlainView
-from ps_cluster.reporting.terminal import Output
+from ps_cluster.files.fence import set_fence
+from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.installation import finding_this_package
+from ps_cluster.processes import environment
+from ps_cluster.processes.lifeline import LAUNCHER_PID
+from ps_cluster.processes.reach import check_is_free
+from ps_cluster.processes.stop_requests import StopRequests
+from ps_cluster.reporting.progress import ProgressView
+from ps_cluster.reporting.terminal import print_error
 from ps_cluster.run import checkpoints
+from ps_cluster.run.leaders import Claim, Superseded, claim
 from ps_cluster.run.resume import newest_checkpoint
+from ps_cluster.run.rows.cluster import TaskFile
 from ps_cluster.run.run_dir import RunDir
+
+AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
+PORT_FREE_WITHIN_S = 10.0  # seconds in which an earlier process of the task may still end
+_LOOK_EVERY_S = 0.2
 
 
 def run_one_task(
-    config: RunConfig, root: Path, topology: ClusterTopology, task: Task, *, resume: bool, notify: Notify
-) -> None:
+    config: RunConfig, root: Path, topology: ClusterTopology, task: Task,
+    *, resume: str, wait_s: float, min_workers: int | None, view: ProgressView, notify: Notify,
+) -> None:  # fmt: skip
     """Run one task of a cluster on several machines, then end the process. Raises UserError for bad input.
 
     Args:
       config: made for a cluster of the size of `topology`.
-      root: the run directory. The leader and the evaluator must share it, and all workers of mode sync when they
-        resume; the others may have their own.
+      root: the run directory. The leader and the evaluator must share it; the others may have their own.
+      resume: "auto" (go on from a checkpoint or snapshot if there is one), "never" or "always".
+      wait_s: how long at most this task waits for the others.
+      min_workers: how many workers are enough to begin; None: all, or those that came within a minute.
+      view: shows the training. notify: gets lines from before it begins.
     """
     _check_mode(topology, config.mode_kind)
+    _check_min_workers(topology, config.mode_kind, min_workers)
+    check_named(config)
+    run_dir, leads = RunDir(root.resolve()), task == topology.leader
+    _goes_on(resume, run_dir, leads=leads)
+    _check_port_is_free(topology, task)
+    guard_port(config.cluster.isolation, topology, task, notify)
+    patience = Patience(wait_s, min_workers, needs_all=not config.mode_kind.on_death[WORKER].dispensable)
+    # Leaders share: a newer one takes over from one that is frozen or can't be reached (run/leaders.py).
+    held = root if leads else RunDir(root).workspace(task.type, task.index)
+    try:
+        with locks.sole_use(held, WHAT, notify, shared=leads):
+            found = resolve_data(config.data, notify=notify)
+            dataset = found.holding_out(config.evaluation.validation_examples)
+            config = complete_config(config, dataset)
+            with StopRequests() as requests:
+                code = _lead_or_follow(
+                    config, run_dir, dataset, topology, task,
+                    resume=resume, patience=patience, requests=requests, view=view, notify=notify,
+                )  # fmt: skip
+    except locks.InUse as error:
+        if leads:
+            raise
+        notify(f"{error}; it may just be ending: the same command goes on (exit code {RETRY})")
+        code = RETRY
+    leave(code)
+
+
+def _lead_or_follow(
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task,
+    *, resume: str, patience: Patience, requests: StopRequests, view: ProgressView, notify: Notify,
+) -> int:  # fmt: skip
+    """Keep the task until it ends; return the exit code. A leader claims the run directory first."""
+    leads = task == topology.leader
+    try:
+        claimed = claim(run_dir) if leads else None
+        if claimed is not None:
+            set_fence(claimed.check)
+        goes_on = _goes_on(resume, run_dir, leads=leads)  # asked again: until the claim another leader may have saved
+        if leads and goes_on:  # check before config.yaml is overwritten
+            begun = newest_checkpoint(config, run_dir, dataset.train_examples, notify)
+            notify(f"run directory '{run_dir.root}': training goes on from step {begun.step:,}")
+        _write(config, run_dir, dataset, task, leads=leads)
+        child = functools.partial(
+            _start, run_dir, topology, task, resume=goes_on, claimed=claimed, wait_s=patience.wait_s
+        )
+        _write_task_file(run_dir, topology, task)
+        view.start(config, run_dir, dataset)
+        view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
+        total = config.total_updates(dataset.train_examples)
+        keeper = Keeper(task, topology, run_dir, view, requests, child, Limits.of(config), patience, total=total)
+        code = keeper.run()
+        if claimed is not None and code not in (0, BAD_INPUT):
+            claimed.check()  # an older leader must not be started again, whatever has ended it
+    except Superseded as error:
+        print_error(str(error))
+        code = SUPERSEDED
+    finally:
+        set_fence(None)
+        view.close()
+    return code
+
+
+def check_named(config: RunConfig) -> None:
+    """Raise UserError where the configuration leaves to each machine what has to be the same for all."""
     for name, value in (("data.dataset", config.data.dataset), ("model.precision", config.model.precision)):
         if value == "auto":
             raise UserError(
                 f"{name}: got 'auto': machines may come to different ones; name one, the same for every task"
             )
-    run_dir = RunDir(root.resolve())
-    if task == topology.leader and not resume and checkpoints.steps(run_dir.checkpoints):
-        raise UserError(f"run directory '{root}' holds checkpoints: choose another, or go on with --resume")
-    _check_port_is_free(topology, task)
-    held = root if task == topology.leader else RunDir(root).workspace(task.type, task.index)
-    with contextlib.ExitStack() as use:
-        use.enter_context(locks.sole_use(held, WHAT, notify))
-        found = resolve_data(config.data, notify=notify)
-        dataset = found.holding_out(config.evaluation.validation_examples)
-        config = complete_config(config, dataset)
-        if task == topology.leader and resume:  # check before config.yaml is overwritten
-            newest_checkpoint(config, run_dir, dataset.train_examples, notify)
-        run_dir.make_folders()
-        try:
+
+
+def _write(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, task: Task, *, leads: bool) -> None:
+    """Write what the task's process reads. The run's own config.yaml is the leader's."""
+    run_dir.make_folders()
+    try:
+        if leads:
             write_whole(run_dir.config, config.to_yaml())
-        except OSError as error:
-            raise UserError(f"run directory '{root}' can't be written: {error.strerror}") from error
-        body = _narrated(config, run_dir, dataset, topology, task, resume=resume, release=use.close)
-        code = carry_out(body, run_dir, task)
-    leave(code)
+        write_whole(run_dir.config_of(task.type, task.index), config.to_yaml())
+        write_pointer(run_dir.dataset_of(task.type, task.index), dataset)
+    except OSError as error:
+        raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
 
 
-def _narrated(
-    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task,
-    *, resume: bool, release: Callable[[], None],
-) -> Callable[[], None]:  # fmt: skip
-    """Return the work of a task, narrated at its terminal. `release` unlocks its folder."""
-    view = PlainView(Output(sys.stdout), time.monotonic)
-    view.start(config, run_dir, dataset)
-    narrator = Narrator(task, topology, run_dir, view)
+def _start(
+    run_dir: RunDir, topology: ClusterTopology, task: Task, least_workers: int | None,
+    *, resume: bool, claimed: Claim | None, wait_s: float,
+) -> subprocess.Popen[bytes]:  # fmt: skip
+    """Start the process that runs TensorFlow. It writes to this terminal, and ends with this process."""
+    named = ("--run-dir", str(run_dir.root), "--type", task.type, "--index", str(task.index), "--alone")
+    waiting = ("--wait-seconds", str(wait_s))
+    leading = ("--epoch", str(claimed.epoch)) if claimed else ()
+    least = () if least_workers is None else ("--least-workers", str(least_workers))
+    env = environment.for_tensorflow(finding_this_package(os.environ))
+    env |= {LAUNCHER_PID: str(os.getpid()), "TF_CONFIG": topology.tf_config(task)}
+    return subprocess.Popen(
+        [*TASK_ARGV, *named, *waiting, *leading, *least, *(("--resume",) if resume else ())],
+        env=env, cwd=run_dir.root, stdin=subprocess.DEVNULL, start_new_session=True,
+    )  # fmt: skip
 
-    def stopped(number: int) -> NoReturn:
-        view.notice(f"{task} was stopped by {signal.Signals(number).name}")
-        try:
-            release()
-        finally:
-            os._exit(128 + number)
 
-    def body() -> None:
-        narrator.start()
-        try:
-            run_task(config, run_dir, dataset, topology, task, resume=resume, stopped=stopped)
-        except Exception as error:
-            if is_taken_port(error):
-                raise _taken(task, topology) from error
-            raise
-        finally:
-            narrator.end()
-        view.notice(_ended(run_dir, task, topology))
+def _goes_on(resume: str, run_dir: RunDir, *, leads: bool) -> bool:
+    """Return whether training goes on from what the run directory holds. Raises UserError where the leader can't."""
+    held = bool(checkpoints.newest_first(run_dir.states))
+    if leads and held and resume == NEVER:
+        raise UserError(
+            f"--resume: got 'never', but run directory '{run_dir.root}' holds checkpoints or snapshots: "
+            "choose another, or leave --resume out to go on from them"
+        )
+    if leads and not held and resume == ALWAYS:
+        raise UserError(
+            f"--resume: got 'always', but run directory '{run_dir.root}' holds no checkpoint to resume from: "
+            "leave --resume out to begin there"
+        )
+    return resume == ALWAYS or held and resume == AUTO
 
-    return body
+
+def _write_task_file(run_dir: RunDir, topology: ClusterTopology, task: Task) -> None:
+    """Write who this process is, for the command `health` beside it."""
+    who = {"type": task.type, "index": task.index, "pid": os.getpid(), "address": topology.address(task)}
+    where = {"host": socket.gethostname(), "leads": task == topology.leader}
+    where |= {"life": environment.life_of(os.getpid())}
+    write_json(run_dir.task_file(task.type, task.index), TaskFile.model_validate(who | where).model_dump())
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:
     """Raise UserError where another program listens at the task's address; TensorFlow needs seconds to find out."""
     address = topology.address(task)
-    if address is None or len(topology.tasks) == 1:  # a task without others listens nowhere
+    if address is None or topology.port(task) is None:
         return
-    with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: earlier connections don't matter
+    until = time.monotonic() + PORT_FREE_WITHIN_S
+    while True:
         try:
-            probe.bind(("", int(address.rpartition(":")[2])))
+            return check_is_free(address)
         except OSError as error:
-            raise _taken(task, topology) from error
-
-
-def _taken(task: Task, topology: ClusterTopology) -> UserError:
-    return UserError(
-        f"TF_CONFIG: cluster.{task.type}: '{topology.address(task)}': {task} can't listen there, as a rule because another "
-        "program does: stop that one, or give every task a TF_CONFIG with another port"
-    )
-
-
-def _ended(run_dir: RunDir, task: Task, topology: ClusterTopology) -> str:
-    """Return a line on how the task ended; the leader's has the outcome of training."""
-    ended = checkpoints.ended(run_dir.checkpoints) if task == topology.leader else None
-    if ended is None:
-        return f"{task} has ended"
-    score = f"score it with: {PROGRAM} evaluate --checkpoint-dir {shlex.quote(str(run_dir.root))}"
-    goes_on = "" if ended.outcome == "completed" else "; the commands of all tasks with --resume go on"
-    return f"{task} has ended: training is {ended.outcome} at step {ended.last_step:,}{goes_on}; {score}"
+            if time.monotonic() >= until:
+                raise UserError(taken(task, topology)) from error
+        time.sleep(_LOOK_EVERY_S)
 
 
 def _check_mode(topology: ClusterTopology, mode: Mode) -> None:
@@ -136,5 +202,16 @@ def _check_mode(topology: ClusterTopology, mode: Mode) -> None:
     if topology.types != mode.tasks:
         raise UserError(
             f"mode.name: got '{mode.name}', whose cluster has {', '.join(mode.tasks)}, "
-            f"but that of TF_CONFIG has {', '.join(topology.types)}"
+            f"but that of {topology.origin.name} has {', '.join(topology.types)}"
         )
+
+
+def _check_min_workers(topology: ClusterTopology, mode: Mode, min_workers: int | None) -> None:
+    """Raise UserError where training can't begin with so many workers."""
+    workers = len(topology.cluster.get(WORKER, ()))
+    if min_workers is None or min_workers == workers:
+        return
+    if min_workers > workers:
+        raise UserError(f"--min-workers: got {min_workers}; the cluster has {workers} of type {WORKER}")
+    if not mode.on_death[WORKER].dispensable:
+        raise UserError(f"--min-workers: got {min_workers}; mode {mode.name} needs all {workers}: leave it out")

@@ -22,7 +22,7 @@ def cores_of(worker: int, config: RunConfig, cores: Sequence[int], *, usable: in
     """
     if usable < len(cores) or not keeps_to_cores(config):
         return cores
-    return own_cores(worker, config.cluster.workers, cores)
+    return own_cores(worker, config.most_workers, cores)
 
 
 def keeps_to_cores(config: RunConfig) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 
-from ps_cluster.catalogue.task_types import CHIEF, PS, WORKER, OnDeaths
+from ps_cluster.catalogue.task_types import CHIEF, PS, WORKER, OnDeaths, Task
 from ps_cluster.cluster.events_and_actions import Action
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.task import PORT_TAKEN
@@ -26,6 +26,7 @@ class Recovery:
         self._on_death = on_death
         self._deaths: dict[Hashable, int] = {}
         self._first: dict[Hashable, TaskExit] = {}
+        self._died: dict[Hashable, set[Task]] = {}
         self._last_start: dict[Hashable, float] = {}
         self._updates: dict[Hashable, int] = {}
 
@@ -44,8 +45,9 @@ class Recovery:
         """
         key = self._key(death)
         if key not in self._deaths or self._has_recovered(key, updates, now_s - silent_s):
-            self._deaths[key], self._first[key] = 0, death
+            self._deaths[key], self._first[key], self._died[key] = 0, death, set()
         self._deaths[key] += 1
+        self._died[key].add(death.task)
         self._updates[key] = updates
         if self._deaths[key] > self._on_death[death.task.type].restarts:
             return None
@@ -57,6 +59,19 @@ class Recovery:
         """Return the first of the deaths in a row to which this one belongs, on one line."""
         key = self._key(death)
         return f"{self._first[key]} (given up after {self._deaths[key] - 1} restarts)"
+
+    def others_died(self, task: Task) -> bool:
+        """Return whether, in the row of deaths of the cluster, another task of this type died too.
+
+        Then it is not this one's machine or memory that is at fault, and the cluster does no better without it.
+        """
+        died = self._died.get(CLUSTER, set()) if self._on_death[task.type].whole_cluster else set()
+        return any(other.type == task.type and other != task for other in died)
+
+    def forgive(self, task: Task) -> None:
+        """Forget the deaths of the cluster, as it goes on without `task`."""
+        if self._on_death[task.type].whole_cluster:
+            self._deaths.pop(CLUSTER, None)
 
     def _key(self, death: TaskExit) -> Hashable:
         return CLUSTER if self.restarts_all(death) else death.task

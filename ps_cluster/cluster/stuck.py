@@ -9,6 +9,7 @@ from ps_cluster.cluster.events_and_actions import Action, Actions, Kill, Notice,
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.silence import SilenceWatch, Silent
 from ps_cluster.config import RunConfig
+from ps_cluster.run.log_events import TASK_FROZEN, WORKER_SILENT
 
 
 class Stuck:
@@ -43,7 +44,8 @@ class Stuck:
         actions: list[Action] = []
         for task, since in list(self._frozen_since.items()):
             if now_s - since >= self._limits.frozen_s:
-                actions.append(Notice(f"{task} has been frozen for {self._limits.frozen_s:.0f} s: ending it"))
+                line = TASK_FROZEN(f"{task} has been frozen for {self._limits.frozen_s:.0f} s: ending it")
+                actions.append(Notice(line))
                 actions += self.end(task, event, now_s)
                 del self._frozen_since[task]
         return tuple(actions)
@@ -56,11 +58,11 @@ class Stuck:
         if event.pids.get(task) != silent.pid:
             return ()  # it ended since the last row
         self.silences.append(silent)
-        notice = Notice(
+        line = WORKER_SILENT(
             f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
             "its stacks are in its log; ending it"
         )
-        return (WriteStacks((task,)), notice, *self.end(task, event, now_s))
+        return (WriteStacks((task,)), Notice(line), *self.end(task, event, now_s))
 
     def end(self, task: Task, event: TimePassed, now_s: float) -> Actions:
         """Kill a task's process, if there is one. If it outlives that, `unkillable` returns it later."""

@@ -1,7 +1,8 @@
 """The entry of every child process: `python -m ps_cluster.cluster.task --run-dir DIR --type worker --index 0`.
 
-Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 98 its port is taken · 130, 143, 129 told
-twice to stop, the second time by SIGINT, SIGTERM, SIGHUP.
+Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 3 a newer leader has taken over · 75 another
+task was lost (only without a launcher) · 98 its port is taken · 130, 143, 129 told twice to stop, the second time by
+SIGINT, SIGTERM, SIGHUP.
 The error is written to `RunDir.error(type, index)`.
 """
 
@@ -9,9 +10,11 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import errno
 import faulthandler
 import math
 import os
+import re
 import signal
 import sys
 import threading
@@ -24,21 +27,34 @@ from typing import NoReturn
 from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.task_types import EVALUATOR, Task
 from ps_cluster.cluster import workspace
+from ps_cluster.cluster.port_guard import guard_port
 from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
 from ps_cluster.config import RunConfig, load_config
 from ps_cluster.data.packed import PackedDataset, load_pointed
-from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.errors import LostTask, RunFailed, UserError
 from ps_cluster.files import locks
+from ps_cluster.files.fence import set_fence
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import write_json
 from ps_cluster.processes import environment
+from ps_cluster.processes.connections import give_up_lost_connections
 from ps_cluster.processes.lifeline import die_with_launcher
 from ps_cluster.processes.quiet_import import without_first_lines
-from ps_cluster.processes.stop_requests import stop_signals
+from ps_cluster.processes.stop_requests import Drain, stop_signals
+from ps_cluster.run import log_formats
+from ps_cluster.run.leaders import Claim, Superseded
+from ps_cluster.run.leading import Leading
+from ps_cluster.run.log_events import ERROR
 from ps_cluster.run.rows.cluster import TaskError
 from ps_cluster.run.run_dir import RunDir, say, say_the_rest
 
-FAILED, BAD_INPUT, PORT_TAKEN = 1, 2, 98
+FAILED, BAD_INPUT, SUPERSEDED, RETRY, PORT_TAKEN = 1, 2, 3, 75, 98
+
+# Codes of TensorFlow's errors by which the loss of another task shows: cancelled, deadline, aborted, unavailable.
+_LOST = {1, 4, 10, 14}
+_LOST_TASK = re.compile(r"/job:(ps|worker|chief)/replica:0/task:(\d+)")
+# How paragraphs of a TensorFlow error begin that only tell where the graph was built.
+_PLACE = re.compile(r'\s*(Graph execution error:|Detected at node|File ")')
 
 # TensorFlow 2.21's only message for a taken port; ps, worker and chief raise the same UnknownError.
 _NO_SERVER = "Could not start gRPC server"
@@ -59,29 +75,69 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
     parser.add_argument("--index", type=int, required=True)
     parser.add_argument("--cores", help="Of this machine, that the task keeps to: numbers with commas.")
     parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--least-workers", type=int, help="Training begins with as many; others may come later.")
+    alone = parser.add_argument_group("without a launcher")
+    alone.add_argument("--alone", action="store_true", help="Settings and data are those of the task's workspace.")
+    alone.add_argument("--epoch", type=int, default=0)
+    alone.add_argument("--wait-seconds", type=float, default=math.inf, help="Of an evaluator, for the training.")
     options = parser.parse_args(arguments)
     if options.cores:
         os.sched_setaffinity(0, map(int, options.cores.split(",")))
     run_dir, task = RunDir(options.run_dir.resolve()), Task(options.type, options.index)
+    os.environ[log_formats.LOG_TASK] = str(task)
 
     def body() -> None:
         topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
-        config = load_config(run_dir.config)
-        dataset = load_pointed(run_dir.dataset).holding_out(config.evaluation.validation_examples)
-        run_task(config, run_dir, dataset, topology, member, resume=options.resume, index=task.index, trainer=trainer)
+        config = load_config(run_dir.config_of(task.type, task.index) if options.alone else run_dir.config)
+        pointer = run_dir.dataset_of(task.type, task.index) if options.alone else run_dir.dataset
+        dataset = load_pointed(pointer).holding_out(config.evaluation.validation_examples)
+        leading = Leading(
+            alone=options.alone,
+            epoch=options.epoch,
+            least_workers=options.least_workers,
+            silent_after_s=config.cluster.lost_after_seconds,
+            wait_s=options.wait_seconds,
+        )
+        if options.epoch:
+            set_fence(Claim(run_dir.leaders, options.epoch).check)
+        if options.alone:
+            give_up_lost_connections(config.cluster.lost_after_seconds)
+            # The command has said it, and keeps rules of its own, but this process outlives its SIGKILL by a moment.
+            guard_port(config.cluster.isolation, topology, member, notify=lambda _: None)
+        run_task(
+            config, run_dir, dataset, topology, member,
+            resume=options.resume, leading=leading, index=task.index, trainer=trainer,
+        )  # fmt: skip
 
-    leave(carry_out(body, run_dir, task))
+    leave(carry_out(body, run_dir, task, alone=options.alone))
 
 
-def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task) -> int:
-    """Run `body`; return the exit code for `leave`."""
+def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: bool = False) -> int:
+    """Run `body`; return the exit code for `leave`. `alone`: no launcher asks which task was lost first."""
     faulthandler.enable()
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     try:
         body()
     except BaseException as error:
-        return _record(error, run_dir, task)
+        return _record(as_loss(error) if alone else error, run_dir, task)
     return 0
+
+
+def as_loss(error: BaseException) -> BaseException:
+    """Return the loss of another task that an error shows, to be told in one line; else the error itself."""
+    for cause in _causes(error):
+        if getattr(cause, "error_code", None) in _LOST:
+            found = _LOST_TASK.search(str(cause))
+            lost = Task(found[1], int(found[2])) if found else "a task"
+            told = f"{lost} was lost; start this task again to go on from the newest snapshot ({_reason(cause)})"
+            return LostTask(told[:_MESSAGE_CHARACTERS])
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    """Return what an error says, without the stack of where TensorFlow built the graph."""
+    paragraphs = str(error).split("\n\n")
+    return "\n".join(one for one in paragraphs if not _PLACE.match(one)) or str(error)
 
 
 def leave(code: int) -> NoReturn:
@@ -102,56 +158,62 @@ def run_task(
     task: Task,
     *,
     resume: bool,
+    leading: Leading = Leading(),
     index: int | None = None,
-    stopped: Callable[[int], NoReturn] | None = None,
     trainer: Callable[..., None] | None = None,
 ) -> None:
-    """Run the body of `task`. Only the leader and the evaluator ever return.
+    """Run the body of `task`. With a launcher only the leader and the evaluator ever return.
 
     Args:
       task: as TensorFlow names it.
+      leading: how the leader was started.
       index: the task's index in the run, used in files and rows; None where it is the same.
-      stopped: ends the process; called with the number of the signal that stops the task (for the leader, the second).
     """
     # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
     os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
-    drain = _drain_on_signal(stopped or _stop_at_once) if task == topology.leader else None
-    if drain is None and stopped is not None:
-        _hear_stop_signals(stopped)
-    elif drain is None:
+    drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
+    if drain is None:
         # Python's own handler would wait for TensorFlow to return.
         signal.signal(signal.SIGINT, signal.SIG_DFL)
     locks.share(run_dir.alive)
     locks.share_folder(dataset.directory)  # a worker maps its files anew in every step
     named = task if index is None else Task(task.type, index)
-    workspace.enter(run_dir, named, dataset, computes_gradients=topology.computes_gradients(task))
+    workspace.enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
     if task.type == EVALUATOR:
-        from ps_cluster.evaluation.evaluator import evaluate
+        from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate
 
-        # The launcher limits the wait.
-        evaluate(run_dir.checkpoints, patience_s=math.inf, notify=say, nice=True)
+        try:
+            evaluate(run_dir.checkpoints, patience_s=leading.wait_s, notify=say, nice=True)
+        except OutOfPatience as error:
+            raise LostTask(str(error)) from error
     elif task.type == topology.leader.type:
         with without_first_lines():
             train = trainer or find(config.mode_kind.trainer)
-        train(config, run_dir, dataset, topology.cluster, task.index, resume=resume, drain=drain)
+        train(config, run_dir, dataset, topology.cluster, task.index, resume=resume, drain=drain, leading=leading)
     else:
         from ps_cluster.cluster.server import serve
 
-        serve(config, topology.cluster, task.type, task.index)
+        told = run_dir.workspace(named.type, named.index) if leading.alone else None
+        serve(config, topology.cluster, task.type, task.index, told=told)
 
 
 def _stop_at_once(number: int) -> NoReturn:
     os._exit(128 + number)
 
 
-def _drain_on_signal(stopped: Callable[[int], NoReturn] = _stop_at_once) -> threading.Event:
-    """Return an event that the first stop signal sets; the second one calls `stopped`."""
-    drain = threading.Event()
+def _drain_on_signal(*, kept: bool = False) -> Drain:
+    """Return an event that the first stop signal sets; the second one ends the process.
+
+    Args:
+      kept: the parent hears the same signals, passes the first one on, and kills this process at the second.
+    """
+    drain = Drain()
 
     def hear(number: int) -> None:
-        if drain.is_set():
-            stopped(number)
-        drain.set()
+        if not drain.is_set():
+            drain.ask(number)
+        elif not kept:
+            _stop_at_once(number)
 
     _hear_stop_signals(hear)
     return drain
@@ -185,9 +247,11 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
     lines = one_line(str(error))
     with contextlib.suppress(OSError):  # the disk may be full
         if told_in_a_line:
-            print(f"Error: {lines}", file=sys.stderr)
+            print(log_formats.chosen().line(ERROR(lines), "Error: "), file=sys.stderr)
         else:
-            traceback.print_exception(error)
+            print(log_formats.chosen().failure(error), file=sys.stderr)
+    if isinstance(error, Superseded):  # the files are the newer leader's
+        return SUPERSEDED
     message = lines if told_in_a_line else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
     content = TaskError(
         time=time.time(),
@@ -205,12 +269,16 @@ def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
         say(f"the error could not be written down: {full}")
     if bad_input:
         return BAD_INPUT
+    if isinstance(error, LostTask):
+        return RETRY
     return PORT_TAKEN if is_taken_port(error) else FAILED
 
 
 def is_taken_port(error: BaseException) -> bool:
-    """Return whether a TensorFlow server failed because another program has its port."""
-    return any(_NO_SERVER in str(cause) for cause in _causes(error))
+    """Return whether a server could not begin because another program has its port."""
+    return any(
+        _NO_SERVER in str(cause) or getattr(cause, "errno", None) == errno.EADDRINUSE for cause in _causes(error)
+    )
 
 
 def _causes(error: BaseException | None) -> Iterator[BaseException]:

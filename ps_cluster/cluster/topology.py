@@ -1,4 +1,4 @@
-"""The tasks and addresses of a cluster; read and write TF_CONFIG."""
+"""The tasks and addresses of a cluster; read TF_CONFIG or a cluster file, and write TF_CONFIG."""
 
 from __future__ import annotations
 
@@ -6,24 +6,31 @@ import ipaddress
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Annotated
 
 import portpicker
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError
 
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.task_types import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, Task
+from ps_cluster.config.trees import nested
+from ps_cluster.config.user_layers import NamedLayer
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import parse_json
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.validation import first_error
-from ps_cluster.run.rows.cluster import TaskType
+from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.run.rows.cluster import TaskRow, TaskType
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253}):([1-9][0-9]{0,4})")
 LAST_PORT = 65535
+MASTER = "master"  # the chief, in the TF_CONFIG of older programs and of some platforms
+
+Notify = Callable[[str], None]
 
 
 def _is_address(text: str) -> str:
@@ -40,36 +47,56 @@ def _is_ipv6(text: str) -> bool:
         return False
 
 
+_Jobs = dict[str, Annotated[list[Annotated[str, AfterValidator(_is_address)]], Field(min_length=1)]]
+
+
 class _Given(BaseModel):
     # Many a TF_CONFIG has keys that TensorFlow does not know, e.g. "environment".
     model_config = ConfigDict(frozen=True, extra="ignore", strict=True)
 
 
 class _GivenTask(_Given):
-    type: TaskType
+    type: Annotated[TaskType, BeforeValidator(lambda given: CHIEF if given == MASTER else given)]
     index: int = Field(ge=0)
 
 
 class _GivenConfig(_Given):
     """The content of TF_CONFIG (https://www.tensorflow.org/guide/distributed_training#tf_config)."""
 
-    cluster: dict[str, Annotated[list[Annotated[str, AfterValidator(_is_address)]], Field(min_length=1)]]
+    cluster: _Jobs
     task: _GivenTask
+
+
+@dataclass(frozen=True)
+class Origin:
+    """The source of a cluster's description, and what its fields are called there, for messages."""
+
+    name: str
+    jobs: str  # the field with the task types; "" where they are at the top level
+    type: str
+    index: str
+
+    def field(self, kind: str = "") -> str:
+        """Return the name of the field with all task types, or of that of one type."""
+        return ": ".join(filter(None, (self.name, ".".join(filter(None, (self.jobs, kind))))))
+
+
+TF_CONFIG = Origin("TF_CONFIG", "cluster", "TF_CONFIG: task.type", "TF_CONFIG: task.index")
 
 
 @dataclass(frozen=True)
 class ClusterTopology:
     """The tasks of a cluster and their addresses; the evaluator is no member and has none.
 
-    TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169). It also
-    numbers the members of a job from 0 without a gap. Where a worker was given up, those behind it keep their index in
-    the run (files, rows, messages) and have another one in TensorFlow (`member`).
+    TensorFlow waits for every member of the cluster spec, and an evaluator never answers (tensorflow#46169). A worker
+    may be absent: its address is in the cluster spec, and nobody is there yet, or any more.
     """
 
-    # type ("chief", "ps", "worker"; only those present) → "host:port" by TensorFlow's index
+    # type ("chief", "ps", "worker"; only those present) → "host:port" by index
     cluster: dict[str, list[str]]
     evaluator: bool = False
-    given_up: frozenset[int] = frozenset()  # indices of workers that are no longer part of the cluster
+    absent: frozenset[int] = frozenset()  # indices of workers that do not run: spare, stopped by `scale`, or given up
+    origin: Origin = field(default=TF_CONFIG, compare=False)
 
     @classmethod
     def local(
@@ -79,27 +106,43 @@ class ClusterTopology:
         parameter_servers: int,
         *,
         evaluator: bool,
-        given_up: frozenset[int] = frozenset(),
+        absent: frozenset[int] = frozenset(),
         pick_port: Callable[[], int] = portpicker.pick_unused_port,
     ) -> ClusterTopology:
         """Return a cluster of tasks of these types on 127.0.0.1, with ports that were free a moment ago.
 
         Args:
-          workers: how many there were at first, including those in `given_up`, which are left out.
+          workers: how many there may be, including those in `absent`.
         """
-        counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers - len(given_up)}
+        counts = {CHIEF: 1, PS: parameter_servers, WORKER: workers}
         cluster = {kind: [f"127.0.0.1:{pick_port()}" for _ in range(counts[kind])] for kind in types}
-        return cls(cluster, evaluator, given_up)
+        return cls(cluster, evaluator, absent)
+
+    @classmethod
+    def of_run(cls, tasks: Sequence[TaskRow]) -> ClusterTopology:
+        """Return the cluster that cluster.json describes. Its rows have no gap: a worker that was stopped keeps its row."""
+        cluster = {
+            kind: [
+                task.address
+                for task in sorted(tasks, key=lambda task: task.index)
+                if task.type == kind and task.address
+            ]
+            for kind in TRAINING_TYPES
+        }
+        absent = frozenset(task.index for task in tasks if task.absent)
+        evaluator = any(task.type == EVALUATOR for task in tasks)
+        return cls({kind: addresses for kind, addresses in cluster.items() if addresses}, evaluator, absent)
 
     @property
     def types(self) -> tuple[str, ...]:
         return tuple(self.cluster)
 
     @property
-    def size(self) -> dict[str, int]:
-        """The number of tasks of each type as settings, dotted key → value."""
+    def size(self) -> NamedLayer:
+        """The number of tasks of each type, as settings."""
         keys = {WORKER: "cluster.workers", PS: "cluster.parameter_servers"}
-        return {key: len(self.cluster[kind]) for kind, key in keys.items() if kind in self.cluster}
+        counts = {key: len(self.cluster[kind]) for kind, key in keys.items() if kind in self.cluster}
+        return NamedLayer(self.origin.name, nested(counts))
 
     @property
     def tasks(self) -> tuple[Task, ...]:
@@ -116,69 +159,115 @@ class ClusterTopology:
         return task.type == (WORKER if WORKER in self.cluster else CHIEF)
 
     def _indices(self, kind: str) -> Sequence[int]:
-        """Return the indices in the run of the tasks of this type, in TensorFlow's order."""
-        count = len(self.cluster[kind])
-        if kind != WORKER:
-            return range(count)
-        return [index for index in range(count + len(self.given_up)) if index not in self.given_up]
+        """Return the indices of the tasks of this type that run."""
+        every = range(len(self.cluster[kind]))
+        return [index for index in every if index not in self.absent] if kind == WORKER else every
 
-    def member(self, task: Task) -> Task:
-        """Return `task` with its index in TensorFlow."""
-        return task if task.type == EVALUATOR else Task(task.type, self._indices(task.type).index(task.index))
+    @property
+    def workers(self) -> list[Task]:
+        """The workers that run."""
+        return [task for task in self.tasks if task.type == WORKER]
+
+    @property
+    def spare(self) -> list[Task]:
+        """The workers that could run and do not."""
+        return [Task(WORKER, index) for index in sorted(self.absent)]
+
+    def with_workers(self, *, started: Iterable[Task] = (), stopped: Iterable[Task] = ()) -> ClusterTopology:
+        """Return the same cluster after some of its workers were started or stopped."""
+        absent = self.absent - {task.index for task in started} | {task.index for task in stopped}
+        return replace(self, absent=absent)
 
     def address(self, task: Task) -> str | None:
-        """Return the address of `task`; None for one that is not, or no longer, a member."""
-        if task.type == EVALUATOR or task not in self.tasks:
-            return None
-        return self.cluster[task.type][self.member(task).index]
+        """Return the address of `task`; None for the evaluator, and for a ps that was given up."""
+        addresses = self.cluster.get(task.type, [])
+        return addresses[task.index] if task.index < len(addresses) else None
+
+    def port(self, task: Task) -> int | None:
+        """Return the port at which `task` listens; None for the evaluator, and for a task without others."""
+        address = self.address(task)
+        return None if address is None or len(self.tasks) == 1 else host_and_port(address)[1]
 
     def tf_config(self, task: Task) -> str:
         """Return the value of TF_CONFIG for `task`."""
-        member = self.member(task)
-        return json.dumps({"cluster": self.cluster, "task": {"type": member.type, "index": member.index}})
+        return json.dumps({"cluster": self.cluster, "task": {"type": task.type, "index": task.index}})
 
 
-def from_tf_config(text: str | None) -> tuple[ClusterTopology, Task]:
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of "host:port", an IPv6 address without its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+def from_tf_config(text: str | None, notify: Notify = lambda _: None) -> tuple[ClusterTopology, Task]:
     """Return the cluster that TF_CONFIG describes, without its evaluator, and the task that this process is.
 
+    Args:
+      notify: is told what is left out.
     Raises:
       UserError: it is not set, not JSON, or describes no cluster that a run can have.
     """
     if not text:
-        raise UserError("TF_CONFIG is not set: it names the cluster and which task of it this process is")
+        raise UserError(
+            "TF_CONFIG is not set: it names the cluster and which task of it this process is; "
+            "or give --cluster, --type and --index"
+        )
     try:
         given = _GivenConfig.model_validate(parse_json(text))
     except Malformed as error:
         raise UserError(f"TF_CONFIG {error}") from error
     except ValidationError as error:
         raise UserError(first_error(error, "TF_CONFIG")) from error
-    cluster = _cluster(given.cluster)
-    task = _task(given.task, cluster)
-    return ClusterTopology(cluster, evaluator=task.type == EVALUATOR), task
+    return _topology(given.cluster, Task(given.task.type, given.task.index), TF_CONFIG, notify)
 
 
-def _cluster(given: Mapping[str, list[str]]) -> dict[str, list[str]]:
-    members = {kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
+def from_file(path: Path, task: Task, notify: Notify) -> tuple[ClusterTopology, Task]:
+    """Return the cluster that a YAML file describes (type → addresses), without its evaluator, and `task`.
+
+    Args:
+      task: the one that --type and --index name.
+      notify: is told what is left out.
+    Raises:
+      UserError: the file can't be read, describes no cluster that a run can have, or has no such task.
+    """
+    origin = Origin(f"'{path}'", "", "--type", "--index")
+    try:
+        jobs = TypeAdapter(_Jobs, config=ConfigDict(strict=True)).validate_python(read_yaml(path))
+    except ValidationError as error:
+        raise UserError(first_error(error, origin.name)) from error
+    return _topology(jobs, task, origin, notify)
+
+
+def _topology(given: _Jobs, task: Task, origin: Origin, notify: Notify) -> tuple[ClusterTopology, Task]:
+    if EVALUATOR in given:
+        notify(f"{origin.field(EVALUATOR)}: left out: it scores checkpoints, and TensorFlow would wait for it in vain")
+    cluster = _cluster(given, origin)
+    _check_task(task, cluster, origin)
+    return ClusterTopology(cluster, evaluator=task.type == EVALUATOR, origin=origin), task
+
+
+def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[str]]:
+    if {CHIEF, MASTER} <= given.keys():
+        raise UserError(f"{origin.field(MASTER)}: there is a chief too, and a master is the same: keep one of them")
+    members = {CHIEF if kind == MASTER else kind: addresses for kind, addresses in given.items() if kind != EVALUATOR}
     cluster = {kind: members[kind] for kind in TRAINING_TYPES if kind in members}
     if tuple(cluster) not in {mode.tasks for mode in MODES} or len(cluster) < len(members):
         raise UserError(
-            f"TF_CONFIG: cluster: got {one_line(', '.join(members), 300) or 'nothing'}; it has either chief, ps and "
-            "worker, or only worker, or only chief"
+            f"{origin.field()}: got {one_line(', '.join(members), 300) or 'nothing'}; it has either chief, ps and "
+            "worker, or chief and worker, or only worker, or only chief"
         )
     if len(cluster.get(CHIEF, [""])) != 1:
-        raise UserError(f"TF_CONFIG: cluster.chief must be one address, got {len(cluster[CHIEF])}")
+        raise UserError(f"{origin.field(CHIEF)} must be one address, got {len(cluster[CHIEF])}")
     (address, times), *_ = Counter(address for addresses in cluster.values() for address in addresses).most_common(1)
     if times > 1:
-        raise UserError(f"TF_CONFIG: cluster: {address!r} is there twice")
+        raise UserError(f"{origin.field()}: {address!r} is there twice")
     return cluster
 
 
-def _task(given: _GivenTask, cluster: Mapping[str, list[str]]) -> Task:
+def _check_task(task: Task, cluster: Mapping[str, list[str]], origin: Origin) -> None:
+    """Raise UserError where the cluster has no such task."""
     counts = {name: len(addresses) for name, addresses in cluster.items()} | {EVALUATOR: 1}
-    if given.type not in counts:
-        raise UserError(f"TF_CONFIG: task.type: got {given.type!r}; it is one of {', '.join(counts)}")
-    if given.index >= counts[given.type]:
-        raise UserError(
-            f"TF_CONFIG: task.index: got {given.index}; the cluster has {counts[given.type]} of type {given.type}"
-        )
-    return Task(given.type, given.index)
+    if task.type not in counts:
+        raise UserError(f"{origin.type}: got {task.type!r}; it is one of {', '.join(counts)}")
+    if task.index >= counts[task.type]:
+        raise UserError(f"{origin.index}: got {task.index}; the cluster has {counts[task.type]} of type {task.type}")

@@ -13,11 +13,12 @@ from ps_cluster.cluster.decisions import Decisions
 from ps_cluster.cluster.ending import Ending, training_outcome
 from ps_cluster.cluster.events_and_actions import (
     Action,
+    AnswerScale,
     ClusterStarted,
     Drain,
     EvaluatorDone,
     Event,
-    GiveUpWorker,
+    GiveUp,
     Kill,
     LeaderDone,
     Notice,
@@ -25,6 +26,8 @@ from ps_cluster.cluster.events_and_actions import (
     ProgressSeen,
     RestartTask,
     RestartTraining,
+    Scale,
+    ScaleRequested,
     ScoreSeen,
     StartCluster,
     StopAll,
@@ -47,14 +50,21 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.processes.supervisor import TaskExit
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.run import checkpoints
+from ps_cluster.run import checkpoints, log_formats
+from ps_cluster.run.resume import newest_for
 from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.scaling import ScalingRow
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.scale_desk import ScaleDesk
 
 
 class Watch:
-    """The event loop. Each look polls everything once and tells it as events, in the order of `_look`."""
+    """The event loop. Each look polls everything once and tells it as events, in the order of `_look`.
+
+    Attributes:
+      scalings: how many workers there were after each `ps-cluster scale`.
+    """
 
     def __init__(
         self,
@@ -76,6 +86,9 @@ class Watch:
         self._requests = requests
         self._requests_seen = 0
         self._look_every_s = limits.look_every_s
+        self._grace_s = limits.grace_s
+        self._scale_desk = ScaleDesk(run_dir, self._notice)
+        self.scalings: list[ScalingRow] = []
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._decisions = Decisions(config, run_dir, limits, clock())
@@ -120,6 +133,8 @@ class Watch:
         if requests > self._requests_seen:
             self._requests_seen += 1
             self._tell(StopRequested(self._requests.exit_code))
+        if (workers := self._scale_desk.asked()) is not None:
+            self._tell(ScaleRequested(workers))
         states = ", ".join(f"{row['type']}-{row['index']} {row['state']}" for row in self._cluster.states())
         self._tell(TimePassed(self._cluster.pids, tuple(self._cluster.frozen()), states))
 
@@ -170,8 +185,15 @@ class Watch:
                 self._show_tasks()
             case TakeBack():
                 self._take_back(action)
-            case GiveUpWorker(task):
+            case GiveUp(task):
                 cluster.give_up(task)
+                self._has_started()
+            case Scale(start, stop):
+                cluster.scale(start=start, stop=stop, grace_s=self._grace_s)
+                self.scalings.append(ScalingRow(applied=action.applied, workers=len(cluster.topology.workers)))
+                self._has_started()
+            case AnswerScale(line, refused):
+                self._scale_desk.answer(line, refused=refused)
             case Drain(leader):
                 cluster.signal(leader, signal.SIGTERM)
             case WriteStacks(tasks):
@@ -203,7 +225,7 @@ class Watch:
     def _take_back(self, request: TakeBack) -> None:
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
         self._read_rows()  # the last ones of the old leader
-        snapshot = checkpoints.load_newest_good(self._run_dir.states, self._notice) is not None
+        snapshot = newest_for(self._cluster.slices, self._run_dir, self._notice) is not None
         self._tell(TakenBack(request, snapshot))
 
     def _show_tasks(self) -> None:
@@ -212,4 +234,5 @@ class Watch:
     def _notice(self, line: str) -> None:
         self._view.notice(line)
         with contextlib.suppress(OSError), open_append(self._run_dir.launcher_log) as log:  # the disk may be full
-            log.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {line}\n".encode())
+            text = log_formats.chosen().line(line, time.strftime("%Y-%m-%d %H:%M:%S "))
+            log.write(f"{text}\n".encode())

@@ -11,23 +11,19 @@ import click
 
 from ps_cluster.bench import arms
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import (
-    FOLDER,
-    LIST,
-    OUTPUT_FILE,
-    CommaList,
-    NameOf,
-    Whole,
-    config_options,
-    layered_config,
-    option,
-    overrides,
-)
-from ps_cluster.config import RunConfig
+from ps_cluster.command_line import config_options, examples, option, overrides
+from ps_cluster.config import RunConfig, build_config
+from ps_cluster.parameter_types import FOLDER, LIST, OUTPUT_FILE, CommaList, NameOf, Whole
 from ps_cluster.reporting.terminal import make_console, print_line
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "bench --models tutorial_cnn --rounds 1",
+        "bench --arms cluster,single --models airbench --output bench.json",
+        "bench --dataset synthetic --straggler 2:5x",
+    )
+)
 @option(
     "--arms",
     "names",
@@ -66,7 +62,7 @@ def bench(
     from ps_cluster.processes import environment
 
     os.environ.update(environment.for_tensorflow(os.environ))
-    wanted = layered_config(None, assignments, options)
+    wanted = build_config(None, overrides(assignments, options))
     chosen = arms.choose(names, ddp_python)
     if straggler:
         chosen = arms.with_straggler(chosen, straggler, wanted.cluster.workers)

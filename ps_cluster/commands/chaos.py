@@ -12,13 +12,22 @@ from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.settings import ChaosSettings
-from ps_cluster.command_line import OUTPUT_FOLDER, CommaList, NameOf, Number, Whole, is_given, option
+from ps_cluster.command_line import examples, is_given, option
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.errors import UserError
+from ps_cluster.hosts.hosts import MOST_HOSTS
+from ps_cluster.parameter_types import OUTPUT_FOLDER, CommaList, NameOf, Number, OneOf, Whole
 from ps_cluster.reporting.terminal import print_line
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "chaos --faults 3",
+        'chaos --kinds "kill worker,kill ps" --faults 4 --mode bounded',
+        "chaos --minutes 10 --workers 2 --seed 1",
+        "chaos --hosts 3 --faults 8",
+    )
+)
 @option("--faults", type=Whole(1, 10_000), default=ChaosSettings.faults, help="Number of faults in the run.")
 @option(
     "--minutes",
@@ -32,16 +41,16 @@ from ps_cluster.reporting.terminal import print_line
     default=ChaosSettings.kinds,
     metavar="KIND,...",
     show_default=False,
-    help="Kinds of faults, separated by commas; default: all that the system allows. There are "
+    help="Kinds of faults, separated by commas; default: all that the system allows, for such a run. There are "
     f"{', '.join(FAULTS.names)}, and yours as FILE.py:NAME.",
 )
 @option(
     "--mode",
-    type=click.Choice([mode.name for mode in MODES if WORKER in mode.tasks]),
+    type=OneOf([mode.name for mode in MODES if WORKER in mode.tasks]),
     default="async",
     help="Mode of the training.",
 )
-@option("--model", type=click.Choice(NETWORKS.names), default="tutorial_cnn", help="The network.")
+@option("--model", type=OneOf(NETWORKS.names), default="tutorial_cnn", help="The network.")
 @option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
 @option(
     "--ps",
@@ -49,6 +58,14 @@ from ps_cluster.reporting.terminal import print_line
     type=Whole(1, MOST_PARAMETER_SERVERS),
     default=1,
     help="Parameter server processes.",
+)
+@option(
+    "--hosts",
+    type=Whole(2, MOST_HOSTS),
+    default=ChaosSettings.hosts,
+    show_default=False,
+    help="Put the tasks on so many hosts, network namespaces of this machine; each is started by `task` and restarted "
+    "when it ends, and there is no undisturbed run.",
 )
 @option(
     "--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of both runs and chaos.json; default: a new one in runs/."

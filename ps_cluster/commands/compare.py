@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from ps_cluster.command_line import (
-    FOLDER,
-    LIST,
-    OUTPUT_FOLDER,
-    Number,
-    Whole,
     config_layers,
     config_options,
+    examples,
     option,
     overrides,
+    overrides_of_all,
+    tensorboard_option,
     trusted_code,
 )
 from ps_cluster.errors import UserError
+from ps_cluster.parameter_types import FOLDER, LIST, OUTPUT_FOLDER, Number, Whole
 from ps_cluster.reporting.terminal import make_console, print_error, print_line
 
+if TYPE_CHECKING:
+    from ps_cluster.comparison.plan import Comparison
 
-@click.command()
+
+@click.command(
+    epilog=examples(
+        "compare --modes async,bounded,sync --model tutorial_cnn --epochs 3",
+        "compare --modes async,sync --seeds 3 --epochs 2 --dry-run",
+        "compare runs/first runs/second --output both",
+    )
+)
 @trusted_code
 @click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
 @option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all but elastic.")
@@ -53,6 +61,8 @@ from ps_cluster.reporting.terminal import make_console, print_error, print_line
 @option(
     "--force", is_flag=True, help="Compare runs whose settings differ where they must be equal; the report says so."
 )
+@tensorboard_option
+@option("--dry-run", is_flag=True, help="Print the runs in the order in which they are trained; start nothing.")
 @config_options(
     "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
 )  # fmt: skip
@@ -67,6 +77,8 @@ def compare(
     baseline: str | None,
     output: Path,
     force: bool,
+    tensorboard: bool,
+    dry_run: bool,
     file: Path | None,
     assignments: tuple[str, ...],
     **options: Any,
@@ -84,15 +96,17 @@ def compare(
         "target_score": target_score,
     }
     given = {name: value for name, value in changes.items() if value is not None}
-    if runs and (values or file or given.keys() - {"target_score"}):
+    if runs and (tensorboard or values or file or given.keys() - {"target_score"}):
         raise UserError("with finished runs only --output, --target-score, --baseline and --force can be given")
+    comparison = None if runs else plan.read_comparison(file, given, overrides_of_all(assignments, options))
+    if dry_run:
+        return _print_plan(comparison)
     roots, code = list(runs), 0
     own: frozenset[str] = frozenset()
     with locks.sole_use(output, "--output:", notify=print_line):
-        if not runs:
-            comparison = plan.read_comparison(file, given, values)
+        if comparison:
             target_score, own = comparison.target_score, comparison.own
-            roots, code = train_all.train_all(comparison, output)
+            roots, code = train_all.train_all(comparison, output, tensorboard=tensorboard)
         if code:
             print_error(f"stopped before all runs were trained; the same command goes on: {output}")
             return code
@@ -102,4 +116,14 @@ def compare(
             roots, output, target=target_score, baseline=baseline, force=force, own=own
         )
         comparison_report.print_report(written, make_console())
+    return 0
+
+
+def _print_plan(comparison: Comparison | None) -> int:
+    from ps_cluster.comparison import preview
+
+    if comparison is None:
+        raise UserError("--dry-run: finished runs are trained no more: leave it out")
+    for line in preview.lines(comparison):
+        print_line(line)
     return 0

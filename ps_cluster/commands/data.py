@@ -2,63 +2,41 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
 import click
 
 from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.command_line import (
-    FOLDER,
-    NameOf,
-    OneLineErrors,
-    OutputPath,
-    Whole,
-    config_layers,
-    config_options,
-    layered_config,
-    option,
-)
+from ps_cluster.command_line import OneLineErrors, config_layers, config_options, examples, layered_config, option
+from ps_cluster.commands.parts import JSON_FILE, confirmed, write_json_to
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.places import check_file
 from ps_cluster.installation import PROGRAM
+from ps_cluster.parameter_types import FOLDER, NameOf, OutputPath, Whole
 from ps_cluster.reporting.terminal import make_console, print_line
 
-STDOUT = Path("-")
 _OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # that say what is read
-
-
-class FileOrStdout(OutputPath):
-    """A parameter type: a file to write, or - for standard output."""
-
-    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
-        return STDOUT if str(value) == "-" else super().convert(value, parameter, context)
-
-
-def _examples(*commands: str) -> str:
-    """Return the end of a help text: commands, each on its line."""
-    return "\n".join(["\b", "Examples:", *(f"  {PROGRAM} {command}" for command in commands)])
-
 
 _data_set = click.argument("name", type=NameOf(DATASETS), metavar="NAME")
 
 
-@click.group(cls=OneLineErrors)
+@click.group(
+    cls=OneLineErrors, epilog=examples("data list", "data fetch cifar10", "data show mnist --output digits.png")
+)
 def data() -> None:
     """List, fetch, verify, show and remove data sets."""
 
 
 @data.command(
     "list",
-    epilog=_examples("data list", "data list --data-dir ~/Downloads", "data list --json - | jq '.data_sets[].name'"),
+    epilog=examples("data list", "data list --data-dir ~/Downloads", "data list --json - | jq '.data_sets[].name'"),
 )
 @option("--data-dir", type=FOLDER, help="Look for archives in this folder too.")
-@option("--json", "json_file", type=FileOrStdout(check_file), metavar="FILE", help="Write it as JSON; -: print it so.")
+@option("--json", "json_file", type=JSON_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
 def list_(data_dir: Path | None, json_file: Path | None) -> None:
     """List the data sets, and what is on this machine."""
     from ps_cluster.data import copy_names, inventory, sources
-    from ps_cluster.files.writing import write_whole
     from ps_cluster.reporting import data_tables
 
     if data_dir and not data_dir.expanduser().is_dir():
@@ -68,18 +46,13 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
     folder = copy_names.packed_folder(cache_dir)
     if json_file:
         content = {"packed_folder": str(folder), "data_sets": data_tables.entries_as_json(entries)}
-        text = json.dumps(content, indent=1)
-        if json_file == STDOUT:
-            print(text)
+        if write_json_to(json_file, content):
             return
-        write_whole(json_file, f"{text}\n")
     data_tables.print_entries(entries, make_console())
     print_line(f"packed copies are in {folder}")
 
 
-@data.command(
-    epilog=_examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load")
-)
+@data.command(epilog=examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load"))
 @_data_set
 @config_options(*_OPTIONS)
 @config_layers
@@ -96,7 +69,7 @@ def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options:
     print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")
 
 
-@data.command(epilog=_examples("data verify", "data verify cifar10 mnist", "data verify cifar10.1-5740d428"))
+@data.command(epilog=examples("data verify", "data verify cifar10 mnist", "data verify cifar10.1-5740d428"))
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 def verify(names: tuple[str, ...]) -> None:
     """Read packed copies whole and check them.
@@ -131,7 +104,7 @@ def verify(names: tuple[str, ...]) -> None:
         )
 
 
-@data.command(epilog=_examples("data rm mnist", "data rm cifar10.1-5740d428", "data rm mnist synthetic --yes"))
+@data.command(epilog=examples("data rm mnist", "data rm cifar10.1-5740d428", "data rm mnist synthetic --yes"))
 @click.argument("names", nargs=-1, required=True, metavar="NAME...")
 @option("--yes", is_flag=True, help="Remove without asking.")
 def rm(names: tuple[str, ...], yes: bool) -> None:
@@ -148,7 +121,7 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
     chosen = inventory.named(names, inventory.copies(cache_dir), cache_dir)
     for copy in chosen:
         print_line(f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}")
-    if not yes and not _confirmed(f"Remove {'it' if len(chosen) == 1 else f'these {len(chosen)} copies'}?"):
+    if not yes and not confirmed(f"Remove {'it' if len(chosen) == 1 else f'these {len(chosen)} copies'}?"):
         print_line("nothing was removed")
         return
     for copy in chosen:
@@ -156,15 +129,8 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
         print_line(f"removed {copy.directory}")
 
 
-def _confirmed(question: str) -> bool:
-    try:
-        return click.confirm(question)
-    except click.Abort as error:
-        raise UserError("--yes: nobody has answered, and nothing was removed: give --yes to remove unasked") from error
-
-
 @data.command(
-    epilog=_examples(
+    epilog=examples(
         "data show cifar10",
         "data show mnist --output digits.png --seed 3",
         "data show cifar10 --set data.augmentation.cutout_pixels=8",

@@ -7,13 +7,26 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.command_line import FOLDER, Number, option, trusted_code
+from ps_cluster.catalogue.task_types import EVALUATOR, Task
+from ps_cluster.command_line import examples, option, trusted_code
+from ps_cluster.commands.observing import log_format_option
 from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks
+from ps_cluster.parameter_types import FOLDER, Number
+from ps_cluster.reporting.results.after_run import try_to_draw
 from ps_cluster.reporting.terminal import print_line
+from ps_cluster.run.log_formats import LOG_TASK
+from ps_cluster.run.run_dir import RunDir
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "evaluate --checkpoint-dir runs/mine",
+        "evaluate --checkpoint-dir runs/mine --once",
+        "evaluate --checkpoint-dir runs/mine/checkpoints --wait-seconds 60",
+    )
+)
 @trusted_code
 @option("--checkpoint-dir", type=FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
 @option("--once", is_flag=True, help="Score the newest checkpoint and return.")
@@ -22,6 +35,7 @@ from ps_cluster.reporting.terminal import print_line
     type=Number(0, LONGEST_SECONDS),
     help="End after this time without news from the training; default: 600.",
 )
+@log_format_option
 @option("--data-dir", type=FOLDER, help="Where the data set is; default: the copy that the run used.")
 def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
     """Score each new checkpoint until training has ended."""
@@ -29,8 +43,16 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
         raise UserError("--wait-seconds: --once waits for nothing: leave one of them out")
     from ps_cluster.processes import environment
 
-    os.environ.update(environment.for_tensorflow(os.environ))
+    os.environ.update(environment.for_tensorflow(os.environ) | {LOG_TASK: str(Task(EVALUATOR, 0))})
     from ps_cluster.evaluation import evaluator
+    from ps_cluster.evaluation.place import Place
 
     patience_s = evaluator.PATIENCE_S if wait_seconds is None else wait_seconds
     evaluator.evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)
+    _draw_again(Place.of(checkpoint_dir.resolve()).run_dir)
+
+
+def _draw_again(run_dir: RunDir) -> None:
+    """Draw the results of a run that has ended, from the new score."""
+    if run_dir.summary.is_file() and not locks.is_held(run_dir.root):
+        try_to_draw(run_dir, print_line)

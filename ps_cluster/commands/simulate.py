@@ -7,12 +7,19 @@ from typing import Any
 import click
 
 from ps_cluster.catalogue.modes import MODES
-from ps_cluster.command_line import FOLDER, OUTPUT_FILE, CommaList, Number, Whole, option, refuse_others, trusted_code
+from ps_cluster.command_line import examples, option, refuse_others, trusted_code
+from ps_cluster.parameter_types import FOLDER, OUTPUT_FILE, CommaList, Number, OneOf, Whole
 from ps_cluster.reporting.terminal import make_console
 from ps_cluster.simulation.costs import known_costs
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "simulate --workers 1,4,16 --ps 1,4 --network tutorial_cnn",
+        "simulate --mode sync-ps --backup-workers 2 --straggler random:gamma",
+        "simulate --from runs/one_worker --save-costs costs.yaml",
+    )
+)
 @trusted_code
 @option(
     "--workers",
@@ -29,7 +36,7 @@ from ps_cluster.simulation.costs import known_costs
 )
 @option(
     "--mode",
-    type=click.Choice([mode.name for mode in MODES if mode.is_simulated]),
+    type=OneOf([mode.name for mode in MODES if mode.is_simulated]),
     default="async",
     help="Mode of the training; sync is a ring all-reduce.",
 )
@@ -42,7 +49,7 @@ from ps_cluster.simulation.costs import known_costs
 @option("--straggler", default="none", help="Slow workers: 2:5x, 1:+0.2s, several joined by ';', or random:gamma.")
 @option(
     "--network",
-    type=click.Choice(known_costs()),
+    type=OneOf(known_costs()),
     help="Use the costs of this network; default: the network of the run.",
 )
 @option(

@@ -12,6 +12,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import psutil
+
 _MEMBERSHIP, ROOT = Path("/proc/self/cgroup"), Path("/sys/fs/cgroup")
 _NO_LIMIT_BYTES = 1 << 60  # version 1 says so with a number of about 2^63
 
@@ -33,6 +35,27 @@ class Allowance:
     def quota_decides(self) -> bool:
         """Return whether the quota allows fewer threads than there are processors."""
         return self.threads < self.processors
+
+
+@dataclass(frozen=True)
+class Room:
+    """The memory that processes may still take: what is free now, or what the control group allows if that is less."""
+
+    free_bytes: int
+    allowed_bytes: int | None = None
+
+    @property
+    def memory_bytes(self) -> int:
+        return self.free_bytes if self.allowed_bytes is None else min(self.free_bytes, self.allowed_bytes)
+
+    def __str__(self) -> str:
+        who = "the machine has" if self.memory_bytes == self.free_bytes else "its control group allows"
+        return f"{who} {self.memory_bytes / 1e9:.1f} GB"
+
+
+def room() -> Room:
+    """Return the memory that there is room for now."""
+    return Room(psutil.virtual_memory().available, allowance().memory_bytes)
 
 
 def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:

@@ -18,12 +18,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from ps_cluster.config.isolations import WORDS, interface_of
 from ps_cluster.errors import UserError
+from ps_cluster.run.log_events import PORTS_OPEN
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
 _TIMEOUT_S = 30.0  # the kernel makes a namespace in milliseconds, but queues behind others that it takes down
+_MOST_DESCRIPTORS = 253  # that the kernel sends at once
 _OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them runs code as you"
 
 
@@ -72,15 +75,15 @@ def network_for(
     """Yield the network of a run: a private one or, with a notice, the machine's. Closes it after the block.
 
     Args:
-      setting: "auto" | "require" | "off".
+      setting: `cluster.isolation`, one of its words.
       run_dir: the tasks must be able to write there.
       data_dir: the tasks must be able to read there.
     Raises:
-      UserError: it is required and can't be had.
+      UserError: it is required and can't be had, or the setting names an interface.
     """
     network = _choose(setting, run_dir, data_dir, namespace_argv)
     if network.notice:
-        notify(network.notice)
+        notify(PORTS_OPEN(network.notice))
     try:
         yield network
     finally:
@@ -89,28 +92,31 @@ def network_for(
 
 
 def check(setting: str, run_dir: Path) -> None:
-    """Raise UserError where a private network is required but not available, before the run changes anything."""
-    if setting == REQUIRE:
+    """Raise UserError where a run can't have the network that is asked for, before the run changes anything."""
+    if setting == REQUIRE or interface_of(setting):
         with network_for(setting, run_dir, run_dir, notify=lambda _: None):
             pass
 
 
 def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> RunNetwork:
+    if interface_of(setting):
+        words = ", ".join(WORDS)
+        raise UserError(f"cluster.isolation: got '{setting}': that is for `task`; on one machine it is one of {words}")
     if setting == OFF:
         return RunNetwork(notice=f"not isolated, as asked for: {_OPEN}")
     try:
-        return RunNetwork(_new_namespace(run_dir, data_dir, namespace_argv))
+        return RunNetwork(new_namespaces("create", str(run_dir), str(data_dir), namespace_argv=namespace_argv))
     except Unavailable as reason:
         if setting == REQUIRE:
             raise UserError(f"cluster.isolation: 'require', but this system allows no {reason}") from reason
         return RunNetwork(notice=f"not isolated: {_OPEN} (this system allows no {reason})")
 
 
-def _new_namespace(run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> tuple[int, ...]:
-    """Return descriptors of a new namespace, in the order of entering. Raises Unavailable."""
+def new_namespaces(command: str, *arguments: str, namespace_argv: tuple[str, ...] = NAMESPACE_ARGV) -> tuple[int, ...]:
+    """Run a command of namespace.py that makes namespaces; return their descriptors. Raises Unavailable."""
     receiver, sender = socket.socketpair()
     with receiver, sender:
-        argv = [*namespace_argv, "create", str(sender.fileno()), str(run_dir), str(data_dir)]
+        argv = [*namespace_argv, command, str(sender.fileno()), *arguments]
         try:
             helper = subprocess.run(
                 argv,
@@ -130,7 +136,7 @@ def _new_namespace(run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...
 
 
 def _received(receiver: socket.socket) -> tuple[int, ...]:
-    count, descriptors, *_ = socket.recv_fds(receiver, 1, 2, socket.MSG_CMSG_CLOEXEC)
+    count, descriptors, *_ = socket.recv_fds(receiver, 3, _MOST_DESCRIPTORS, socket.MSG_CMSG_CLOEXEC)
     if len(descriptors) == int(count):
         return tuple(descriptors)
     for descriptor in descriptors:  # a user namespace alone would leave the tasks in the machine's network

@@ -2,38 +2,37 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import platform
 import subprocess
 from collections.abc import Mapping
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from ps_cluster.installation import tensorflow_version
 from ps_cluster.processes.control_group import Allowance, allowance
 
 _BFLOAT16_FLAGS = ("avx512_bf16", "amx_bf16")
 UNKNOWN = "an unknown processor"
-_CPUINFO = Path("/proc/cpuinfo")
+CPUINFO = Path("/proc/cpuinfo")
 _CODE = Path(__file__).resolve().parents[2]
 
 
-def fastest_precision(cpuinfo: Path = _CPUINFO) -> str:
+def fastest_precision(cpuinfo: Path = CPUINFO) -> str:
     """Return "bfloat16" where the processor has instructions for it, else "float32" (also where that is unknown)."""
-    return "bfloat16" if set(_BFLOAT16_FLAGS) & _flags(cpuinfo) else "float32"
+    return "bfloat16" if set(_BFLOAT16_FLAGS) & flags_of(cpuinfo) else "float32"
 
 
-def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict[str, Any]:
+def describe(cpuinfo: Path = CPUINFO, allowed: Allowance | None = None) -> dict[str, Any]:
     """Return the machine's entry in summary.json; nothing in it names the machine or its user.
 
     `cores` and `memory_gib` are what this process may use. `cpu_limit` (processor seconds per second) and
     `memory_limit_gib` are the limits of its control group, None without a limit. `tensorflow` is None where it is not
     installed. `commit` is None outside a git checkout, and ends in "-dirty" where a file differs from that commit.
     """
-    flags, allowed = _flags(cpuinfo), allowed or allowance()
+    flags, allowed = flags_of(cpuinfo), allowed or allowance()
     memory, limit = psutil.virtual_memory().total, allowed.memory_bytes
     return {
         "processor": _first(cpuinfo, "model name") or platform.machine(),
@@ -42,7 +41,7 @@ def describe(cpuinfo: Path = _CPUINFO, allowed: Allowance | None = None) -> dict
         "memory_gib": round(min(memory, limit or memory) / 2**30, 1),
         "memory_limit_gib": round(limit / 2**30, 1) if limit else None,
         **{flag: flag in flags for flag in _BFLOAT16_FLAGS},
-        "tensorflow": _tensorflow_version(),
+        "tensorflow": tensorflow_version(),
         "commit": commit_of(_CODE),
     }
 
@@ -68,7 +67,8 @@ def commit_of(code: Path) -> str | None:
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def _flags(cpuinfo: Path) -> set[str]:
+def flags_of(cpuinfo: Path) -> set[str]:
+    """Return the names of the processor's instructions, as Linux has them; empty where that is unknown."""
     return set(_first(cpuinfo, "flags").split())
 
 
@@ -80,11 +80,3 @@ def _first(cpuinfo: Path, name: str) -> str:
         return ""
     parts = (line.partition(":") for line in lines)
     return next((value.strip() for key, _, value in parts if key.strip() == name), "")
-
-
-def _tensorflow_version() -> str | None:
-    """Return the version of the installed package, without importing it, which takes seconds."""
-    for package in ("tensorflow-cpu", "tensorflow"):
-        with contextlib.suppress(metadata.PackageNotFoundError):
-            return metadata.version(package)
-    return None

@@ -1,7 +1,8 @@
 """Make and enter network namespaces, each as a program of its own: the kernel wants a process with a single thread.
 
     python -I -S namespace.py create CHANNEL RUN_DIR DATA_DIR   sends a new namespace's descriptors through a socket
-    python -I -S namespace.py enter DESCRIPTORS ARGV...         runs ARGV inside it, with the same pid
+    python -I -S namespace.py hosts CHANNEL PLAN                makes a switch and hosts (ps_cluster/hosts/), sends theirs
+    python -I -S namespace.py enter DESCRIPTORS ARGV...         runs ARGV inside, with the same pid and folder
     python -I -S namespace.py loopback up|down                  connects, or cuts, all connections inside
 
 It uses only the standard library, without `site`: it runs before every task, and no import may start a thread.
@@ -17,7 +18,8 @@ import struct
 import sys
 from collections.abc import Callable
 
-_CLONE_NEWUSER, _CLONE_NEWNET = 0x10000000, 0x40000000
+_CLONE_NEWNS, _CLONE_NEWUSER, _CLONE_NEWNET = 0x20000, 0x10000000, 0x40000000
+_MS_BIND, _MS_REC, _MS_PRIVATE = 0x1000, 0x4000, 0x40000
 _SIOCGIFFLAGS, _SIOCSIFFLAGS, _IFF_UP = 0x8913, 0x8914, 0x1
 _IFREQ = struct.Struct("16sH22x")  # name, flags, padding to the size of the union
 
@@ -31,16 +33,44 @@ def create(channel: str, run_dir: str, data_dir: str) -> None:
     for folder, wanted in ((run_dir, os.R_OK | os.W_OK | os.X_OK), (data_dir, os.R_OK | os.X_OK)):
         if not os.access(folder, wanted):
             raise PermissionError(f"'{folder}' could not be used inside")
-    descriptors = [os.open(f"/proc/self/ns/{kind}", os.O_RDONLY) for kind in kinds]
-    with socket.socket(fileno=int(channel)) as sender:
-        socket.send_fds(sender, [b"%d" % len(descriptors)], descriptors)
+    _send(channel, [_own(kind) for kind in kinds])
+
+
+def hosts(channel: str, plan: str) -> None:
+    """Make a switch and hosts on it; send the descriptors [user,] of the switch net, and of each host net, mnt.
+
+    Args:
+      plan: JSON. "ip": the program's path. "hosts": of each its "name", its "address" with the size of the network, and
+        "mounts", pairs of what is seen, and where.
+    """
+    import json  # here, not before every task
+
+    planned = json.loads(plan)
+    kinds = _unshare(_CLONE_NEWNS, inner_user=0)
+    _call("mount", b"none", b"/", None, _MS_REC | _MS_PRIVATE, None)
+    switch, mounts = [_own(kind) for kind in kinds], _own("mnt")
+    _ip(planned["ip"], "link add switch type bridge", "link set switch up")
+    descriptors = []
+    for number, host in enumerate(planned["hosts"]):
+        _call("setns", mounts, 0)
+        _call("unshare", _CLONE_NEWNET | _CLONE_NEWNS)
+        for seen, where in host["mounts"]:
+            _call("mount", seen.encode(), where.encode(), None, _MS_BIND | _MS_REC, None)
+        port = f"link add eth0 type veth peer name port{number} netns /proc/{os.getpid()}/fd/{switch[-1]}"
+        _ip(planned["ip"], port, f"addr add {host['address']} dev eth0", "link set lo up", "link set eth0 up")
+        descriptors += [_own("net"), _own("mnt")]
+    _call("setns", switch[-1], 0)
+    _ip(planned["ip"], *(f"link set port{number} master switch up" for number, _ in enumerate(planned["hosts"])))
+    _send(channel, [*switch, *descriptors])
 
 
 def enter(descriptors: str, *argv: str) -> None:
-    """Enter the namespace and become `argv`; keep none of the descriptors open."""
+    """Enter the namespaces and become `argv`; keep none of the descriptors open."""
+    folder = os.getcwd()
     for descriptor in map(int, descriptors.split(",")):
         _call("setns", descriptor, 0)
         os.close(descriptor)
+    os.chdir(folder)  # other mounts begin at the root
     os.execv(argv[0], argv)
 
 
@@ -52,19 +82,46 @@ def loopback(state: str) -> None:
         fcntl.ioctl(any_socket, _SIOCSIFFLAGS, _IFREQ.pack(name, flags))
 
 
-def _unshare() -> tuple[str, ...]:
-    """Make the namespace and return its kinds. Root needs no user namespace and so keeps its rights to files."""
+def _unshare(more: int = 0, inner_user: int | None = None) -> tuple[str, ...]:
+    """Make the namespace and return its kinds. Root needs no user namespace and so keeps its rights to files.
+
+    Args:
+      more: flags of namespaces that are made with it.
+      inner_user: who the user is inside, where that is not the same: 0 may start programs that set up a network.
+    """
     try:
-        _call("unshare", _CLONE_NEWNET)
+        _call("unshare", _CLONE_NEWNET | more)
         return ("net",)
     except PermissionError:
         user, group = os.geteuid(), os.getegid()
-    _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET)
-    # Map the user and group to themselves, so files keep their owner. The kernel wants setgroups before gid_map.
+    _call("unshare", _CLONE_NEWUSER | _CLONE_NEWNET | more)
+    inside = (user, group) if inner_user is None else (inner_user, inner_user)
+    # One user and group are mapped, so files keep their owner. The kernel wants setgroups before gid_map.
     _write("/proc/self/setgroups", "deny")
-    _write("/proc/self/uid_map", f"{user} {user} 1")
-    _write("/proc/self/gid_map", f"{group} {group} 1")
+    _write("/proc/self/uid_map", f"{inside[0]} {user} 1")
+    _write("/proc/self/gid_map", f"{inside[1]} {group} 1")
     return ("user", "net")
+
+
+def _own(kind: str) -> int:
+    """Return a descriptor of a namespace of this process."""
+    return os.open(f"/proc/self/ns/{kind}", os.O_RDONLY)
+
+
+def _send(channel: str, descriptors: list[int]) -> None:
+    with socket.socket(fileno=int(channel)) as sender:
+        socket.send_fds(sender, [b"%d" % len(descriptors)], descriptors)
+
+
+def _ip(program: str, *commands: str) -> None:
+    """Run commands of the program `ip` here."""
+    import subprocess  # here, not before every task
+
+    ended = subprocess.run(
+        (program, "-batch", "-"), input="\n".join(commands), capture_output=True, text=True, timeout=20
+    )
+    if ended.returncode:
+        raise OSError(f"ip: {' '.join(ended.stderr.split()) or 'no reason given'}")
 
 
 def _talk_to_itself() -> None:
@@ -77,7 +134,7 @@ def _write(path: str, text: str) -> None:
         file.write(text)
 
 
-def _call(name: str, *arguments: int) -> None:
+def _call(name: str, *arguments: int | bytes | None) -> None:
     if getattr(ctypes.CDLL(None, use_errno=True), name)(*arguments):
         code = ctypes.get_errno()
         # "No space left on device" is what the kernel says then, and it has nothing to do with a disk.
@@ -86,7 +143,7 @@ def _call(name: str, *arguments: int) -> None:
 
 
 if __name__ == "__main__":
-    commands: dict[str, Callable[..., None]] = {"create": create, "enter": enter, "loopback": loopback}
+    commands: dict[str, Callable[..., None]] = {"create": create, "hosts": hosts, "enter": enter, "loopback": loopback}
     try:
         commands[sys.argv[1]](*sys.argv[2:])
     except (OSError, AttributeError) as problem:

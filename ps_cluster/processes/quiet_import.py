@@ -6,7 +6,7 @@ import contextlib
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
 # Printed by absl's log before it is initialised, whatever TF_CPP_MIN_LOG_LEVEL says (tensorflow/core/util/port.cc).
 NO_NEWS = ("All log messages before absl::InitializeLog() is called", "oneDNN custom operations are on")
@@ -15,11 +15,12 @@ _SHOWS_ALL = ("0", "1")
 _WAIT_S = 5.0
 
 # A process: a thread would not run while a library is loaded, and a crash would take its last lines with it.
-_FILTER = f"""
-import signal, sys
+_FILTER = """
+import os, signal, sys
 signal.signal(signal.SIGINT, signal.SIG_IGN)
+dropped = [os.fsencode(known) for known in sys.argv[1:]]
 for line in sys.stdin.buffer:
-    if not any(known in line for known in {tuple(known.encode() for known in NO_NEWS)!r}):
+    if not any(known in line for known in dropped):
         sys.stdout.buffer.write(line)
         sys.stdout.buffer.flush()
 """
@@ -27,15 +28,24 @@ for line in sys.stdin.buffer:
 
 @contextlib.contextmanager
 def without_first_lines(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Drop the lines of `NO_NEWS` from standard error inside the block; all others pass, also those of a crash.
+    """Drop the lines of `NO_NEWS` from standard error inside the block, unless TensorFlow is already imported."""
+    with contextlib.nullcontext() if "tensorflow" in sys.modules else without_lines(NO_NEWS, environment):
+        yield
 
-    Nothing is dropped where TF_CPP_MIN_LOG_LEVEL asks for all lines, or where TensorFlow is already imported.
+
+@contextlib.contextmanager
+def without_lines(dropped: Sequence[str], environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+    """Drop lines with these texts from standard error inside the block; all others pass, also those of a crash.
+
+    Nothing is dropped where TF_CPP_MIN_LOG_LEVEL asks for all lines.
     """
-    if "tensorflow" in sys.modules or environment.get(LEVEL) in _SHOWS_ALL:
+    if environment.get(LEVEL) in _SHOWS_ALL:
         yield
         return
     own = os.dup(2)
-    kept_back = subprocess.Popen([sys.executable, "-I", "-S", "-c", _FILTER], stdin=subprocess.PIPE, stdout=own)
+    kept_back = subprocess.Popen(
+        [sys.executable, "-I", "-S", "-c", _FILTER, *dropped], stdin=subprocess.PIPE, stdout=own
+    )
     if kept_back.stdin is not None:  # always, with PIPE
         os.dup2(kept_back.stdin.fileno(), 2)
         kept_back.stdin.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 from collections.abc import Callable
 from types import FrameType
 from typing import Any
@@ -14,6 +15,24 @@ def stop_signals() -> tuple[int, ...]:
     """Return the signals that ask a run to stop. SIGHUP (terminal closed) is left out where `nohup` ignores it."""
     hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
     return signal.SIGINT, signal.SIGTERM, *hang_up
+
+
+class Drain(threading.Event):
+    """Asks the leader to end in order: no new steps, then a last checkpoint.
+
+    Attributes:
+      for_good: the user wants the training to end (Ctrl-C). Otherwise the machine is needed, and the training goes on
+        when a leader is started again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.for_good = True
+
+    def ask(self, number: int) -> None:
+        """Ask by a signal with this number."""
+        self.for_good = number == signal.SIGINT
+        self.set()
 
 
 class StopRequests:

@@ -151,9 +151,15 @@ class Supervisor:
         # A killed task could write no time (0): it comes first, as the likely cause of the others' errors.
         return sorted(exits, key=lambda task_exit: task_exit.time)
 
+    def forget(self, task: Task) -> None:
+        """Leave out a task that has ended and was reported: the system may give its pid to another one."""
+        process = self._processes.pop(task)
+        self._accounted.discard(process.pid)
+        self._gone.discard(task)
+
     def frozen(self) -> list[Task]:
         """Return the tasks whose process is stopped (SIGSTOP)."""
-        return [process.task for process in self.processes if process.running and _is_stopped(process.pid)]
+        return [process.task for process in self.processes if process.running and is_stopped(process.pid)]
 
     def signal(self, task: Task, number: int) -> None:
         """Send a signal to a task's process group, if there is one."""
@@ -201,7 +207,7 @@ def group_members_on_this_machine(group: int) -> list[int]:
     return members
 
 
-def _is_stopped(pid: int) -> bool:
+def is_stopped(pid: int) -> bool:
     try:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.Error:

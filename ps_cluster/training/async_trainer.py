@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import threading
+import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,13 +11,19 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.task_types import CHIEF, PS, Task
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.processes.stop_requests import Drain
+from ps_cluster.run.agreement import Agreement
+from ps_cluster.run.leading import Leading
+from ps_cluster.run.run_dir import RunDir, say
+from ps_cluster.training.membership import Welcome, connect, device_of, tell_end
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, build
 from ps_cluster.training.slice import NO_END
+from ps_cluster.training.upkeep import Upkeep
 from ps_cluster.training.worker import Compute
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
@@ -34,7 +40,8 @@ def train(
     index: int = 0,
     *,
     resume: bool,
-    drain: threading.Event,
+    drain: Drain,
+    leading: Leading = Leading(),
     build: Build = build,
 ) -> None:
     """Train until every update is applied, or until `drain` is set and the steps under way have ended.
@@ -42,6 +49,7 @@ def train(
     Writes checkpoints with the ended mark, rows in metrics/ and TensorBoard's files.
 
     Args:
+      leading: how this process was started.
       build: makes the store and what a worker computes from it.
 
     Raises:
@@ -50,23 +58,24 @@ def train(
     """
     session = Session(config, run_dir, dataset, build=build)
     session.begin(resume=resume)
-    if config.on_parameter_servers:
-        dispatcher = connect(cluster)
-        devices = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(len(cluster["ps"]))]
-        store, compute = session.build(devices, "/job:chief/task:0/device:CPU:0")
-    else:
-        dispatcher = LocalDispatcher()
+    if not config.on_parameter_servers:
         store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)
-    _Chief(config, session, dispatcher, store, compute).run(drain)
-    session.end(stopped=drain.is_set())
-
-
-def connect(cluster: dict[str, list[str]]) -> tf.distribute.coordinator.ClusterCoordinator:
-    """Connect to every server of the cluster; wait until all answer. Make variables and Keras objects only after it."""
-    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-        tf.train.ClusterSpec(cluster), rpc_layer="grpc", task_type="chief", task_id=0
-    )
-    return tf.distribute.coordinator.ClusterCoordinator(tf.distribute.ParameterServerStrategy(resolver))
+        Chief(config, session, LocalDispatcher(), store, compute).run(drain)
+        return session.end(stopped=drain.is_set())
+    dispatcher, membership = connect(cluster, leading, Welcome(leading, Agreement.of(config, dataset)))
+    devices = [device_of(Task(PS, index)) for index in range(len(cluster[PS]))]
+    store, compute = session.build(devices, device_of(Task(CHIEF, 0)))
+    late_after_s = leading.silent_after_s + config.longest_update_seconds if leading.alone else math.inf
+    chief = Chief(
+        config, session, dispatcher, store, compute,
+        late_after_s=late_after_s, workers=lambda: len(membership.present),
+    )  # fmt: skip
+    chief.run(drain)
+    session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
+    membership.stop()
+    if leading.alone and (session.progress.completed or drain.for_good):
+        servers = [Task(PS, index) for index in range(len(cluster[PS]))]
+        tell_end(leading, [*servers, *membership.tasks], completed=session.progress.completed)
 
 
 class LocalDispatcher:
@@ -88,7 +97,7 @@ class LocalDispatcher:
         return not self._under_way
 
 
-class _Chief:
+class Chief:
     """The loop that keeps the dispatcher busy, a little ahead of the updates applied."""
 
     def __init__(
@@ -98,7 +107,11 @@ class _Chief:
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
         store: ParameterStore,
         compute: Compute,
+        *,
+        late_after_s: float = math.inf,
+        workers: Callable[[], int] | None = None,
     ):
+        """Prepare the work. `workers`: tells how many work now; None: always as many as the configuration says."""
         self._config = config
         self._session = session
         self._progress = session.progress
@@ -106,27 +119,55 @@ class _Chief:
         self._store = store
         self._work = find(config.mode_kind.work)(config, self._progress, store, compute, self._schedule)
         self._dispatches = self._work.dispatches()
+        self._late_after_s = late_after_s
+        self._upkeep = Upkeep(self._keep_up)
+        self._looked = time.monotonic()
+        self._over = False  # before the look under way: nothing was, and nothing more will be handed out
+        self._workers = workers
 
-    def run(self, drain: threading.Event) -> None:
+    def run(self, drain: Drain) -> None:
         self._session.start()
-        while not self._progress.completed and not drain.is_set():
-            self._dispatch()
-            drain.wait(POLL_S)
-            if self._look("training") and self._work.ends:
-                return  # updates may be missing; the proof then names the first
-        self._work.ends = True
-        self._finish_steps_under_way()
+        with self._upkeep:
+            while not self._progress.completed and not drain.is_set():
+                self._dispatch()
+                drain.wait(POLL_S)
+                if self._look("training"):
+                    return  # updates may be missing; the proof then names the first
+            self._work.ends = True
+            self._finish_steps_under_way()
 
     def _look(self, phase: str) -> bool:
-        """Read the ledger; return whether no dispatch was under way before. Raises the error of a worker."""
+        """Read the ledger, or wait for a look that takes long; raises their error, or that of a worker.
+
+        Returns whether all that will ever be handed out was done before the look.
+        """
         idle = self._dispatcher.done()
-        last_step = self._work.handed_out if self._work.ends else NO_END
+        if not self._upkeep.is_under_way:
+            self._over = idle and self._work.ends
+            self._upkeep.begin(phase, self._work.handed_out if self._work.ends else NO_END)
+        if not self._upkeep.ended_within(POLL_S):
+            return False
+        self._looked = time.monotonic()
+        self._repeat_late_dispatches()
+        return self._over
+
+    def _keep_up(self, phase: str, last_step: int) -> None:
         self._store.tick(POLL_S, last_step=last_step)
         self._session.keep_up(phase)
-        return idle
+        if self._workers is not None:
+            self._work.workers = max(1, self._workers())
+
+    def _repeat_late_dispatches(self) -> None:
+        """Give the steps of dispatches without news to another worker too. The ledger takes each step once."""
+        for steps in self._progress.late_dispatches(self._late_after_s):
+            say(f"{len(steps)} steps had no update for {self._late_after_s:.0f} s: they go to another worker too")
+            self._work.repeat(steps)
 
     def _dispatch(self) -> None:
-        ahead = self._work.two_dispatches_each + AHEAD_S * self._progress.updates_per_second()
+        if self._session.rests:
+            return
+        unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a look that takes long, updates go on unseen
+        ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
         while not self._work.ends and self._progress.outstanding < ahead:
             if not next(self._dispatches, False):
                 return  # there is no room
@@ -142,10 +183,13 @@ class _Chief:
         while self._progress.outstanding:
             if self._progress.applied > applied:
                 applied, moved = self._progress.applied, clock()
+            if self._upkeep.is_under_way:
+                moved = clock()  # during a look that saves, updates go on unseen
             if clock() - moved > limit_s:
-                raise TimeoutError(
-                    f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
-                )
+                line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
+                if self._late_after_s < math.inf:  # nobody else would save what is done; the others are done again
+                    return say(f"{line}: they are left for the next leader")
+                raise TimeoutError(line)
             time.sleep(POLL_S)
             if self._look("draining"):
                 return  # nothing is under way any more: updates still outstanding are lost

@@ -22,7 +22,7 @@ class Correction:
 
     Attributes:
       needs_step: whether `after_update` has something to do.
-      slots: the state for checkpoints, name → float32 [n], [workers, n], or [1] for one number of the slice.
+      slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the slice.
     """
 
     needs_step = False

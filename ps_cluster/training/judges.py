@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import Any
 
@@ -12,9 +13,10 @@ from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.objectives import OBJECTIVES, class_weights
 from ps_cluster.config.schema import TrainingSettings
-from ps_cluster.models.flat import as_arguments
-from ps_cluster.models.saved import UNITS
-from ps_cluster.training.compiled import CompiledLoss, has_loss
+from ps_cluster.models.compiled import CompiledLoss, has_loss
+from ps_cluster.models.saved import UNITS, followed_by, gives_predictions
+
+_SMALLEST = 1e-30  # probability whose logarithm is taken
 
 
 def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model: keras.Model | None = None) -> Judge:
@@ -24,7 +26,11 @@ def judge_of(spec: ExampleSpec, training: TrainingSettings | None = None, model:
       training: label smoothing and the weights of classes; None to score without both.
     """
     judge: Judge = find(OBJECTIVES[spec.objective].judge)(spec, training)
-    return judge if model is None or not has_loss(model) else CompiledJudge(judge, model)
+    if model is None or not has_loss(model):
+        return judge
+    if gives_predictions(model, spec):
+        judge.prediction = tf.identity  # type: ignore[method-assign]
+    return CompiledJudge(judge, model)
 
 
 class Judge(ABC):
@@ -58,6 +64,14 @@ class Judge(ABC):
     @abstractmethod
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         """Return the predictions, [B, outputs]: probabilities, or values in the target's units."""
+
+    def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
+        """Return what results are made of (`Objective.results`): name → [B, ...]; nothing if the objective has none."""
+        return {}
+
+    def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
+        """Return outputs whose prediction is this one, to judge a mean of predictions."""
+        return self.scaled(prediction)
 
     def final(self, outputs: Any) -> Any:
         """Return what the saved model returns for these outputs."""
@@ -106,6 +120,24 @@ class ClassificationJudge(Judge):
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         return tf.nn.softmax(outputs)
 
+    def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(tf.maximum(prediction, _SMALLEST))
+
+    def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return labels int32 [B] and probabilities float32 [B].
+
+        "predicted" is -1, and the probabilities 0, where an output is not finite. All probabilities of many classes
+        would take too much room: kept are those of the predicted class ("confidence") and of the right one.
+        """
+        sound = tf.reduce_all(tf.math.is_finite(outputs), axis=-1)
+        probabilities = tf.where(sound[:, None], self.prediction(outputs), 0.0)
+        return {
+            "target": targets,
+            "predicted": tf.where(sound, tf.argmax(outputs, -1, tf.int32), -1),
+            "confidence": tf.reduce_max(probabilities, axis=-1),
+            "of_target": tf.gather(probabilities, targets, axis=1, batch_dims=1),
+        }
+
 
 class MultiLabelJudge(Judge):
     """Mean binary cross-entropy over the labels, in nats. Label smoothing moves targets towards 1/2."""
@@ -121,6 +153,14 @@ class MultiLabelJudge(Judge):
 
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         return tf.sigmoid(outputs)
+
+    def outputs_of(self, prediction: tf.Tensor) -> tf.Tensor:
+        return tf.math.log(tf.maximum(prediction, _SMALLEST)) - tf.math.log(tf.maximum(1 - prediction, _SMALLEST))
+
+    def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return targets uint8 [B, L] and probabilities float32 [B, L]."""
+        sound = tf.where(tf.math.is_finite(outputs), self.prediction(outputs), math.nan)
+        return {"target": tf.cast(targets > 0.5, tf.uint8), "prediction": sound}
 
 
 class RegressionJudge(Judge):
@@ -153,19 +193,17 @@ class RegressionJudge(Judge):
     def prediction(self, outputs: tf.Tensor) -> tf.Tensor:
         return outputs * self._std + self._mean
 
+    def kept(self, targets: tf.Tensor, outputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Return targets and predictions in the target's own units, float32 [B, outputs]."""
+        return {"target": targets, "prediction": self.prediction(outputs)}
+
     def final(self, outputs: Any) -> Any:
         return keras.tree.map_structure(self.prediction, outputs)
 
     def finished(self, model: keras.Model) -> keras.Model:
         """Return a model whose outputs are in the target's own units."""
         units = keras.layers.Rescaling(self._std.numpy(), self._mean.numpy(), dtype="float32", name=UNITS)
-        if not getattr(model, "inputs", None):  # a subclassed one, which knows its inputs by example only
-            fields = self._inputs.items()
-            inputs = {name: keras.Input(field.shape, name=name, dtype=field.dtype) for name, field in fields}
-            return keras.Model(inputs, keras.tree.map_structure(units, model(as_arguments(inputs))))
-        if isinstance(model, keras.Sequential):  # has no `input` before it is called
-            return keras.Model(model.inputs[0], units(model.outputs[0]), name=model.name)
-        return keras.Model(model.input, keras.tree.map_structure(units, model.output), name=model.name)
+        return followed_by(model, units, self._inputs)
 
 
 class CompiledJudge(Judge):
@@ -178,20 +216,24 @@ class CompiledJudge(Judge):
         self._objective = objective
         self._loss = CompiledLoss(model, objective.outputs)
         self.targets, self.weights = objective.targets, objective.weights  # type: ignore[method-assign]
+        self.outputs_of = objective.outputs_of  # type: ignore[method-assign]
         self.final, self.finished = objective.final, objective.finished  # type: ignore[method-assign]
 
     def loss(self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None = None) -> tf.Tensor:
         return self._loss(self._objective.scaled(targets), outputs, weights)
 
     def losses(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
-        """Return the loss of the batch for each example: Keras's losses may be of a batch as a whole."""
-        return tf.fill(tf.shape(targets)[:1], self.loss(targets, outputs))
+        """Return the mean loss of the batch for each example: Keras's losses may be of a batch as a whole."""
+        return tf.fill(tf.shape(targets)[:1], self._loss.mean(self._objective.scaled(targets), outputs))
 
     def metric(self, targets: tf.Tensor, outputs: Any) -> tf.Tensor:
         return self._objective.metric(targets, _first(outputs))
 
     def prediction(self, outputs: Any) -> tf.Tensor:
         return self._objective.prediction(_first(outputs))
+
+    def kept(self, targets: tf.Tensor, outputs: Any) -> dict[str, tf.Tensor]:
+        return self._objective.kept(targets, _first(outputs))
 
 
 def _first(outputs: Any) -> tf.Tensor:

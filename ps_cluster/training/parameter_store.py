@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from ps_cluster.catalogue.lazily import tf
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
+from ps_cluster.run.checkpoints import BY_SLICE, ONE_A_SLICE
 from ps_cluster.run.ledger import rows_of
 from ps_cluster.training.slice import Slice, Start
 
-_BY_SLICE = ("seen", "counts")  # arrays of a snapshot that have a row for each slice
+_Answer = TypeVar("_Answer")
+MOST_AT_ONCE = 32  # parameter servers that the chief waits for, each in a thread of its own
 _NO_ROWS = np.iinfo(np.int64).max  # a row number that is never reached
 
 
@@ -40,7 +45,7 @@ class ParameterStore:
     def __init__(
         self,
         devices: Sequence[str],
-        start: Start,
+        parts: Sequence[Start],
         *,
         config: RunConfig,
         total_steps: int,
@@ -49,17 +54,25 @@ class ParameterStore:
         """Create the variables, one slice on each of `devices`.
 
         Args:
+          parts: the initial values of each slice.
           total_steps: step ids are 0 .. total_steps - 1.
           kind: the class of the slices, which decides what pulls and pushes do.
         """
-        parts = start.split(len(devices))
-        self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts)]
+        self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
+        self.in_turn: AbstractContextManager = nullcontext()  # held while a snapshot is taken
+        # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
+        # and leaving a critical section. So in one graph a push to a slice would wait for the push to the slice before
+        # it, with its lock held. In a graph of its own for each slice they go to all at once.
+        alone = len(parts) == 1
+        self._pulls = [part.pull if alone else tf.function(part.pull, autograph=False) for part in self.slices]
+        self._pushes = [part.push if alone else tf.function(part.push, autograph=False) for part in self.slices]
+        self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
 
     def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> Pulled:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done."""
-        weights, statistics, versions = zip(*(part.pull(worker, needed) for part in self.slices))
+        weights, statistics, versions = zip(*(pull(worker, needed) for pull in self._pulls))
         return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), tf.concat(versions, 0))
 
     def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
@@ -75,8 +88,8 @@ class ParameterStore:
         gradients = tf.split(gradient, self._weight_lengths)
         fresh_parts = tf.split(fresh, self._statistic_lengths)
         pushed = [
-            part.push(step, versions[index], gradients[index], fresh_parts[index], row)
-            for index, part in enumerate(self.slices)
+            push(step, versions[index], gradients[index], fresh_parts[index], row)
+            for index, push in enumerate(self._pushes)
         ]
         return tf.stack(pushed)
 
@@ -86,29 +99,32 @@ class ParameterStore:
         Args:
           seconds: since the last tick. last_step: the last step id that is handed out; NO_END while more may come.
         """
-        for part in self.slices:
-            part.tick(tf.constant(seconds, tf.float64), tf.constant(last_step, tf.int64))
+        self._on_all(lambda part: part.tick(tf.constant(seconds, tf.float64), tf.constant(last_step, tf.int64)))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
         """Return the rows of each slice from row number `firsts[slice]` on, and its counters."""
-        answers = [part.read_ledger(tf.constant(first, tf.int64)) for part, first in zip(self.slices, firsts)]
+        answers = self._on_all(lambda part, first: part.read_ledger(tf.constant(first, tf.int64)), firsts)
         return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
     def snapshot(self, firsts: Sequence[int]) -> tuple[dict[str, np.ndarray], Ledgers]:
-        """Return arrays for a checkpoint and the new rows. Each slice is at one version of its own (no barrier).
+        """Return arrays for a checkpoint and the new rows. Each slice is at one version of its own (no barrier),
+        unless `in_turn` keeps steps away.
 
-        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; "seen" int64 [ps, window] has the
-        steps that are open and accepted; "counts" int64 [ps, len(COUNTS)]. The rows, from row number `firsts[slice]`
+        "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; slots "each_…" [ps] are a number of
+        each slice; "seen" int64 [ps, window] has the steps that are open and accepted; "counts" int64 [ps, len(COUNTS)].
+        The rows, from row number `firsts[slice]`
         on, are read at the same moment.
         """
-        states, rows = zip(*(part.snapshot(first) for part, first in zip(self.slices, firsts)))
-        arrays = {
-            name: np.stack([s[name] for s in states])
-            if name in _BY_SLICE
-            else np.concatenate([s[name] for s in states], axis=-1)
-            for name in states[0]
-        }
+        with self.in_turn:
+            states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first), firsts))
+        arrays = _joined(states)
         return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
+
+    def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence) -> list[_Answer]:
+        """Call `call(slice, …)` for all slices at once; return the answers in their order. Raises the first's error."""
+        if len(self.slices) == 1:
+            return list(map(call, self.slices, *arguments))
+        return list(self._pool.map(call, self.slices, *arguments))
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Put the arrays of a `snapshot` back.
@@ -116,22 +132,39 @@ class ParameterStore:
         Raises:
           UserError: they are of another network, optimizer or number of parameter servers.
         """
-        own, _ = self.snapshot([_NO_ROWS] * len(self.slices))
+        states = [part.snapshot(_NO_ROWS)[0] for part in self.slices]
+        own = _joined(states)
         expected = {name: _size(name, array) for name, array in own.items()}
         given = {name: _size(name, array) for name, array in arrays.items()}
         if given != expected:
             raise UserError(
                 f"the checkpoint does not fit this configuration: it holds {given}, expected are {expected}"
             )
+        parts = {name: _parts(name, array, states) for name, array in arrays.items()}
         for index, part in enumerate(self.slices):
-            part.restore(
-                {
-                    name: array[index] if name in _BY_SLICE else np.array_split(array, len(self.slices), axis=-1)[index]
-                    for name, array in arrays.items()
-                }
-            )
+            part.restore({name: cut[index] for name, cut in parts.items()})
+
+
+def _joined(states: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Return the arrays of a checkpoint, from the state of each slice."""
+    joined = {}
+    for name in states[0]:
+        arrays = [state[name] for state in states]
+        joined[name] = np.stack(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
+    return joined
+
+
+def _parts(name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
+    """Return an array of a checkpoint cut for the slices, which have these states: the reverse of `_joined`."""
+    if _is_by_slice(name):
+        return list(array)
+    return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
 
 
 def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
     """Return what must be equal for a checkpoint to fit: the number of slices, or the rank and length of vectors."""
-    return array.shape[:1] if name in _BY_SLICE else (array.ndim, array.shape[-1])
+    return array.shape[:1] if _is_by_slice(name) else (array.ndim, array.shape[-1])
+
+
+def _is_by_slice(name: str) -> bool:
+    return name in BY_SLICE or name.startswith(ONE_A_SLICE)

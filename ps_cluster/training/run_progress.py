@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import os
-from collections import deque
+import threading
+from collections import Counter, deque
 from collections.abc import Mapping
 
 import numpy as np
@@ -48,14 +49,15 @@ class RunProgress:
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
         self.positions = [0] * config.slices
         self.counts = np.zeros([config.slices, len(COUNTS)], np.int64)
-        self._train_examples = train_examples
+        self._train_examples = config.examples_seen(train_examples)
         self._metric = metric
         self._config = config
         self._total = config.total_updates(train_examples)
         self._steps_per_update = config.steps_per_update
-        self._joiner = Joiner(config.slices)
+        self._joiner = Joiner(config.slices, shared=config.mode_kind.shares_steps)
         self._applied_steps = StepSet()
         self._dispatches = OpenDispatches()
+        self._handing_out = threading.Lock()  # the chief hands out in one thread, and counts in another
         self._tally = Tally()
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # sums since the last row of progress
         self._points: deque[tuple[float, int, int]] = deque()
@@ -78,8 +80,10 @@ class RunProgress:
     @property
     def state(self) -> ProgressState:
         """The progress as it goes into a checkpoint's meta."""
+        with self._handing_out:
+            scheduled = step_set.to_state(self.scheduled_updates)
         return ProgressState(
-            scheduled=step_set.to_state(self.scheduled_updates),
+            scheduled=scheduled,
             applied=step_set.to_state(self._applied_steps),
             tally=self._tally.state,
             mixed=self._joiner.mixed,
@@ -98,9 +102,14 @@ class RunProgress:
 
     def scheduled(self, updates: np.ndarray) -> None:
         """Note that `updates` (int64 [k]) were handed out as one dispatch. Except in rounds, an update is one step."""
-        self.scheduled_updates.add(updates)
-        if self._steps_per_update == 1:  # a round belongs to all workers
-            self._dispatches.add(updates)
+        with self._handing_out:
+            self.scheduled_updates.add(updates)
+            if self._steps_per_update == 1:  # a round belongs to all workers
+                self._dispatches.add(updates)
+
+    def late_dispatches(self, after_s: float) -> list[np.ndarray]:
+        """Return the open steps (int64 [k]) of each dispatch that had no update for so long. See `OpenDispatches.late`."""
+        return self._dispatches.late(after_s)
 
     def update(self, ledgers: Ledgers) -> None:
         """Add the rows and counters of a look, with times already corrected by `unsettled`.
@@ -116,6 +125,8 @@ class RunProgress:
         fresh = self._joiner.add(ledgers.rows)
         if len(fresh):
             self._take(fresh)
+        for own in ledgers.rows[1:] if self._config.mode_kind.shares_steps else ():
+            self._tally.add_work(own)  # the row that all are joined to has the worker of the first slice
         now = self.clock.monotonic
         self._points.append((now, self.applied, self.examples))
         while now - self._points[0][0] > RATE_WINDOW_S:
@@ -123,7 +134,8 @@ class RunProgress:
 
     def _take(self, rows: np.ndarray) -> None:
         self._applied_steps.add(rows["step"].astype(np.int64))
-        self._dispatches.take(rows)
+        with self._handing_out:
+            self._dispatches.take(rows)
         seconds = self.clock.seconds_at(rows["applied_time"])
         self.clock.note_updates(seconds)
         self._tally.add(rows, seconds)
@@ -170,14 +182,19 @@ class RunProgress:
     def examples(self) -> int:
         return self._tally.examples
 
+    @property
+    def staleness(self) -> Counter[int]:
+        """Staleness → number of steps applied so far."""
+        return self._tally.staleness.copy()
+
     def updates_per_second(self) -> float:
         return self._rate(1)
 
     def _rate(self, field: int) -> float:
-        if len(self._points) < 2 or self._points[-1][0] == self._points[0][0]:
+        if not self._points:
             return 0.0
         oldest, newest = self._points[0], self._points[-1]
-        return (newest[field] - oldest[field]) / (newest[0] - oldest[0])
+        return (newest[field] - oldest[field]) / (newest[0] - oldest[0]) if newest[0] > oldest[0] else 0.0
 
     def row(self, phase: str) -> ProgressRow:
         """Return a row of metrics/progress.jsonl; means are over the updates since the row before."""
@@ -189,13 +206,15 @@ class RunProgress:
             return _finite(sums[name] / count) if count else None
 
         times = self.clock.times
+        with self._handing_out:
+            scheduled, dispatches = self.scheduled_updates.count, self._dispatches.pids()
         return ProgressRow(
             time=self.clock.unix,
             monotonic=self.clock.monotonic,
             life=os.environ.get(LIFE),
             phase=phase,
             applied=self.applied,
-            scheduled=self.scheduled_updates.count,
+            scheduled=scheduled,
             total=self._total,
             examples=self.examples,
             examples_per_second=self._rate(2),
@@ -206,9 +225,11 @@ class RunProgress:
             diverged=not math.isfinite(sums["loss"]),
             learning_rate=mean("learning_rate"),
             staleness_mean=mean("staleness"),
+            staleness=self._tally.staleness_buckets(),
+            goodput=times.goodput,
             dropped=self._most("dropped"),
             workers=self._tally.workers(),
-            dispatches=self._dispatches.pids(),
+            dispatches=dispatches,
         ).model_copy(update={self._metric: _finite(sums["metric"] / sums["examples"]) if sums["examples"] else None})
 
     def _most(self, count: str) -> int:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
-import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 from ps_cluster.config import RunConfig
+from ps_cluster.files.writing import remove_folder
 from ps_cluster.run import checkpoints
 from ps_cluster.run.journal import JournalNotWritten
 from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.log_events import DISK_REFUSES
+from ps_cluster.run.reslicing import is_even, newest_even
 from ps_cluster.run.rows.checkpoint import Meta
 from ps_cluster.run.run_dir import RunDir, say
 from ps_cluster.training.bookkeeper import Bookkeeper
@@ -22,16 +24,19 @@ ALL = 10**9
 # Bounds of the checkpoint interval "auto". Scoring a checkpoint takes 5 s of a core for the largest network here, 4 %
 # of two cores' time in a minute; a run of some seconds still gets several scores.
 FIRST_S, LONGEST_S = 5.0, 60.0
-# The chief hands out no steps while it saves. The pause after a save limits that to 5 % of the time; it has a maximum,
+# The chief looks at nothing while it saves. The pause after a save limits that to 5 % of the time; it has a maximum,
 # because with a slow disk longer pauses would risk more lost work than they save.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
+# With several slices, a state that other numbers of them can go on from (run/reslicing.py) is there at least so often.
+# Many snapshots are even by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
+EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 
 
 class Saver:
     """Saves the state of a training into the run directory while it goes on.
 
     Attributes:
-      last_seconds: duration of the last save, during which no steps were handed out; None before the first.
+      last_seconds: duration of the last save, during which the chief looked at nothing; None before the first.
     """
 
     def __init__(
@@ -48,10 +53,29 @@ class Saver:
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
         self._epochs = self._whole_epochs()
         self._next = clock()
+        self._even: dict[Path, int | None] = {}
+        if config.slices > 1:
+            self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
+            if self._checkpoints_kept < ALL:  # where all are kept, none has to be spared, and there may be many
+                self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
+        self._even_at, self._even_every_s = clock(), EVEN_EVERY_S
+        self._resting_at = 0  # updates applied at the last look of a rest
         self.last_seconds: float | None = None
+
+    @property
+    def rests(self) -> bool:
+        """True while nothing more is to be handed out, for a snapshot of all slices at the same steps."""
+        return self._rested_s >= 0
+
+    @property
+    def _rested_s(self) -> float:
+        since_s = self._clock() - self._even_at
+        return since_s - self._even_every_s if self._config.slices > 1 else -1.0
 
     def save_when_due(self) -> None:
         """Save a checkpoint or a snapshot if one is due. A disk that refuses is reported, and training goes on."""
+        if self.rests:
+            self._save_at_rest()
         if self._clock() < self._next:
             return
         for directory, is_due, keep in (
@@ -59,12 +83,29 @@ class Saver:
             (self._run_dir.snapshots, self._snapshot_is_due(), SNAPSHOTS_KEPT),
         ):
             if is_due:
-                try:
-                    self._save(directory, keep)
-                except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
-                    self._saved[directory] = self._clock()
-                    self._notify(f"training goes on, but: {error}")
+                self._try_to_save(directory, keep)
                 return
+
+    def _save_at_rest(self) -> None:
+        at_rest = not self._progress.outstanding
+        moves = self._progress.applied > self._resting_at
+        self._resting_at = self._progress.applied
+        if at_rest:
+            self._try_to_save(self._run_dir.snapshots, SNAPSHOTS_KEPT)
+        longest_s = max(LONGEST_REST_S, self._config.longest_update_seconds)
+        if self.rests and (at_rest or not moves and self._rested_s >= longest_s):
+            self._end_rest()  # the disk refuses, or a step takes too long: go on, and try again later
+
+    def _end_rest(self) -> None:
+        self._even_every_s = max(EVEN_EVERY_S, PAUSE_FACTOR * self._rested_s)
+        self._even_at = self._clock()
+
+    def _try_to_save(self, directory: Path, keep: int) -> None:
+        try:
+            self._save(directory, keep)
+        except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
+            self._saved[directory] = self._clock()
+            self._notify(DISK_REFUSES(f"training goes on, but: {error}"))
 
     def _checkpoint_is_due(self) -> bool:
         settings = self._config.checkpoints
@@ -98,7 +139,7 @@ class Saver:
     def save_last(self) -> None:
         """Save the last checkpoint and remove the snapshots, now useless. Raises RunFailed where the disk refuses."""
         self._save(self._run_dir.checkpoints, self._checkpoints_kept)
-        shutil.rmtree(self._run_dir.snapshots, ignore_errors=True)
+        remove_folder(self._run_dir.snapshots)
 
     def _save(self, directory: Path, keep: int) -> None:
         began = self._clock()
@@ -113,7 +154,12 @@ class Saver:
             progress=self._progress.state,
         )
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
-        checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep)
+        even = bool(self._even) and is_even(arrays)
+        spare = step if even else self._even.get(directory)
+        checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
+        if even:  # not before: a disk that refuses must not cost the one before
+            self._even[directory] = step
+            self._end_rest()
         self._saved[directory] = self._clock()
         self.last_seconds = self._clock() - began
         self._next = self._clock() + min(LONGEST_PAUSE_S, PAUSE_FACTOR * self.last_seconds)

@@ -10,24 +10,29 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.objectives import OBJECTIVES
-from ps_cluster.config import RunConfig, changed
+from ps_cluster.config import RunConfig, changed, telling
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.files import fence
 from ps_cluster.files.json_rows import append_row, last_row
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.writing import write_json
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
-from ps_cluster.run import checkpoints, tables
+from ps_cluster.models.compiled import notes
+from ps_cluster.processes.control_group import room
+from ps_cluster.run import checkpoints, reslicing, tables
 from ps_cluster.run.audit import RoundShape, audit
 from ps_cluster.run.journal import Journal, JournalDamaged
+from ps_cluster.run.log_events import DISK_REFUSES
 from ps_cluster.run.resume import check_journals, newest_checkpoint
 from ps_cluster.run.rows.progress import ProgressRow
 from ps_cluster.run.rows.training import Proof, Server, TrainingResult
 from ps_cluster.run.run_dir import LIFE, RunDir, say
 from ps_cluster.run.training_clock import Times
+from ps_cluster.training import memory
 from ps_cluster.training.bookkeeper import Bookkeeper
-from ps_cluster.training.compiled import note
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver
@@ -38,30 +43,43 @@ from ps_cluster.training.worker import Compute
 
 LOCAL_DEVICE = "/device:CPU:0"
 ROW_EVERY_S = 0.5
+STALENESS_EVERY_S = 5.0
 
 
 def build(
     config: RunConfig, dataset: PackedDataset, devices: Sequence[str], own_device: str
 ) -> tuple[ParameterStore, Compute]:
     """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
-    with tf.device(own_device):
-        model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
-        if line := note(model, config):
-            say(line)
-        network = flat.FlatNetwork(model)
-        weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
-    factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
-    store = ParameterStore(
-        devices,
-        # Each batch of a step keeps `keep` of the statistics that the batch before it left.
-        Start(weights, factors, statistics, network.keep**config.batches_per_step),
-        config=config,
-        total_steps=config.total_steps(dataset.train_examples),
-        kind=find(config.mode_kind.slice),
-    )
+    network, start = make_network(config, dataset, own_device)
+    store = make_store(config, dataset, devices, start.split(len(devices)))
     step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
     around = config.mode_kind.step
-    return store, step if around is None else find(around)(step, config, factors, network.keep)
+    return store, step if around is None else find(around)(step, config, start.factors, network.keep)
+
+
+def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> tuple[flat.FlatNetwork, Start]:
+    """Return the network, and the initial values of its flat vectors."""
+    with tf.device(own_device):
+        model = networks.build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))
+        for line in notes(model, config):
+            say(line)
+        network = flat.FlatNetwork(model)
+        if config.model.name not in NETWORKS.own and network.has_moving_statistics:
+            network.trace(dataset.spec)
+        if line := memory.check(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
+            say(line)
+        weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
+    factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
+    # Each batch of a step keeps `keep` of the statistics that the batch before it left.
+    return network, Start(weights, factors, statistics, network.keep**config.batches_per_step)
+
+
+def make_store(
+    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], parts: Sequence[Start]
+) -> ParameterStore:
+    """Return the store with these initial values, a slice on each of `devices`."""
+    total_steps, kind = config.total_steps(dataset.train_examples), find(config.mode_kind.slice)
+    return ParameterStore(devices, parts, config=config, total_steps=total_steps, kind=kind)
 
 
 def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
@@ -78,6 +96,7 @@ class Session:
     Attributes:
       progress: what is scheduled and applied, as of the last look at the ledger.
       leads: whether this process writes into the run directory; where several processes train, only one does.
+      resumed: the checkpoint that training goes on from; None where it begins.
     """
 
     def __init__(
@@ -90,7 +109,8 @@ class Session:
         self._dataset = dataset
         self._make = build
         self._reporter = Reporter(config, run_dir, self.progress)
-        self._resumed: checkpoints.Checkpoint | None = None
+        self.resumed: checkpoints.Checkpoint | None = None
+        self._slices_before = config.slices  # those of the checkpoint, as it lies on the disk
         self._store: ParameterStore  # from `build` on, like the others
         self._books: Bookkeeper
         self._saver: Saver
@@ -101,19 +121,30 @@ class Session:
         Raises:
           UserError: there is no checkpoint to resume from, or it is of a run with other settings.
         """
+        found = None
         if resume:
-            self._resumed = newest_checkpoint(self._config, self._run_dir, self._dataset.train_examples, say)
-            self.progress.resume(self._resumed.arrays, self._resumed.meta.progress)
+            found = newest_checkpoint(self._config, self._run_dir, self._dataset.train_examples, say)
             if self.leads:
-                check_journals(self._resumed, self._run_dir)
-        self._restart_clock()
+                check_journals(found, self._run_dir, self._config.slices)
+        self.go_on_from(found)
         if self.leads:
             checkpoints.clear_ended(self._run_dir.checkpoints)
             self._reporter.row("connecting")
 
+    def go_on_from(self, found: checkpoints.Checkpoint | None) -> None:
+        """Go on from a checkpoint, or begin, and restart the clock. Call it before `build`."""
+        if found is not None:
+            self._slices_before, now = len(found.arrays["counts"]), self._config.slices
+            if now != self._slices_before:
+                say(f"parameter servers: {now} in place of {self._slices_before}, from step {found.step:,} on")
+            found = reslicing.resliced(found, now)
+            self.progress.resume(found.arrays, found.meta.progress)
+        self.resumed = found
+        self._restart_clock()
+
     def _restart_clock(self) -> None:
         """Continue the times of the previous leader, which may have come further than the resumed checkpoint."""
-        stands = self._resumed.meta.times if self._resumed else Times()
+        stands = self.resumed.meta.times if self.resumed else Times()
         last = last_row(self._run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
             self.progress.clock.restart(stands, stands.last_update)
@@ -130,8 +161,8 @@ class Session:
         if self.leads:
             self._reporter.row("building")
         self._store, compute = self._make(self._config, self._dataset, devices, own_device)
-        if self._resumed is not None:
-            self._store.restore({name: a for name, a in self._resumed.arrays.items() if name != "waiting"})
+        if self.resumed is not None:
+            self._store.restore({name: a for name, a in self.resumed.arrays.items() if name != "waiting"})
         self._books = Bookkeeper(self._store, self.progress, self._open_journals())
         self._saver = Saver(self._config, self._run_dir, self._dataset.kind, self._books, self.progress)
         return self._store, compute
@@ -140,15 +171,23 @@ class Session:
         """Open the leader's journals, cut to the resumed checkpoint. Also removes later checkpoints and snapshots."""
         if not self.leads:
             return []
-        for directory in self._run_dir.states if self._resumed else ():
-            checkpoints.remove_later(directory, self._resumed.step)
+        for directory in self._run_dir.states if self.resumed else ():
+            checkpoints.remove_later(directory, self.resumed.step)
         self._run_dir.journal(0).parent.mkdir(exist_ok=True)
+        if self.resumed and self._slices_before != self._config.slices:
+            reslicing.put_back(self._run_dir, self._slices_before, self.resumed)
         return [Journal(self._run_dir.journal(index), rows) for index, rows in enumerate(self.progress.positions)]
 
     def start(self) -> None:
         """Start the clock, just before the first step is scheduled."""
         self.progress.clock.start()
+        self._reporter.start()
         self._books.look()  # even if a resumed run has nothing left to do, the counts must be known
+
+    @property
+    def rests(self) -> bool:
+        """True while nothing more is to be handed out, for a snapshot of all slices at the same steps."""
+        return self._saver.rests
 
     def keep_up(self, phase: str) -> None:
         """Read the ledger, and write what is due: a row with this `phase`, a checkpoint or a snapshot."""
@@ -158,16 +197,20 @@ class Session:
             self._reporter.save_seconds = self._saver.last_seconds
             self._reporter.row_when_due(phase)
 
-    def end(self, *, stopped: bool) -> None:
+    def end(self, *, stopped: bool, goes_on: bool = False) -> None:
         """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
 
         Args:
           stopped: training was stopped early; otherwise every update should be there.
+          goes_on: another leader will go on with what is left.
         """
         self._saver.save_last()
         outcome = "completed" if self.progress.completed else "stopped"
         self._reporter.end(self._result(None if stopped else self.progress.total))
-        checkpoints.mark_ended(self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome)
+        goes_on = goes_on and outcome != "completed"
+        checkpoints.mark_ended(
+            self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome, goes_on=goes_on
+        )
 
     def _result(self, total: int | None) -> TrainingResult:
         """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""
@@ -181,7 +224,7 @@ class Session:
             if config.on_parameter_servers:  # without them each process applies its own updates
                 tables.write_applies(self._run_dir.applies, journals, told)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
-            say(f"the ledger can't be written as a table: {error}")
+            say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         result = self.progress.result()
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
         found = {"updates": updates, "proof": Proof.model_validate(proof)}
@@ -196,24 +239,46 @@ class Reporter:
         self._run_dir = run_dir
         self._progress = progress
         self._tensorboard: TrainingWriter | None = None
+        self._staleness = progress.staleness  # of the updates whose histogram is written, or that were before a resume
+        self._next_staleness_s = 0.0
         self._next_s = 0.0
         self._written = 0
         self.save_seconds: float | None = None
 
+    def start(self) -> None:
+        """Leave the updates so far out of the histograms over time; call it before the first step."""
+        self._staleness = self._progress.staleness
+        self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
+
     def row(self, phase: str) -> None:
+        fence.check()
         told = {"written": self._written, "save_seconds": self.save_seconds}
         row = self._progress.row(phase).model_copy(update=told)
         try:
             append_row(self._run_dir.progress, row)
             if phase in ("training", "ended"):
                 # Not earlier: making a writer needs TensorFlow's context, which connecting resets.
-                if self._tensorboard is None:
-                    self._tensorboard = TrainingWriter(self._run_dir)
-                    self._tensorboard.write_settings(changed(self._config))
+                self._tensorboard = self._tensorboard or self._make_writer()
                 self._tensorboard.write(row.model_dump())
+                self._show_staleness(self._tensorboard, last=phase == "ended")
         except (OSError, tf.errors.OpError) as error:
             # A full disk may have room again later, and the ledger has the same numbers.
-            say(f"training goes on, but a row can't be written: {' '.join(str(error).split())[:200]}")
+            reason = " ".join(str(error).split())[:200]
+            say(DISK_REFUSES(f"training goes on, but a row can't be written: {reason}"))
+
+    def _make_writer(self) -> TrainingWriter:
+        writer = TrainingWriter(self._run_dir)
+        writer.write_settings(changed(self._config))
+        if not self._config.cluster.evaluator:  # which writes them beside its scores
+            writer.write_hyper_parameters(self._run_dir.root.name, telling(self._config))
+        return writer
+
+    def _show_staleness(self, writer: TrainingWriter, *, last: bool) -> None:
+        """Write a histogram of the updates since the one before, if it is due."""
+        if last or time.monotonic() >= self._next_staleness_s:
+            now = self._progress.staleness
+            writer.write_staleness("staleness", now - self._staleness, self._progress.applied)
+            self._staleness, self._next_staleness_s = now, time.monotonic() + STALENESS_EVERY_S
 
     def row_when_due(self, phase: str) -> None:
         if time.monotonic() >= self._next_s:
@@ -230,5 +295,6 @@ class Reporter:
         write_json(self._run_dir.training_result, result.model_dump())
         self.row("ended")
         if self._tensorboard is not None:
-            self._tensorboard.write_staleness(result.staleness.histogram, self._progress.applied)
+            whole = self._progress.staleness
+            self._tensorboard.write_staleness("staleness of the whole run", whole, self._progress.applied)
             self._tensorboard.close()

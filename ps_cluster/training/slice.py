@@ -21,6 +21,7 @@ from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.lazily import graph, tf
 from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config import RunConfig
+from ps_cluster.run.checkpoints import ONE_A_SLICE
 from ps_cluster.run.ledger import WORKER_COLUMNS
 from ps_cluster.training.history import History
 from ps_cluster.training.lookahead import Lookahead
@@ -57,6 +58,13 @@ class Start:
     def split(self, slices: int) -> list[Start]:
         """Return one Start per slice, with contiguous parts of all vectors."""
         parts = (np.array_split(vector, slices) for vector in vars(self).values())
+        return [Start(*vectors) for vectors in zip(*parts)]
+
+    def cut(self, weights: Sequence[int], statistics: Sequence[int]) -> list[Start]:
+        """Return one Start per slice, with so many weights and statistics each."""
+        at, statistics_at = np.cumsum(weights)[:-1], np.cumsum(statistics)[:-1]
+        parts = [np.split(vector, at) for vector in (self.weights, self.factors)]
+        parts += [np.split(vector, statistics_at) for vector in (self.statistics, self.keep)]
         return [Start(*vectors) for vectors in zip(*parts)]
 
 
@@ -99,7 +107,7 @@ class Slice:
             self._weights = tf.Variable(start.weights)
             self._statistics = tf.Variable(start.statistics)
             self._rule = make_rule(method.optimizer(config), self._weights, start.factors)
-            self._method = find(method.correction)(config.staleness, self._weights, config.training_workers)
+            self._method = find(method.correction)(config.staleness, self._weights, config.most_workers)
             updates = total_steps // config.steps_per_update
             self._lookahead = Lookahead(config.lookahead, self._weights, updates)
             self._history = History([self._weights, self._statistics], config.mode_kind.delay(config))
@@ -242,12 +250,15 @@ class Slice:
 
     @property
     def _slots(self) -> dict[str, tf.Variable]:
-        """The state of rule, method and lookahead by name: vectors [n], rows [workers, n], single numbers [1]."""
+        """The state of rule, method and lookahead by name: vectors [n], rows [workers, n], single numbers []."""
         return self._rule.slots | self._method.slots | self._lookahead.slots
 
     @property
     def _state(self) -> dict[str, tf.Variable]:
-        slots = {f"slot_{name}": variable for name, variable in self._slots.items()}
+        slots = {
+            (f"slot_{name}" if variable.shape.rank else f"{ONE_A_SLICE}{name}"): variable
+            for name, variable in self._slots.items()
+        }
         return {"weights": self._weights, "statistics": self._statistics, **slots, **self._ledger.state}
 
     @graph

@@ -70,13 +70,18 @@ class TrainStep:
         """Return the batch of a step id, varied."""
         training = self._config.training
         batch = batches.batch_of(
-            step, batch_size=training.batch_size_per_worker, examples=self._examples, seed=training.seed
+            step,
+            batch_size=training.batch_size_per_worker,
+            examples=self._examples,
+            seed=training.seed,
+            sample=self._config.sample,
         )
-        rows = batches.rows_of(batch, self._spec, self._examples)
-        inputs, targets = rows.inputs, self._judge.targets(rows.target)
+        given = batches.rows_of(batch, self._spec, self._examples)
+        inputs, targets = given.inputs, self._judge.targets(given.target)
         if self._augment is not None:
             inputs = self._augment(inputs, batch, self._spec, self._config.data)
-        return TrainBatch(inputs, targets, self._judge.weights(targets, rows.weight))
+        inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in inputs.items()}
+        return TrainBatch(inputs, targets, self._judge.weights(targets, given.weight))
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""

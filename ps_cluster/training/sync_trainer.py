@@ -7,9 +7,12 @@ not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG na
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
@@ -19,17 +22,31 @@ from tensorflow.python.eager import context
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.processes.lifeline import LAUNCHER_PID
+from ps_cluster.errors import LostTask, UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.writing import write_whole
+from ps_cluster.processes.stop_requests import Drain
+from ps_cluster.run import checkpoints
+from ps_cluster.run.agreement import Agreement
+from ps_cluster.run.leading import Leading
 from ps_cluster.run.ledger import NOBODY
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.run_dir import AGREEMENT, RunDir
 from ps_cluster.training.parameter_store import ParameterStore, Pulled
+from ps_cluster.training.round_watch import RoundWatch
 from ps_cluster.training.session import Session
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.worker import Computation, Compute, Identity
+from ps_cluster.training.worker_group import WorkerGroup
 
+FIRST_ROUND_S = 60.0  # more than another one: its graph is built
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
+GO_ON, STOP, GO_ON_LATER = 0.0, 1.0, 2.0  # what worker 0 wants; the others want to go on, so a sum is the same
+_RECEIVED = "received.npz"
+_LEAVES_LAST_S = 1.0
+
+RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
 
 def train(
@@ -40,39 +57,112 @@ def train(
     index: int,
     *,
     resume: bool,
-    drain: threading.Event | None,
+    drain: Drain | None,
+    leading: Leading = Leading(),
 ) -> None:
     """Train as worker `index`; return when all updates are applied, or soon after `drain` of worker 0 is set.
 
+    Worker 0 alone reads and writes checkpoints; the others get what they go on from through the network.
+
     Raises:
-      UserError: the checkpoint to resume from is missing or of another model.
+      UserError: the checkpoint to resume from is missing or of another model, or the workers differ.
+      LostTask: training was stopped at worker 0 to be gone on with.
       tf.errors.OpError: another worker failed.
     """
     session = Session(config, run_dir, dataset, leads=index == 0)
-    session.begin(resume=resume)
-    strategy = _connect(config)
+    session.begin(resume=resume and session.leads)
+    lost_s = leading.silent_after_s if leading.alone else None
+    strategy = _connect(config, lost_after_s=lost_s)
+    group = WorkerGroup(strategy, index, config.cluster.workers)
+    _agree(group, index)
+    _share_checkpoint(group, session)
     device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
     store, compute = session.build([device], device)
     run_updates = all_reduce_function(strategy, store, compute, config)
-    progress, stop = session.progress, False
     session.start()
-    while not progress.completed and not stop:
+    longest_s = _longest_round_s(config, lost_s)
+    with RoundWatch(longest_s, lambda: _give_up(lost_s), first_s=FIRST_ROUND_S) as watch:
+        stop = _train(config, session, run_updates, drain, watch)
+    if session.leads:
+        session.end(stopped=stop != GO_ON, goes_on=leading.alone and stop == GO_ON_LATER)
+    elif not leading.alone:
+        threading.Event().wait()  # the launcher stops it when worker 0 has ended
+    if leading.alone:
+        _end_together(group, session, index, stop)
+
+
+def _train(
+    config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain | None, watch: RoundWatch
+) -> float:
+    """Train until all is done, or a worker wants to stop; return why: GO_ON, STOP or GO_ON_LATER."""
+    progress, stop = session.progress, GO_ON
+    while not progress.completed and stop == GO_ON:
         until = min(progress.applied + config.updates_at_once, progress.total)
         progress.scheduled(np.arange(progress.applied, until))
-        told = drain is not None and drain.is_set()
-        stop = bool(run_updates(tf.constant(until - progress.applied), tf.constant(float(told), tf.float64)))
+        told = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
+        stop = float(run_updates(tf.constant(until - progress.applied), tf.constant(told, tf.float64)))
+        watch.moved()
         session.keep_up("training")
-    if session.leads:
-        session.end(stopped=stop)
-    else:
-        threading.Event().wait()  # the launcher stops it when worker 0 has ended
+    return stop
 
 
-def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
-    """Return the strategy, once every worker has connected."""
+def _agree(group: WorkerGroup, index: int) -> None:
+    """Raise UserError at every worker where one works with something else than worker 0."""
+    own = Path(AGREEMENT).read_bytes()
+    leaders = group.broadcast(own)
+    try:
+        mine = Agreement.from_json(own)
+        told = Agreement.from_json(leaders).difference(mine, here="at worker-0", at=f"worker-{index}")
+    except Malformed as error:  # another version of this package may say it in other words
+        told = f"what worker-0 works with can't be read at worker-{index}: {error}"
+    for other, difference in enumerate(group.gather((told or "").encode())):
+        if difference:
+            _leave_last(index)
+            raise UserError(f"worker-{other} can't take part: {difference.decode()}: make it the same for every task")
+
+
+def _share_checkpoint(group: WorkerGroup, session: Session) -> None:
+    """Let all workers go on from the checkpoint of worker 0, if it has one."""
+    content = group.broadcast(checkpoints.to_bytes(session.resumed) if session.resumed else b"")
+    if content and not session.leads:
+        received = Path(_RECEIVED)  # in the task's workspace
+        write_whole(received, content)
+        session.go_on_from(checkpoints.load(received))
+        received.unlink()
+
+
+def _longest_round_s(config: RunConfig, lost_after_s: float | None) -> float:
+    """Return after how many seconds without a round another worker counts as lost."""
+    return threading.TIMEOUT_MAX if lost_after_s is None else max(lost_after_s, config.longest_update_seconds)
+
+
+def _give_up(lost_after_s: float | None) -> None:
+    reason = f"no round has ended for {lost_after_s} s"
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
+
+
+def _end_together(group: WorkerGroup, session: Session, index: int, stop: float) -> None:
+    """Wait until worker 0 has written all, then end. Raises LostTask where training is to be gone on with."""
+    group.wait()
+    _leave_last(index)
+    if index > 0 and stop == GO_ON_LATER and not session.progress.completed:
+        raise LostTask("worker-0 was stopped; start this task again to go on from its checkpoint")
+
+
+def _leave_last(index: int) -> None:
+    """Let worker 0 wait until the others have ended: TensorFlow aborts a worker that outlives it."""
+    if index == 0:
+        time.sleep(_LEAVES_LAST_S)
+
+
+def _connect(config: RunConfig, *, lost_after_s: float | None) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Return the strategy, once every worker has connected.
+
+    Args:
+      lost_after_s: a worker that is silent for so long is lost; None: a launcher detects that.
+    """
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
-    if LAUNCHER_PID in os.environ:
-        _count_no_heartbeats()
+    _limit_silence(_NEVER_MS if lost_after_s is None else round(1000 * lost_after_s))
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
@@ -83,24 +173,27 @@ def _connect(config: RunConfig) -> tf.distribute.MultiWorkerMirroredStrategy:
     return strategy
 
 
-def _count_no_heartbeats() -> None:
-    """Turn off TensorFlow's heartbeat timeout; the launcher detects dead workers.
+def _limit_silence(limit_ms: int) -> None:
+    """Set TensorFlow's heartbeat timeout. There is no public way to do so.
 
-    TensorFlow's coordination service ends a job in which a worker sent no heartbeat for 10 s. By its clock that happens
-    whenever the machine was suspended, or the run frozen, for longer. There is no public way to set the timeout.
+    TensorFlow's coordination service ends a job in which a worker sent no heartbeat for so long. By its clock that
+    happens also whenever the machine was suspended, or the run frozen, for longer; so under a launcher, which detects
+    dead workers itself, it never happens.
     """
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     workers = len(resolver.cluster_spec().as_dict()["worker"])
     context.context().configure_coordination_service(
         service_type="standalone",
         service_leader=multi_worker_util.coordination_leader(resolver.cluster_spec()),
-        heartbeat_timeout_in_ms=_NEVER_MS,
+        heartbeat_timeout_in_ms=limit_ms,
         coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=workers)],
     )
 
 
-def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig):
-    """Return the graph of some updates: (count int32 [], stop float64 [] above 0) → bool [], if any worker stops."""
+def all_reduce_function(
+    strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
+) -> RunUpdates:
+    """Return the graph of some updates: (count int32 [], stop float64 []) → float64 [], the sum of all workers' stops."""
     computation = Computation(compute, config)
     workers = config.cluster.workers
     (replica,) = store.slices
@@ -148,12 +241,12 @@ def all_reduce_function(strategy: tf.distribute.Strategy, store: ParameterStore,
         return strategy.run(share, args=(rows.stack(), stop, who[0]))
 
     def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
-        """Write all workers' rows into every worker's ledger; return whether any worker wants to stop."""
+        """Write all workers' rows into every worker's ledger; return the sum of the workers' `stop`."""
         mine = tf.one_hot(worker, workers, dtype=tf.float64)
         table = rows[:, None, :] * mine[None, :, None]  # [count, workers, columns]
         summed = all_reduce(tf.concat([tf.reshape(table, [-1]), [stop]], 0))
         table = tf.reshape(summed[:-1], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):
-            return summed[-1] > 0
+            return tf.identity(summed[-1])
 
     return run_updates

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
 
 import numpy as np
 
 from ps_cluster.run.rows.checkpoint import TallyState
-from ps_cluster.run.rows.progress import WorkerRow
+from ps_cluster.run.rows.progress import STALENESS_BOUNDS, StalenessBuckets, WorkerRow
 from ps_cluster.run.rows.training import StalenessRow
 
 
@@ -23,13 +24,10 @@ class Tally:
         """Start from `state`, the property of an earlier tally."""
         self.examples = state.examples
         self.staleness = Counter({int(value): count for value, count in state.staleness.items()})
+        self.gradients = sum(self.staleness.values())
         self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state.workers}
         # Worker → when its first update was applied [training seconds], and the examples of all workers until then.
         self._first_updates = {worker: (time, examples) for worker, time, examples in state.first_updates}
-
-    @property
-    def gradients(self) -> int:
-        return sum(self.staleness.values())
 
     @property
     def state(self) -> TallyState:
@@ -51,6 +49,12 @@ class Tally:
         self.examples += int(examples.sum())
         values, counts = np.unique(rows["staleness"].astype(np.int64), return_counts=True)
         self.staleness.update(dict(zip(values.tolist(), counts.tolist())))
+        self.gradients += len(rows)
+        self.add_work(rows)
+
+    def add_work(self, rows: np.ndarray) -> None:
+        """Add steps to the work of the processes that the rows name, and to nothing else. `rows`: as for `add`."""
+        examples = rows["examples"].astype(np.int64)
         keys, which = np.unique(np.stack([rows["worker"], rows["pid"]], axis=1), axis=0, return_inverse=True)
         for number, (index, pid) in enumerate(keys.astype(np.int64).tolist()):
             mine = which.reshape(-1) == number
@@ -68,6 +72,13 @@ class Tally:
             WorkerRow(index=index, pid=pid, updates=updates, examples=examples)
             for (index, pid), (updates, examples) in sorted(self._workers.items())
         ]
+
+    def staleness_buckets(self) -> StalenessBuckets:
+        """Return how many steps had a staleness up to each bound."""
+        counts = [0] * (len(STALENESS_BOUNDS) + 1)
+        for value, count in self.staleness.items():
+            counts[bisect_left(STALENESS_BOUNDS, value)] += count
+        return StalenessBuckets(counts=counts, sum=sum(value * count for value, count in self.staleness.items()))
 
     def staleness_summary(self) -> StalenessRow:
         """Return mean, percentiles, maximum and histogram; all None or empty where no step is counted."""

@@ -30,6 +30,7 @@ class Work(ABC):
     Attributes:
       handed_out: the last step id that was handed out, -1 before the first.
       ends: whether nothing more will be handed out.
+      workers: how many work now; the chief keeps it up to date.
     """
 
     def __init__(
@@ -42,6 +43,7 @@ class Work(ABC):
     ):
         self.handed_out = -1
         self.ends = False
+        self.workers = config.training_workers
         self._config = config
         self._progress = progress
         self._schedule = schedule
@@ -55,20 +57,23 @@ class Work(ABC):
     def dispatches(self) -> Iterator[bool]:
         """Schedule a dispatch (or one for every worker) and yield True; yield False while the ledger has no room."""
 
+    def repeat(self, steps: np.ndarray) -> None:
+        """Give steps (int64 [k]) of a dispatch without news to another worker too; nothing where that is no use."""
+
     @property
     def two_dispatches_each(self) -> float:
         """The number of updates in two dispatches per worker, one under way and one waiting."""
-        steps = 2 * self._config.training_workers * self._size(self._steps_per_second, left=math.inf)
+        steps = 2 * self.workers * self._size(self._steps_per_second, left=math.inf)
         return steps / self._config.steps_per_update
 
     @property
     def _steps_per_second(self) -> float:
         """Steps per second of one worker."""
-        return self._progress.updates_per_second() * self._config.steps_per_update / self._config.training_workers
+        return self._progress.updates_per_second() * self._config.steps_per_update / self.workers
 
     def _size(self, per_second: float, left: float) -> int:
-        workers = self._config.training_workers
-        return dispatch_size(self._config.cluster.steps_per_dispatch, workers=workers, per_second=per_second, left=left)
+        wanted = self._config.cluster.steps_per_dispatch
+        return dispatch_size(wanted, workers=self.workers, per_second=per_second, left=left)
 
 
 class Steps(Work):
@@ -77,10 +82,13 @@ class Steps(Work):
     def function(self, store: ParameterStore, compute: Compute) -> Callable:
         return steps_function(store, compute, self._config)
 
+    def repeat(self, steps: np.ndarray) -> None:
+        self._schedule(self._function, steps)
+
     def dispatches(self) -> Iterator[bool]:
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
         while left := len(again) + total - following:
-            size = self._size(self._steps_per_second, left=left / self._config.training_workers)
+            size = self._size(self._steps_per_second, left=left / self.workers)
             if len(again):  # not mixed with new ones, which may have to wait until these are done
                 step_ids, again = np.split(again, [min(size, len(again))])
             else:
@@ -88,8 +96,9 @@ class Steps(Work):
                 following = int(step_ids[-1]) + 1
             while step_ids[-1] >= self._progress.end_of_window:
                 yield False
-            self._schedule(self._function, step_ids)
+            # First counted, then sent: a look in another thread may find its first update at once.
             self._progress.scheduled(step_ids)
+            self._schedule(self._function, step_ids)
             self.handed_out = int(step_ids[-1])
             self.ends = not len(again) and following == total
             yield True

@@ -54,7 +54,7 @@ class Computation:
         self._compute = compute
         self._examples = config.examples_per_step
         self._slow_down = SlowDown(
-            parse_stragglers(config.cluster.straggler), config.training_workers, config.training.seed
+            parse_stragglers(config.cluster.straggler), config.most_workers, config.training.seed
         )
 
     def __call__(

@@ -21,6 +21,7 @@ from tests.helpers.event_table import (
     leader_done,
     port_taken,
     row,
+    scale_to,
     scored,
     sigterm,
 )
@@ -96,9 +97,15 @@ DEATHS = {
     "a worker that never comes back is given up with its first cause, and training goes on": Story(
         [BEGINS, (2, died("worker-1", line="first")), *every(9, row(2), died("worker-1"), times=5, since=3)],
         ["again", "RestartTask(worker-1)", "again in 0.5 s", "RestartTask", "again in 1 s", "RestartTask", "again in 2 s",
-         "RestartTask", "again in 4 s", "RestartTask", "GiveUpWorker(worker-1)", "TakeBack(worker-1",
-         "first (log: log) (given up after 5 restarts); training goes on without worker-1; starting chief, ps and",
-         "RestartTraining"],
+         "RestartTask", "again in 4 s", "RestartTask", "GiveUp(worker-1)",
+         "first (log: log) (given up after 5 restarts); training goes on without worker-1"],
+        {"stable_s": 100},
+    ),
+    "a worker that never comes back before training began is not waited for by the next chief": Story(
+        [(1, died("worker-1", line="first")), *every(9, died("worker-1"), times=5, since=2)],
+        ["again", "RestartTask(worker-1)", "again in 0.5 s", "RestartTask", "again in 1 s", "RestartTask", "again in 2 s",
+         "RestartTask", "again in 4 s", "RestartTask", "GiveUp(worker-1)", "TakeBack(worker-1",
+         "training goes on without worker-1; starting chief, ps and", "RestartTraining"],
         {"stable_s": 100},
     ),
     "the last worker that is given up ends the run": Story(
@@ -148,6 +155,26 @@ DEATHS = {
         ["TakeBack", "starting chief", "RestartTraining"] * 5
         + ["failed, 1: ps-0 (pid 101) ended with SIGKILL, its last line: the last words (log: log) (given up after 5"],
         {"standstill_s": 100},
+    ),
+    "a ps that never comes back is given up, and training goes on from the snapshot with those that are left": Story(
+        [BEGINS, *every(60, row(1), died("ps-1"), times=6, since=3), (400, row(1), died("ps-0")), (401,)],
+        ["TakeBack", "starting chief", "RestartTraining"] * 5
+        + ["GiveUp(ps-1)", "TakeBack(ps-1", "training goes on without ps-1; starting chief, ps and workers again from the new",
+           "RestartTraining(True)", "TakeBack(ps-0", "starting chief, ps and workers again from", "RestartTraining(True)"],
+        {"standstill_s": 100, "ps": 3, "snapshot": True},
+    ),
+    "the last ps is not given up": Story(
+        [BEGINS, *every(60, row(1), died("ps-1"), times=6, since=3), *every(60, row(1), died("ps-0"), times=6, since=400)],
+        ["TakeBack", "starting chief", "RestartTraining"] * 5
+        + ["GiveUp(ps-1)", "TakeBack(ps-1", "training goes on without ps-1", "RestartTraining"]
+        + ["TakeBack", "starting chief", "RestartTraining"] * 5
+        + ["failed, 1: ps-0 (pid "],
+        {"standstill_s": 100, "ps": 2},
+    ),
+    "where one ps and another die it is nothing that only one of them has, and none is given up": Story(
+        [BEGINS, (3, row(1), died("ps-0")), *every(60, row(1), died("ps-1"), times=5, since=63)],
+        ["TakeBack", "starting chief", "RestartTraining"] * 5 + ["failed, 1: ps-0 (pid 101) ended with exit code 1"],
+        {"standstill_s": 100, "ps": 2},
     ),
     "a cluster that gets further each time is never given up": Story(
         [look for n in range(9) for look in ((20 * n + 1, row(n + 1)), (20 * n + 2, died("ps-0")))],
@@ -209,13 +236,13 @@ STUCK = {
     ),
     "a worker that SIGKILL does not end is left out": Story(
         [BEGINS, (9, freezes("worker-1")), (14,), (24.1,), (24.3,)],
-        ["frozen", "Kill(worker-1)", "GiveUpWorker(worker-1)", "TakeBack(worker-1 (pid 103) is still there",
+        ["frozen", "Kill(worker-1)", "GiveUp(worker-1)", "TakeBack(worker-1 (pid 103) is still there",
          "10 s after SIGKILL; training goes on without worker-1; starting chief", "RestartTraining"],
     ),
     "two workers that SIGKILL does not end are both left out": Story(
         [BEGINS, (9, freezes("worker-1"), freezes("worker-2")), (14,), (24.1,), (24.3,)],
         ["frozen", "Kill(worker-1)", "frozen", "Kill(worker-2)",
-         "GiveUpWorker(worker-1)", "TakeBack", "without worker-1", "GiveUpWorker(worker-2)", "TakeBack", "without worker-2",
+         "GiveUp(worker-1)", "TakeBack", "without worker-1", "GiveUp(worker-2)", "TakeBack", "without worker-2",
          "RestartTraining"],
         {"workers": 3},
     ),
@@ -318,6 +345,60 @@ SCORING = {
            f"(given up after 3 restarts){SCORE_IT}"],
     ),
 }  # fmt: skip
+
+FROM_1_TO_4 = {"workers": 2, "bounds": (1, 4)}
+SCALING = {
+    "the lowest spare indices start": Story(
+        [BEGINS, (2, scale_to(4))],
+        ["Scale(worker-2, worker-3, , 1)", "AnswerScale(started worker-2, worker-3; now 4 workers, False)"],
+        FROM_1_TO_4,
+    ),
+    "the highest indices stop, and come back": Story(
+        [BEGINS, (2, scale_to(4)), (3, scale_to(1)), (4, scale_to(2))],
+        ["Scale(worker-2, worker-3, ", "now 4", "Scale(, worker-1, worker-2, worker-3, 1)",
+         "stopped worker-1, worker-2, worker-3; others take their steps; now 1 worker", "Scale(worker-1, , 1)", "now 2"],
+        FROM_1_TO_4,
+    ),
+    "a worker that waits for its restart and is to stop is not started again": Story(
+        [BEGINS, (2, died("worker-1")), (2.1, died("worker-1")), (2.2, scale_to(1)), (40, row(9))],
+        ["again", "RestartTask(worker-1)", "again in 0.5 s", "Scale(, worker-1, 1)", "now 1 worker"],
+        FROM_1_TO_4,
+    ),
+    "one that was started later is started again when it dies": Story(
+        [BEGINS, (2, scale_to(3)), (3, died("worker-2"))],
+        ["Scale", "started worker-2", "again", "RestartTask(worker-2)"],
+        FROM_1_TO_4,
+    ),
+    "all that work now start again after a ps has died": Story(
+        [BEGINS, (2, scale_to(1)), (3, died("ps-0")), (3.5, row(1)), (4, died("worker-0")), (5, scale_to(1))],
+        ["Scale", "stopped worker-1", "TakeBack(ps-0", "again", "RestartTraining", "again", "RestartTask(worker-0)",
+         "AnswerScale(1 worker already: nothing to do, False)"],
+        FROM_1_TO_4,
+    ),
+    "more than were said at the start are refused": Story(
+        [BEGINS, (2, scale_to(5))],
+        ["AnswerScale(--workers: got 5: this run was started for 1 to 4 workers (run --min-workers, --max-workers), True)"],
+        FROM_1_TO_4,
+    ),
+    "without bounds it is the number of the start and no other": Story(
+        [BEGINS, (2, scale_to(3))], ["got 3: this run was started for 2 and no other number of workers"]
+    ),
+    "a mode that needs all its workers refuses and says why": Story(
+        [BEGINS, (2, scale_to(1))],
+        ["AnswerScale(--workers: got 1: mode sync keeps its number of workers: each all-reduce needs all of them, True)"],
+        {"mode": "sync"},
+    ),
+    "nobody is started before training has begun, or after it": Story(
+        [(0.5, scale_to(3)), BEGINS, (2, leader_done()), (3, scale_to(3))],
+        ["AnswerScale(not now, while", "StopTraining", "AnswerScale(not now, while"],
+        FROM_1_TO_4,
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("story", SCALING.values(), ids=SCALING)
+def test_scaling(story):
+    story.check()
 
 
 @pytest.mark.parametrize("story", STARTING.values(), ids=STARTING)

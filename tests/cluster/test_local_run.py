@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
 from click.testing import CliRunner
 
@@ -23,6 +24,7 @@ from ps_cluster.config import build_config, load_config, recipes
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
+from ps_cluster.reporting.progress import make_lines
 from ps_cluster.run import checkpoints
 from ps_cluster.run.ledger import COLUMNS, COUNTS
 from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
@@ -46,19 +48,33 @@ def one_task(tmp_path, monkeypatch):
     """one_task(mode, cluster, type, index) → what the task was given: config, run_dir, dataset, topology, task."""
     dataset = only_named("synthetic", tmp_path, 100, 10)
     monkeypatch.setattr(by_hand, "resolve_data", lambda *_, notify: dataset)
-    monkeypatch.setattr(by_hand, "carry_out", lambda body, *_: body())
     monkeypatch.setattr(by_hand, "leave", lambda code: None)
+    monkeypatch.setattr(by_hand, "PORT_FREE_WITHIN_S", 0.3)
     told = []
-    monkeypatch.setattr(by_hand, "run_task", lambda *arguments, **_: told.extend(arguments))
 
-    def call(mode, cluster, kind, index=0, *, resume=False, values=None):
+    class Kept:
+        """In place of the keeper: notes what the task's process would be given."""
+
+        def __init__(self, task, topology, run_dir, view, requests, start, limits, patience, total):
+            told.extend((load_config(run_dir.config_of(task.type, task.index)), run_dir, dataset, topology, task))
+            call.resumed, call.patience = start.keywords["resume"], patience
+
+        def run(self):
+            return 0
+
+    monkeypatch.setattr(by_hand, "Keeper", Kept)
+
+    def call(mode, cluster, kind, index=0, *, resume="auto", min_workers=None, values=None):
         given = {"mode.name": mode, "model.precision": "float32", "data.dataset": "synthetic"}
         topology, task = from_tf_config(json.dumps({"cluster": cluster, "task": {"type": kind, "index": index}}))
         config = build_config(None, given | (values or {}), topology.size)
-        by_hand.run_one_task(config, call.root, topology, task, resume=resume, notify=pytest.fail)
+        by_hand.run_one_task(
+            config, call.root, topology, task,
+            resume=resume, wait_s=600, min_workers=min_workers, view=make_lines(), notify=call.said.append,
+        )  # fmt: skip
         return told
 
-    call.root = tmp_path / "run"
+    call.root, call.said = tmp_path / "run", []
     return call
 
 
@@ -93,33 +109,37 @@ def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch)
     assert configs[0].gradients_per_update == 1 and configs[0].optimizer.learning_rate == 0.07
 
 
-# The real command, in a folder of its own as a task is, with {body} in place of training.
+# The real command with {code} as the process of the task.
 BY_HAND = """
-import os, sys
+import sys
 from pathlib import Path
 from ps_cluster.commands.main import main
 from ps_cluster.cluster import one_task
 from tests.helpers.data import only_named
-def run_task(*_, stopped, **__):
-    assert Path("run/.lock").is_file()
-    os.chdir("/")
-    {body}
-one_task.run_task = run_task
+one_task.TASK_ARGV = (sys.executable, "-c", {code!r})
 one_task.resolve_data = lambda *_, notify: only_named("synthetic", Path("/data"), 100, 10)
 main(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
 """
+ENDS = {
+    "pass": 1,  # a leader's process that ends well, but without a result
+    "sys.exit(75)": 75,
+    "os.kill(os.getpid(), signal.SIGKILL)": 137,
+    "os.kill(os.getppid(), signal.SIGTERM); time.sleep(60)": 143,
+}
 
 
-@pytest.mark.parametrize(("body", "code"), [("pass", 0), ("raise ValueError", 1), ("stopped(signal.SIGTERM)", 143)])
-def test_a_task_leaves_no_lock_behind_however_it_ends(tmp_path, body, code):
+@pytest.mark.parametrize(("body", "code"), ENDS.items())
+def test_a_task_leaves_no_lock_and_no_process_behind_however_it_ends(tmp_path, body, code):
     environment = os.environ | {
         "TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}}),
         "PYTHONPATH": str(Path(__file__).parents[2]),
     }
-    argv = [sys.executable, "-c", BY_HAND.format(body=f"import signal; {body}")]
+    begin = "import os, signal, sys, time; assert os.path.isfile('.lock'); open('pid', 'w').write(str(os.getpid())); "
+    argv = [sys.executable, "-c", BY_HAND.format(code=begin + body)]
     ended = subprocess.run(argv, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=60)
-    assert ended.returncode == code, ended.stderr
+    assert ended.returncode == code, ended.stdout + ended.stderr
     assert (tmp_path / "run" / "config.yaml").is_file() and not (tmp_path / "run" / ".lock").exists()
+    assert not psutil.pid_exists(int((tmp_path / "run" / "pid").read_text()))
 
 
 @pytest.mark.parametrize(("mode", "shape"), itertools.permutations(CLUSTERS, 2))
@@ -134,21 +154,69 @@ def test_mode_must_fit_the_cluster(one_task, mode, shape):
 @pytest.mark.parametrize(
     ("mode", "leader", "other"), [("async", "chief", ("worker", 0)), ("sync", "worker", ("worker", 1))]
 )
-def test_leader_alone_needs_a_directory_without_checkpoints(one_task, mode, leader, other):
+@pytest.mark.parametrize("folder", ["checkpoints", "snapshots"])
+def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_be(
+    one_task, mode, leader, other, folder
+):
     config = one_task(mode, CLUSTERS[mode], leader)[0]
+    assert not one_task.resumed and all(line.startswith("not isolated") for line in one_task.said)
+    with pytest.raises(UserError, match="--resume: got 'always', but run directory .* holds no checkpoint"):
+        one_task(mode, CLUSTERS[mode], leader, resume="always")
+    one_task(mode, CLUSTERS[mode], *other, resume="always")
+    assert one_task.resumed, "the others take the option as it is"
     arrays = {"seen": np.zeros([config.slices, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
     arrays["counts"] = np.zeros([config.slices, len(COUNTS)], np.int64)
     none = StepsState(below=0, count=0)
     progress = ProgressState(scheduled=none, applied=none, tally=TallyState(), mixed=0)
     meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
-    checkpoints.save(RunDir(one_task.root).checkpoints, checkpoints.Checkpoint(1, arrays, meta), keep=1)
-    one_task(mode, CLUSTERS[mode], *other)
-    one_task(mode, CLUSTERS[mode], leader, resume=True)
+    checkpoints.save(one_task.root / folder, checkpoints.Checkpoint(1, arrays, meta), keep=1)
+    for resume in ("auto", "always"):
+        one_task(mode, CLUSTERS[mode], leader, resume=resume)
+        assert one_task.resumed and one_task.said.pop().endswith("training goes on from step 1")
+    one_task(mode, CLUSTERS[mode], *other, resume="never")
+    assert not one_task.resumed
     with pytest.raises(UserError, match="training.seed: got 9"):
-        one_task(mode, CLUSTERS[mode], leader, resume=True, values={"training.seed": 9})
+        one_task(mode, CLUSTERS[mode], leader, values={"training.seed": 9})
     assert load_config(RunDir(one_task.root).config) == config, "what the run was still stands"
-    with pytest.raises(UserError, match="holds checkpoints"):
-        one_task(mode, CLUSTERS[mode], leader)
+    with pytest.raises(UserError, match="--resume: got 'never', but run directory .* holds checkpoints or snapshots"):
+        one_task(mode, CLUSTERS[mode], leader, resume="never")
+
+
+def test_work_that_can_not_be_read_is_not_begun_anew(one_task):
+    damaged = checkpoints.path_of(one_task.root / "snapshots", 7)
+    damaged.parent.mkdir(parents=True)
+    damaged.write_bytes(b"half a file")
+    with pytest.raises(UserError, match="holds no checkpoint to resume from"):
+        one_task("single", CLUSTERS["single"], "chief")
+    assert damaged.read_bytes() == b"half a file" and str(damaged) in one_task.said[0]
+
+
+def test_fewer_workers_are_enough_only_where_the_mode_can_do_without_one(one_task):
+    one_task("async", CLUSTERS["async"], "chief", min_workers=1)
+    one_task("sync", CLUSTERS["sync"], "worker", min_workers=2)
+    with pytest.raises(UserError, match="--min-workers: got 1; mode sync needs all 2"):
+        one_task("sync", CLUSTERS["sync"], "worker", min_workers=1)
+    with pytest.raises(UserError, match="--min-workers: got 3; the cluster has 2 of type worker"):
+        one_task("async", CLUSTERS["async"], "chief", min_workers=3)
+    with pytest.raises(UserError, match="--min-workers: got 1; the cluster has 0 of type worker"):
+        one_task("single", CLUSTERS["single"], "chief", min_workers=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "resume"), [((), "auto"), (("--resume",), "always"), (("--resume", "never"), "never")]
+)
+def test_the_command_takes_resume_with_and_without_a_value_and_a_cluster_file(tmp_path, monkeypatch, words, resume):
+    calls = []
+    monkeypatch.setattr(by_hand, "run_one_task", lambda *given, **options: calls.append((given, options)))
+    monkeypatch.chdir(tmp_path)
+    Path("cluster.yaml").write_text("worker: [c:3, d:4]")
+    options = ("--cluster", "cluster.yaml", "--type", "worker", "--index", "1", "--mode", "sync", *words)
+    environment = {"TF_CONFIG": json.dumps({"cluster": CHIEF, "task": {"type": "chief", "index": 0}})}
+    result = CliRunner().invoke(main, ["task", "--run-dir", "run", *options, "--seed", "1"], env=environment)
+    assert result.exit_code == 0 and "TF_CONFIG is not used: --cluster takes its place" in result.output
+    ((config, _, topology, task), told), *_ = calls
+    assert (config.cluster.workers, topology.cluster, str(task)) == (2, {"worker": ["c:3", "d:4"]}, "worker-1")
+    assert (told["resume"], told["wait_s"], told["min_workers"]) == (resume, 600, None)
 
 
 @pytest.mark.parametrize("name", ["data.dataset", "model.precision"])
@@ -183,8 +251,8 @@ def test_a_run_that_can_not_start_leaves_the_runs_beside_it_alone(tmp_path, monk
     [
         (
             {"objective": "regression", "classes": ()},
-            {},
-            "training.label_smoothing: got 0.2: a regression has no labels",
+            {"training.label_smoothing": 0.1},
+            "training.label_smoothing: got 0.1: a regression has no labels",
         ),
         ({"inputs": {"image": Field("uint8", (28, 28, 1))}}, {"data.augmentation.hue_delta": 0.1}, "need 3 channels"),
         (
@@ -335,6 +403,16 @@ def half_done(tmp_path, monkeypatch):
     return call
 
 
+def test_a_run_goes_on_with_as_many_parameter_servers_as_are_asked_for(half_done):
+    assert half_done("--ps", "3") == "" and half_done.went_on[0].cluster.parameter_servers == 3
+
+
+def test_parameter_servers_of_a_mode_without_any_are_refused(half_done):
+    config = build_config(None, {"training.steps": 10, "mode.name": "single"})
+    half_done.run_dir.config.write_text(config.to_yaml())
+    assert "cluster.parameter_servers: got 3: mode single does not use it" in half_done("--ps", "3")
+
+
 @pytest.mark.parametrize(
     ("options", "updates"), [((), 10), (("--steps", "12"), 12), (("--epochs", "2"), 20), (("--steps", "6"), 6)]
 )
@@ -373,22 +451,3 @@ def test_a_port_that_another_program_has_is_one_line_before_anything_is_made(one
         with pytest.raises(UserError, match=f"TF_CONFIG: cluster.{kind}: '{taken}': {kind}-0 can't listen there"):
             one_task(mode, cluster, kind)
     assert not one_task.root.exists()
-
-
-def test_a_port_that_is_taken_later_is_told_as_well(one_task, monkeypatch):
-    def taken_meanwhile(*_, **__):
-        raise RuntimeError("connecting failed") from OSError("Could not start gRPC server")
-
-    monkeypatch.setattr(by_hand, "run_task", taken_meanwhile)
-    with pytest.raises(UserError, match="'b:2': ps-0 can't listen there"):
-        one_task("async", CLUSTERS["async"], "ps")
-
-
-def test_a_leader_says_what_training_came_to(one_task, monkeypatch, capsys):
-    def trained(*_, **__):
-        checkpoints.mark_ended(RunDir(one_task.root).checkpoints, last_step=7, outcome="stopped")
-
-    monkeypatch.setattr(by_hand, "run_task", trained)
-    one_task("single", CLUSTERS["single"], "chief")
-    said = capsys.readouterr().out
-    assert "chief-0 has ended: training is stopped at step 7; the commands of all tasks with --resume go on" in said

@@ -5,8 +5,9 @@ import pytest
 
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.task_types import Task
-from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
+from ps_cluster.cluster.topology import ClusterTopology, from_file, from_tf_config
 from ps_cluster.errors import UserError
+from ps_cluster.files.yaml_files import dump_yaml
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
 
@@ -37,18 +38,18 @@ def test_evaluator_has_no_address_and_stands_in_no_cluster_spec():
     assert written["task"] == {"type": "evaluator", "index": 0}
 
 
-def test_a_worker_that_is_given_up_leaves_the_others_their_index_and_tensorflow_no_gap():
+def test_an_absent_worker_is_no_task_but_keeps_its_address_until_it_starts():
     ports = itertools.count(4000)
-    given_up = frozenset({1})
     topology = ClusterTopology.local(
-        MODES["async"].tasks, 4, 1, evaluator=True, given_up=given_up, pick_port=lambda: next(ports)
+        MODES["async"].tasks, 4, 1, evaluator=True, absent=frozenset({1, 3}), pick_port=lambda: next(ports)
     )
-    workers = [task for task in topology.tasks if task.type == "worker"]
-    assert [worker.index for worker in workers] == [0, 2, 3]
-    assert [topology.address(worker) for worker in workers] == topology.cluster["worker"]
-    assert topology.address(Task("worker", 1)) is None
-    _, member = from_tf_config(topology.tf_config(Task("worker", 3)))
-    assert member == Task("worker", 2), "TensorFlow numbers them from 0 without a gap"
+    assert [worker.index for worker in topology.workers] == [0, 2] and len(topology.cluster["worker"]) == 4
+    assert [worker.index for worker in topology.spare] == [1, 3]
+    changed = topology.with_workers(started=topology.spare[:1], stopped=topology.workers[-1:])
+    assert [worker.index for worker in changed.workers] == [0, 1]
+    assert changed.cluster == topology.cluster, "the others know it already"
+    _, task = from_tf_config(topology.tf_config(Task("worker", 2)))
+    assert task == Task("worker", 2)
 
 
 def test_what_is_written_to_tf_config_is_read_back():
@@ -65,6 +66,7 @@ def test_what_is_written_to_tf_config_is_read_back():
         ("elastic", ["chief-0", "ps-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
         ("sync", ["worker-0", "worker-1"], "worker-0", ["worker-0", "worker-1"]),
         ("single", ["chief-0"], "chief-0", ["chief-0"]),
+        ("layers", ["chief-0", "worker-0", "worker-1"], "chief-0", ["worker-0", "worker-1"]),
     ],
 )
 def test_each_mode_has_its_tasks_its_leader_and_those_that_compute(mode, tasks, leader, computing):
@@ -80,14 +82,31 @@ def test_members_are_in_one_order_whatever_that_of_tf_config():
     assert topology.types == ("chief", "ps", "worker")
 
 
-def test_evaluator_found_in_the_cluster_of_tf_config_is_dropped():
-    topology, task = from_tf_config(tf_config(CLUSTER | {"evaluator": ["e:5"]}, "chief", 0))
-    assert topology.cluster == CLUSTER and task == Task("chief", 0)
+@pytest.mark.parametrize(("kind", "is_evaluator"), [("chief", False), ("evaluator", True)])
+def test_evaluator_found_in_the_cluster_of_tf_config_is_left_out_and_that_is_said(kind, is_evaluator):
+    said = []
+    topology, task = from_tf_config(tf_config(CLUSTER | {"evaluator": ["e:5"]}, kind, 0), said.append)
+    assert topology.cluster == CLUSTER and task == Task(kind, 0) and topology.evaluator is is_evaluator
+    assert len(said) == 1 and said[0].startswith("TF_CONFIG: cluster.evaluator: left out")
 
 
 def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
-    topology, task = from_tf_config(tf_config(kind="evaluator", index=0))
+    topology, task = from_tf_config(tf_config(kind="evaluator", index=0), pytest.fail)
     assert topology.cluster == CLUSTER and task == Task("evaluator", 0)
+
+
+@pytest.mark.parametrize("kind", ["master", "chief"])
+def test_a_master_is_taken_as_the_chief(kind):
+    cluster = {"master": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
+    topology, task = from_tf_config(tf_config(cluster, kind, 0), pytest.fail)
+    assert topology.cluster == CLUSTER and task == topology.leader == Task("chief", 0)
+
+
+def test_keys_that_operators_add_are_ignored():
+    given = json.loads(tf_config(kind="worker", index=0))
+    given |= {"environment": "cloud", "job": {"args": ["--epochs", "3"]}}
+    given["task"] |= {"trial": "1", "cloud": "a"}
+    assert from_tf_config(json.dumps(given), pytest.fail) == from_tf_config(tf_config(kind="worker", index=0))
 
 
 @pytest.mark.parametrize(
@@ -99,9 +118,9 @@ def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
         ("[]", "TF_CONFIG: got []: names with values are needed"),
         (
             '{"cluster": {}, "task": {"type": "chief", "index": 0}}',
-            "cluster: got nothing; it has either chief, ps and worker, or only worker, or only chief",
+            "cluster: got nothing; it has either chief, ps and worker, or chief and worker, or only worker",
         ),
-        (tf_config({"chief": ["a:1"], "worker": ["c:3"]}), "cluster: got chief, worker; it has either"),
+        (tf_config({"chief": ["a:1"], "ps": ["c:3"]}), "cluster: got chief, ps; it has either"),
         (tf_config({"ps": ["b:2"], "worker": ["c:3"]}), "cluster: got ps, worker; it has either"),
         (tf_config({"ps": ["b:2"], "evaluator": ["e:5"]}), "cluster: got ps; it has either"),
         (tf_config({"chief": ["a:1", "e:5"]}, "chief", 0), "cluster.chief must be one address"),
@@ -121,7 +140,9 @@ def test_task_that_is_the_evaluator_needs_no_entry_in_the_cluster():
             "cluster.ps.0: got 'b:70000': is not host:port, with a port in 1 to 65535",
         ),
         (tf_config(CLUSTER | {"ps": ["a:1"]}), "'a:1' is there twice"),
-        (tf_config(CLUSTER | {"master": ["m:1"]}), "got chief, ps, worker, master"),
+        (tf_config(CLUSTER | {"master": ["m:1"]}), "cluster.master: there is a chief too"),
+        (tf_config({"master": ["a:1", "e:5"]}, "master", 0), "cluster.chief must be one address"),
+        (tf_config({"worker": ["c:3"]}, "master", 0), "task.type: got 'chief'; it is one of worker, evaluator"),
         (json.dumps({"cluster": CLUSTER}), "TF_CONFIG: 'task' is missing"),
         (tf_config(kind="wroker"), "task.type: got 'wroker'"),
         (tf_config(kind=["ps"]), "task.type: got ['ps']"),
@@ -135,3 +156,55 @@ def test_malformed_tf_config_is_told_in_one_line(text, says):
     with pytest.raises(UserError) as error:
         from_tf_config(text)
     assert str(error.value).startswith("TF_CONFIG") and says in str(error.value) and "\n" not in str(error.value)
+
+
+@pytest.fixture
+def of_file(tmp_path):
+    """of_file(text, type, index, notify) → the cluster and the task of a cluster file with this text."""
+
+    def read(text, kind="worker", index=1, notify=pytest.fail):
+        (tmp_path / "cluster.yaml").write_text(text)
+        return from_file(tmp_path / "cluster.yaml", Task(kind, index), notify)
+
+    read.name = f"'{tmp_path / 'cluster.yaml'}'"
+    return read
+
+
+def test_a_cluster_file_describes_the_same_cluster_as_tf_config(of_file):
+    written = of_file('chief: [a:1]\nps: [b:2]\nworker:\n  - c:3\n  - "d:4"\n')
+    assert written == from_tf_config(tf_config())
+    assert written == of_file(dump_yaml({"master": ["a:1"]} | {kind: CLUSTER[kind] for kind in ("worker", "ps")}))
+    assert written[0].origin.field("ps") == f"{of_file.name}: ps", "messages name the file, not TF_CONFIG"
+
+
+def test_evaluator_found_in_a_cluster_file_is_left_out_and_that_is_said(of_file):
+    said = []
+    topology, _ = of_file(dump_yaml(CLUSTER | {"evaluator": ["e:5"]}), "evaluator", 0, said.append)
+    assert topology.cluster == CLUSTER and topology.evaluator
+    assert len(said) == 1 and said[0].startswith(f"{of_file.name}: evaluator: left out")
+
+
+@pytest.mark.parametrize(
+    ("text", "task", "says"),
+    [
+        ("", ("worker", 0), "{file}: got nothing; it has either chief, ps and worker"),
+        ("chief: [a:1]\nps: [c:3]", ("worker", 0), "{file}: got chief, ps; it has either"),
+        ("chief: a:1", ("chief", 0), "{file}: chief: got 'a:1': Input should be a valid list"),
+        ("chief: [a:1, b:2]", ("chief", 0), "{file}: chief must be one address, got 2"),
+        ("worker: [c:3, d]", ("worker", 0), "{file}: worker.1: got 'd': is not host:port"),
+        ("worker: [c:3, 7]", ("worker", 0), "{file}: worker.1: got 7: Input should be a valid string"),
+        ("worker: [c:3, c:3]", ("worker", 0), "{file}: 'c:3' is there twice"),
+        ("chief: [a:1]\nmaster: [b:1]", ("chief", 0), "{file}: master: there is a chief too"),
+        ("worker: [c:3]", ("worker", 1), "--index: got 1; the cluster has 1 of type worker"),
+        ("worker: [c:3]", ("chief", 0), "--type: got 'chief'; it is one of worker, evaluator"),
+    ],
+)
+def test_a_malformed_cluster_file_is_told_in_one_line_with_the_names_of_the_file(of_file, text, task, says):
+    with pytest.raises(UserError) as error:
+        of_file(text, *task)
+    assert str(error.value).startswith(says.format(file=of_file.name)) and "\n" not in str(error.value)
+
+
+def test_a_parameter_server_that_was_given_up_has_no_address_any_more():
+    topology = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3"]})
+    assert topology.address(Task("ps", 0)) == "b:2" and topology.address(Task("ps", 1)) is None

@@ -36,7 +36,7 @@ class Machine:
         self.now = 0.0
         self.at = sorted(dict(at).items())
         self.silent, self.stopped, self.unkillable, self.signals = set(), set(), set(), []
-        self.given_up, self.pids, self.restarts, self.started_at = frozenset(), {}, Counter(), []
+        self.absent, self.pids, self.restarts, self.started_at = frozenset(), {}, Counter(), []
         self._config, self._run_dir, self._ends_after = config, run_dir, ends_after
         self._numbers, self._exits, self._updates = itertools.count(100), [], Counter()
         self._next_row = 0.0
@@ -80,14 +80,14 @@ class Machine:
 
     def restart_training(self, *, resume):
         self.started_at.append(self.now)
-        workers = self._config.cluster.workers
+        workers = self._config.most_workers
         ports = itertools.count(4000)
         self.topology = ClusterTopology.local(
             self._config.mode_kind.tasks,
             workers,
             1,
             evaluator=False,
-            given_up=self.given_up,
+            absent=self.absent,
             pick_port=lambda: next(ports),
         )
         self.pids = {task: next(self._numbers) for task in self.topology.tasks}
@@ -98,8 +98,16 @@ class Machine:
         self.stopped.discard(task)
         self.pids[task] = next(self._numbers)
 
+    slices = 1
+
     def give_up(self, worker):
-        self.given_up |= {worker.index}
+        self.scale(stop=(worker,), grace_s=0)
+
+    def scale(self, *, start=(), stop=(), grace_s):
+        self.topology = self.topology.with_workers(started=start, stopped=stop)
+        self.absent = self.topology.absent
+        self.pids = {task: pid for task, pid in self.pids.items() if task not in stop}
+        self.pids |= {task: next(self._numbers) for task in start}
 
     def tasks(self, types):
         return [task for task in self.topology.tasks if task.type in types]
@@ -189,12 +197,12 @@ def test_a_silent_worker_that_dies_before_it_is_killed_is_started_again_once(wat
 
     events = {0.2: dies_of_sigusr1} if dies_at == "SIGUSR1" else {dies_at: dies}
     assert watch(at={20: fall_silent} | events).outcome == "completed"
-    assert watch.machine.restarts == {STUCK: 1} and watch.machine.given_up == frozenset()
+    assert watch.machine.restarts == {STUCK: 1} and watch.machine.absent == frozenset()
 
 
 def test_a_worker_that_sigkill_does_not_end_is_left_out_and_the_others_start_on_other_ports(watch):
     assert watch(at={20: fall_silent_for_good}).outcome == "completed"
-    assert watch.machine.given_up == {1} and len(watch.machine.started_at) == 2
+    assert watch.machine.absent == {1} and len(watch.machine.started_at) == 2
     assert watch.machine.started_at[1] < 20 + 10 + 10 + 3
     assert [worker.index for worker in watch.machine.tasks(("worker",))] == [0, 2]
     assert "worker-1 (pid 103) is still there 10 s after SIGKILL; training goes on without worker-1" in watch.notices[1]
@@ -207,7 +215,7 @@ def test_a_worker_that_is_silent_every_time_is_given_up_in_the_end_and_no_other(
         fall_silent(machine)
 
     assert watch(at={20: never_works}, ends_after=20_000).outcome == "completed"
-    assert watch.machine.given_up == {1} and watch.machine.restarts == {STUCK: 5}
+    assert watch.machine.absent == {1} and watch.machine.restarts == {STUCK: 5}
     assert "(given up after 5 restarts); training goes on without worker-1" in watch.notices[-1]
 
 

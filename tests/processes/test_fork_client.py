@@ -54,7 +54,7 @@ def test_a_fork_is_a_child_of_this_process_in_a_session_of_its_own_with_its_own_
     seen = json.loads((tmp_path / "log").read_text())
     assert (seen["pid"], seen["parent"], seen["session"]) == (process.pid, os.getpid(), process.pid)
     assert (seen["argv"], seen["folder"], seen["variable"]) == (["exit", "3"], str(tmp_path), "hello")
-    assert seen["preloaded"]
+    assert seen["preloaded"] and seen["collects_garbage"]
     assert not any("socket" in descriptor for descriptor in seen["descriptors"]), "the launcher's channel is not for it"
 
 

@@ -79,4 +79,4 @@ def test_a_run_that_requires_it_where_the_system_refuses_leaves_nothing_behind(t
 
 def test_a_choice_that_there_is_not_is_told_with_those_that_there_are():
     result = CliRunner().invoke(main, ["run", "--isolation", "please"])
-    assert result.exit_code == 2 and "'auto', 'require', 'off'" in result.stderr and result.stderr.count("\n") == 1
+    assert result.exit_code == 2 and "There are auto, require, off." in result.stderr and result.stderr.count("\n") == 1

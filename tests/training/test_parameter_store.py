@@ -1,11 +1,16 @@
 """The parameter store on this process's own device: the same graph that runs on a parameter server."""
 
 import threading
+from functools import partial
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.reslicing import is_even, resliced
 from ps_cluster.training.slice import APPLIED, REFUSED
 from tests.helpers.stores import (
     LENGTH,
@@ -160,3 +165,29 @@ def test_bfloat16_on_the_wire_keeps_the_stored_weights_in_float32():
     rounded = tf.cast(np.linspace(-1, 1, LENGTH, dtype=np.float32), tf.bfloat16)
     gradient = tf.cast(rounded - tf.cast(TARGET, tf.bfloat16), tf.float32).numpy()
     assert weights == pytest.approx(np.linspace(-1, 1, LENGTH) - 0.1 * gradient, abs=1e-6)
+
+
+KEPT = [  # what is kept beside the weights: vectors, rows of workers, numbers of slices, slow weights
+    {"rule": "adam", "values": {"staleness.method": "dc_adaptive", "lookahead.every_updates": 2}},
+    {"rule": "nesterov", "values": {"staleness.method": "gap_aware"}},
+    {"rule": "sgd", "values": {"mode.name": "elastic"}},
+]
+
+
+@pytest.mark.parametrize("settings", KEPT, ids=str)
+def test_a_state_cut_for_other_numbers_of_slices_and_back_has_the_same_bits(settings):
+    mode = MODES[settings["values"].get("mode.name", "async")]
+    make = partial(make_store, kind=find(mode.slice), **settings)
+    store = make(2)
+    for step in range(3):
+        pulled = pull(store, worker=step % 2)
+        statistics = tf.ones_like(pulled.statistics)
+        store.push(tf.constant(step, tf.int64), pulled.versions, tf.constant(TARGET), statistics, row(worker=step % 2))
+    begun = found = Checkpoint(3, state_of(store) | {"waiting": np.zeros([0, 1])})
+    for slices in (1, 3, 4, 2):
+        assert is_even(found.arrays)
+        store, found = make(slices), resliced(found, slices)
+        store.restore({name: array for name, array in found.arrays.items() if name != "waiting"})
+        found = Checkpoint(3, state_of(store) | {"waiting": found.arrays["waiting"]})
+    assert found.arrays.keys() == begun.arrays.keys()
+    assert all(array.tobytes() == begun.arrays[name].tobytes() for name, array in found.arrays.items())

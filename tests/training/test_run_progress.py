@@ -282,8 +282,8 @@ def test_what_no_row_was_asked_for_takes_no_memory():
         look(progress, applied(*((step, step + 1, 0, 0, 7, 1.0) for step in range(first, first + 1000))))
 
     take(0)
-    size = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None}))
+    size = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None, "_handing_out": None}))
     for first in range(1000, 10_000, 1000):
         take(first)
-    grown = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None})) - size
+    grown = len(pickle.dumps(vars(progress) | {"clock": None, "_config": None, "_handing_out": None})) - size
     assert grown < 2000 and progress.row("training").loss == 5000.5

@@ -5,10 +5,12 @@ from ps_cluster.config import build_config
 from ps_cluster.run import checkpoints
 from ps_cluster.run.journal import JournalNotWritten
 from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.reslicing import newest_even
 from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.step_set import StepSet
 from ps_cluster.run.training_clock import Times, TrainingClock
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.saver import SNAPSHOTS_KEPT, Saver
+from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver
 
 
 class FakeBooks:
@@ -40,7 +42,7 @@ def saving(tmp_path):
     return make_saving(tmp_path, {"every_seconds": 10.0, "snapshot_every_seconds": 2.0, "keep": 2})
 
 
-def make_saving(tmp_path, settings, **more):
+def make_saving(tmp_path, settings, books=FakeBooks, **more):
     config = build_config(overrides={f"checkpoints.{name}": value for name, value in settings.items()} | more)
     clock, said = Clock(), []
 
@@ -50,7 +52,7 @@ def make_saving(tmp_path, settings, **more):
             let_pass.saver.save_when_due()
 
     let_pass.run_dir, let_pass.said = RunDir.create(tmp_path / "run"), said
-    let_pass.books = FakeBooks(clock)
+    let_pass.books = books(clock)
     let_pass.saver = Saver(
         config, let_pass.run_dir, "synthetic", let_pass.books, RunProgress(config, 100), notify=said.append, clock=clock
     )
@@ -173,3 +175,71 @@ def test_checkpoints_come_early_in_a_run_and_once_a_minute_later(tmp_path, befor
         if max(checkpoints.steps(run_dir.checkpoints), default=0) > len(found):  # FakeBooks counts them
             found.append(clock.now)
     assert found == at
+
+
+class BooksOfTwo(FakeBooks):
+    """Two slices, with the same steps where `even`."""
+
+    even = False
+
+    def snapshot(self):
+        found = super().snapshot()
+        if self.even:
+            found["counts"][:] = self.version
+        return found | {"seen": np.zeros([2, 4], np.int64), "waiting": np.zeros([0, 2])}
+
+
+@pytest.fixture
+def saving_of_two(tmp_path):
+    settings = {"every_seconds": 1e6, "snapshot_every_seconds": 2.0}
+    saving = make_saving(tmp_path, settings, books=BooksOfTwo, **{"cluster.parameter_servers": 2})
+    saving.rests = lambda: saving.saver.rests
+    return saving
+
+
+def test_while_snapshots_are_even_by_chance_nothing_rests_and_the_newest_even_one_is_kept(saving_of_two):
+    saving, books = saving_of_two, saving_of_two.books
+    books.even = True
+    saving(58)
+    newest = books.version
+    books.even = False
+    saving(58)
+    assert not saving.rests()
+    assert checkpoints.steps(saving.run_dir.snapshots) == [newest, books.version - 1, books.version]
+    books.even = True
+    saving(2)
+    assert newest not in checkpoints.steps(saving.run_dir.snapshots), "there is a newer one"
+
+
+def test_without_an_even_snapshot_for_a_minute_nothing_is_handed_out_until_there_is_one(saving_of_two):
+    saving, books = saving_of_two, saving_of_two.books
+    saving(59)
+    assert not saving.rests()
+    saving.saver._progress.scheduled(np.array([0]))
+    saving(3)
+    assert saving.rests(), "a step is under way"
+    saving.saver._progress.scheduled_updates = StepSet()
+    books.even = True
+    saving(1)
+    assert not saving.rests() and checkpoints.steps(saving.run_dir.snapshots)[-1] == books.version
+    assert newest_even(saving.run_dir.snapshots) == books.version
+
+
+def test_a_rest_that_leads_nowhere_ends_and_the_next_one_comes_much_later(saving_of_two):
+    saving = saving_of_two
+    saving.saver._progress.scheduled(np.array([0]))
+    limit = round(max(LONGEST_REST_S, saving.saver._config.longest_update_seconds)) + 1
+    saving(60 + limit)
+    assert not saving.rests()
+    saving(PAUSE_FACTOR * (limit - 1) - 5)
+    assert not saving.rests()
+    saving(10)
+    assert saving.rests()
+
+
+def test_a_disk_that_refuses_at_rest_does_not_keep_training_waiting(saving_of_two):
+    saving = saving_of_two
+    saving(58)
+    saving.books.refuse, before = True, len(saving.said)
+    saving(4)
+    assert not saving.rests() and len(saving.said) <= before + 3

@@ -294,7 +294,7 @@ def test_a_restored_method_goes_on_and_corrects_again_after_the_next_pull(name):
 @pytest.mark.parametrize("name", METHODS.names)
 def test_only_vectors_of_the_slices_length_and_single_numbers_are_in_the_checkpoint(name):
     method = Server(name).method
-    shapes = ([LENGTH], [WORKERS, LENGTH], [1])
+    shapes = ([LENGTH], [WORKERS, LENGTH], [])
     assert all(slot.shape in shapes and slot.dtype == tf.float32 for slot in method.slots.values())
     assert method.needs_step == (name == "gap_aware")
 
@@ -373,7 +373,7 @@ def test_a_slice_does_with_every_method_what_numpy_does(name):
     settings = {"optimizer.rule": "sgd", "optimizer.weight_decay": DECAY, "staleness.method": name}
     settings |= own_of(name)
     config = build_config(overrides=settings | {"model.precision": "float32", "training.steps": 50})
-    store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=50)
+    store = ParameterStore(["/device:CPU:0"], [BEGINNING], config=config, total_steps=50)
     pull, push = (tf.function(part, autograph=False) for part in (lambda w: vars(store.pull(w)), store.push))
     reference, random, pulled, steps = Reference(name), np.random.default_rng(1), {}, 0
     for event in INTERLEAVED.split():
@@ -412,7 +412,7 @@ def test_a_slice_takes_the_momentum_of_asynchrony_off_the_optimizers():
     for method, momentum in (("momentum", 0.9), ("none", corrected_momentum(0.9, 3))):
         settings = {"optimizer.rule": "momentum", "optimizer.momentum": momentum, "optimizer.weight_decay": 0.0}
         config = build_config(overrides=settings | {"model.precision": "float32", "staleness.method": method})
-        store = ParameterStore(["/device:CPU:0"], BEGINNING, config=config, total_steps=5)
+        store = ParameterStore(["/device:CPU:0"], [BEGINNING], config=config, total_steps=5)
         for step in range(5):
             row = dict.fromkeys(WORKER_COLUMNS, 0.0) | {"learning_rate": RATE}
             version = store.pull(tf.constant(0, tf.int64)).versions

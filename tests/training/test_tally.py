@@ -95,3 +95,11 @@ def test_it_goes_on_from_what_a_checkpoint_holds():
     assert (ours.workers(), ours.staleness_summary()) == (whole.workers(), whole.staleness_summary())
     assert ours.examples_per_second(50.0, 0) == whole.examples_per_second(50.0, 0)
     assert ours.state == whole.state
+
+
+def test_work_of_others_in_the_same_steps_is_theirs_and_no_further_examples():
+    ours = tally_of((0, 7, 1.0), (0, 7, 2.0))
+    ours.add_work(rows_of([0, 1], worker=1, pid=8, examples=10))
+    ours.add_work(rows_of([]))
+    assert (ours.examples, ours.gradients) == (20, 2)
+    assert [(row.index, row.pid, row.updates, row.examples) for row in ours.workers()] == [(0, 7, 2, 20), (1, 8, 2, 20)]

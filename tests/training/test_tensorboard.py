@@ -1,12 +1,22 @@
 """What TensorBoard will show of a run, read back with TensorBoard's own reader."""
 
 import re
+from io import BytesIO
 
+import numpy as np
 import pytest
+from PIL import Image
+from tensorboard.backend.event_processing.data_provider import MultiplexerDataProvider
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.backend.event_processing.plugin_event_multiplexer import EventMultiplexer
+from tensorboard.context import RequestContext
+from tensorboard.plugins.base_plugin import TBContext
+from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
-from ps_cluster.config import Changed
+from ps_cluster.config import Changed, build_config
 from ps_cluster.run.run_dir import RunDir
+from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.training.session import Reporter
 from ps_cluster.training.tensorboard import EvaluationWriter, TrainingWriter
 
 
@@ -18,7 +28,7 @@ def read(folder) -> tuple[EventAccumulator, dict[str, list[tuple[int, float]]]]:
     scalars = {
         tag: [(event.step, float(tf.make_ndarray(event.tensor_proto))) for event in events.Tensors(tag)]
         for tag in events.Tags()["tensors"]
-        if tag not in ("staleness", "settings")
+        if tag not in ("staleness", "settings", "weights", "predictions")
     }
     return events, scalars
 
@@ -40,8 +50,8 @@ def test_staleness_of_all_updates_is_a_histogram(tmp_path):
     import tensorflow as tf
 
     writer = TrainingWriter(RunDir(tmp_path))
-    writer.write_staleness({}, step=83)
-    writer.write_staleness({"0": 3, "1": 80}, step=83)
+    writer.write_staleness("staleness", {}, step=83)
+    writer.write_staleness("staleness", {0: 3, 1: 80}, step=83)
     writer.close()
     (event,) = read(tmp_path / "tensorboard" / "training")[0].Tensors("staleness")
     assert event.step == 83
@@ -53,6 +63,86 @@ def test_scores_are_curves_over_the_step_of_the_checkpoint(tmp_path):
     writer.write({"step": 390, "test_accuracy": 0.75, "test_loss": None})
     writer.close()
     assert read(tmp_path / "tensorboard" / "evaluation")[1] == {"test_accuracy": [(390, 0.75)]}
+
+
+def test_wide_range_of_staleness_shares_bars_and_no_update_is_missing(tmp_path):
+    import tensorflow as tf
+
+    writer = TrainingWriter(RunDir(tmp_path))
+    writer.write_staleness("staleness", {0: 1, 99: 2, 50: 4}, step=1)
+    writer.close()
+    (event,) = read(tmp_path / "tensorboard" / "training")[0].Tensors("staleness")
+    bars = tf.make_ndarray(event.tensor_proto)
+    assert len(bars) <= 30 and bars[:, 2].sum() == 7 and (bars[0, 0], bars[-1, 1] > 99) == (0, True)
+
+
+def test_values_are_a_histogram_without_those_that_are_not_finite(tmp_path):
+    import tensorflow as tf
+
+    writer = EvaluationWriter(RunDir(tmp_path))
+    writer.write_values("weights", np.array([1.0, np.nan, 2.0, np.inf], np.float32), step=5)
+    writer.write_values("nothing", np.array([np.nan]), step=5)
+    writer.write({"step": 5})
+    writer.close()
+    events, _ = read(tmp_path / "tensorboard" / "evaluation")
+    assert events.Tags()["tensors"] == ["weights"]
+    (event,) = events.Tensors("weights")
+    assert tf.make_ndarray(event.tensor_proto)[:, 2].sum() == 2
+
+
+def test_picture_is_one_for_tensorboard(tmp_path):
+    import tensorflow as tf
+
+    writer = EvaluationWriter(RunDir(tmp_path))
+    writer.write_picture("predictions", Image.new("RGB", (3, 2), "red"), step=7)
+    writer.close()
+    (event,) = read(tmp_path / "tensorboard" / "evaluation")[0].Tensors("predictions")
+    width, height, png = tf.make_ndarray(event.tensor_proto)
+    assert (event.step, width, height, Image.open(BytesIO(png)).getpixel((0, 0))) == (7, b"3", b"2", (255, 0, 0))
+
+
+def test_runs_below_one_folder_stand_beside_each_other_in_hparams_with_settings_and_scores(tmp_path):
+    for name, rate in (("slow", 0.1), ("quick", 0.5)):
+        writer = EvaluationWriter(RunDir(tmp_path / name))
+        settings = {"optimizer.learning_rate": rate, "training.steps": None, "mode.name": "async"}
+        writer.write_hyper_parameters(name, settings)
+        for step, accuracy in ((1, 0.2), (2, rate)):
+            writer.write({"step": step, "test_accuracy": accuracy})
+        writer.close()
+    found = {group.name: group for group in session_groups(tmp_path)}
+    assert set(found) == {"slow", "quick"}
+    for name, rate in (("slow", 0.1), ("quick", 0.5)):
+        settings = found[name].hparams
+        assert settings["optimizer.learning_rate"].number_value == rate
+        assert settings["training.steps"].string_value == "null" and settings["mode.name"].string_value == "async"
+        (session,) = found[name].sessions
+        (score,) = session.metric_values
+        assert (session.name, score.name.tag) == (f"{name}/tensorboard/evaluation", "test_accuracy")
+        assert score.value == pytest.approx(rate)
+
+
+def test_run_without_an_evaluator_has_its_settings_in_hparams_beside_the_scalars_of_the_training(tmp_path):
+    values = {"training.steps": 7, "data.dataset": "synthetic"}
+    for name, has_evaluator in (("without", False), ("with", True)):
+        config = build_config(None, values | {"cluster.evaluator": has_evaluator})
+        reporter = Reporter(config, RunDir(tmp_path / name), RunProgress(config, train_examples=1000))
+        (tmp_path / name / "metrics").mkdir(parents=True)
+        reporter.row("training")
+    (found,) = session_groups(tmp_path)
+    assert found.name == "without" and found.hparams["training.steps"].number_value == 7
+
+
+def session_groups(folder):
+    """Return the rows of TensorBoard's tab HParams."""
+    runs = EventMultiplexer()
+    runs.AddRunsFromDirectory(str(folder))
+    runs.Reload()
+    context = backend_context.Context(TBContext(data_provider=MultiplexerDataProvider(runs, str(folder))))
+    request = api_pb2.ListSessionGroupsRequest(
+        slice_size=10, allowed_statuses=[api_pb2.STATUS_UNKNOWN, api_pb2.STATUS_RUNNING, api_pb2.STATUS_SUCCESS]
+    )
+    handler = list_session_groups.Handler(RequestContext(), context, "", request)
+    return handler.run().session_groups
 
 
 def test_settings_that_differ_are_a_table_of_which_no_cell_breaks(tmp_path):

@@ -33,7 +33,7 @@ class GapScaling(WithBackups):
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
         # "updates" is 1 - 0.999^t, computed as the same running average of ones.
-        zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([1]), "highest_rate": tf.zeros([1])}
+        zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([]), "highest_rate": tf.zeros([])}
         self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
 
     def _corrected(self, gradient, moved, worker):
@@ -48,7 +48,7 @@ class GapScaling(WithBackups):
         highest = self.slots["highest_rate"]
         return [
             self._average("step_square", step * step),
-            self._average("updates", tf.ones([1])),
+            self._average("updates", tf.ones([])),
             highest.assign(tf.maximum(highest.read_value(), learning_rate), read_value=False),
         ]
 

@@ -33,6 +33,12 @@ class Async(Mode):
                 f"mode.simulate_workers: got {wanted}: it needs at least cluster.workers, {config.cluster.workers}"
             )
 
+        if wanted is not None and config.least_workers < config.most_workers:
+            raise ValueError(
+                f"mode.simulate_workers: got {wanted}: the delay is that of a fixed number of workers: leave out "
+                "cluster.min_workers and cluster.max_workers"
+            )
+
     def delay(self, config: RunConfig) -> int:
         return self.emulated_workers(config) - config.training_workers
 

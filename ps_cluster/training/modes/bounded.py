@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from pydantic import Field
 
 from ps_cluster.catalogue.lazily import tf
@@ -66,13 +68,14 @@ class BoundedSlice(WaitingSlice):
         self._max_staleness = NO_END if staleness is None else staleness
         self._max_clock_lag = NO_END if lag is None else lag
         self._lease_s = max(LEASE_S, config.longest_update_seconds)
-        workers = config.training_workers
+        workers, spare = config.most_workers, config.most_workers - config.training_workers
         with tf.device(device):
             self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
             self._has_steps = tf.Variable(tf.fill([workers], False))  # more steps in its dispatch, after this one
             # For as many workers as there may ever be: a run may be resumed with another number of them.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
-            self._heard = tf.Variable(tf.zeros([workers], tf.float64))  # seconds, on the clock of the ticks
+            # Seconds, on the clock of the ticks. Nobody waits for a worker that was never there.
+            self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
             self._now = tf.Variable(0.0, dtype=tf.float64)  # seconds, the sum of the ticks
             self._newest_step = tf.Variable(-1, dtype=tf.int64)  # the last one of a dispatch that has begun
             self._last_step = tf.Variable(NO_END, dtype=tf.int64)

@@ -156,6 +156,7 @@ class Elastic(Mode):
     says = "workers train weights of their own and exchange them with the centre"
     Settings = ElasticSettings
     pins_workers = True
+    fixed_workers = "each has weights of its own on the parameter server, and exchanges by beta / workers"
     ignores = frozenset({"staleness", "lookahead"})
     own_rule = "sgd"
     unlabelled = frozenset({"beta"})

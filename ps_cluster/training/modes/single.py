@@ -11,6 +11,7 @@ class Single(Mode):
     says = "one process trains by itself"
     tasks = (CHIEF,)
     is_stale = False
+    fixed_workers = "it has none"
 
 
 SINGLE = Single()

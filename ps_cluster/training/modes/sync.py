@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ps_cluster.catalogue.modes import Mode, Waits
+from ps_cluster.catalogue.modes import Flow, Mode, Waits
 from ps_cluster.catalogue.task_types import ON_DEATH, WORKER, OnDeath
 
 
@@ -10,8 +10,10 @@ class Sync(Mode):
     name = "sync"
     says = "all workers average each gradient by all-reduce, without parameter servers"
     tasks = (WORKER,)
+    flows = (Flow(WORKER, WORKER, "parts of gradients, in a ring"),)
     waits = Waits.FOR_ALL_REDUCE
     is_stale = False
+    fixed_workers = "each all-reduce needs all of them"
     # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
     on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
     is_simulated = True

@@ -114,9 +114,9 @@ class Rounds(Work):
             end = min(total, begin + self._size(self._progress.updates_per_second(), left=total - begin))
             while end * self._config.steps_per_update > self._progress.end_of_window:
                 yield False
+            self._progress.scheduled(np.arange(begin, end))  # before any can be done: see `Steps`
             for _ in range(self._config.training_workers):
                 self._schedule(self._function, end)
-            self._progress.scheduled(np.arange(begin, end))
             begin = end
             self.ends = begin == total
             yield True
@@ -161,6 +161,7 @@ class SyncPs(Mode):
     most_parameter_servers = 1  # a single place must decide which gradient came too late
     waits = Waits.IN_ROUNDS
     is_stale = False
+    fixed_workers = "a round has a place for each of them"
     # A round has a place for every worker and would wait for ever for one that was given up.
     on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=False)}
     is_simulated = True

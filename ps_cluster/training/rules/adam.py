@@ -15,8 +15,13 @@ SMALLEST_EPSILON = 1e-30
 
 class AdamSettings(MomentumSettings):
     momentum: Momentum = Field(default=0.9, description="beta_1 of Adam.")
-    beta_2: float = Field(default=0.999, ge=0, lt=1)
-    epsilon: float = Field(default=1e-7, ge=SMALLEST_EPSILON, le=LARGEST_FACTOR)
+    beta_2: float = Field(default=0.999, ge=0, lt=1, description="beta_2 of Adam: of the running mean square.")
+    epsilon: float = Field(
+        default=1e-7,
+        ge=SMALLEST_EPSILON,
+        le=LARGEST_FACTOR,
+        description="epsilon of Adam: keeps it from dividing by 0.",
+    )
 
 
 class AdamUpdate(UpdateRule):

@@ -1,0 +1,90 @@
+"""The command `ps-cluster k8s render`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps_cluster.command_line import OneLineErrors, config_layers, config_options, examples, layered_config, option
+from ps_cluster.commands.parts import TEXT_FILE, write_text_to
+from ps_cluster.deploy.workload_kind import KINDS
+from ps_cluster.parameter_types import Matching, NameOf, OfTypes, Whole
+
+_NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 small letters, digits and -, the first a letter")
+_CLAIM = Matching(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a PersistentVolumeClaim")
+_NAMESPACE = Matching(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", "the name of a namespace")
+_IMAGE = Matching(r"[a-z0-9][A-Za-z0-9._:/@-]{0,499}", "an image: REGISTRY/NAME:TAG or NAME@sha256:DIGEST")
+_CPU = OfTypes(Matching(r"[1-9][0-9]{0,5}m?|[0-9]{1,4}\.[0-9]{1,3}", "a number of cores: 4, 0.5 or 500m"))
+_MEMORY = OfTypes(Matching(r"[1-9][0-9]{0,14}([KMGT]i)?", "an amount of memory: 4Gi or 500Mi"))
+_RESTARTS = OfTypes(Whole(0, 10_000))
+
+_EXAMPLES = (
+    "k8s render --run-volume runs --image me/ps-cluster:1 --dataset synthetic --precision float32",
+    "k8s render --kind volcano --workers 8 --ps 2 --run-volume runs --data-volume cifar "
+    "--image me/ps-cluster:1 --dataset cifar10 --precision bfloat16 --output train.yaml",
+    "k8s render --kind jobs --cpu 4 --cpu ps=2 --memory worker=8Gi --restarts worker=50 "
+    "--run-volume runs --image me/ps-cluster:1 --dataset synthetic --precision float32",
+)
+
+
+@click.group(cls=OneLineErrors, epilog=examples(*_EXAMPLES))
+def k8s() -> None:
+    """Write manifests for Kubernetes."""
+
+
+@k8s.command(epilog=examples(*_EXAMPLES))
+@option(
+    "--kind",
+    type=NameOf(KINDS),
+    default="jobset",
+    help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.says})' for one in KINDS)}.",
+)
+@option("--name", type=_NAME, default="ps-cluster", help="The names of all objects and of the run directory.")
+@option("--namespace", type=_NAMESPACE, help="Default: the one that kubectl uses.")
+@option("--image", type=_IMAGE, required=True, help="The container image, built from the Containerfile.")
+@option("--run-volume", type=_CLAIM, required=True, metavar="CLAIM", help="The volume for the run directory.")
+@option(
+    "--share-run-dir/--no-share-run-dir",
+    help="Mount it in all pods, not only in those of the leader and the evaluator.",
+)
+@option("--data-volume", type=_CLAIM, metavar="CLAIM", help="A volume with the data set; mounted at /data, read-only.")
+@option("--cpu", type=_CPU, multiple=True, help="Cores of each pod, or of those of one type; default: 2.")
+@option("--memory", type=_MEMORY, multiple=True, help="Memory of each pod, or of those of one type; default: 4Gi.")
+@option("--restarts", type=_RESTARTS, multiple=True, help="Most restarts of all, or one type of task; default: 20.")
+@option(
+    "--restart-job/--no-restart-job",
+    default=True,
+    help="Kinds jobset and trainjob: recreate single Jobs, for which the controller needs its feature gate RestartJob.",
+)
+@option("--output", type=TEXT_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
+@config_options()
+@config_layers
+def render(
+    kind: str, output: Path, file: Path | None, assignments: tuple[str, ...], data_volume: str | None,
+    cpu: tuple[tuple[str | None, str], ...], memory: tuple[tuple[str | None, str], ...],
+    restarts: tuple[tuple[str | None, int], ...], share_run_dir: bool, restart_job: bool,
+    name: str, namespace: str | None, image: str, run_volume: str, **options: Any,
+) -> None:  # fmt: skip
+    """Print the manifests of a training on Kubernetes. Options and files of settings are those of `run`."""
+    from ps_cluster.cluster.one_task import check_named
+    from ps_cluster.deploy import paths
+    from ps_cluster.deploy.deployment import Deployment, roles_of
+    from ps_cluster.deploy.kubernetes_yaml import dump_documents
+
+    if data_volume and options["data__data_dir"] is None:
+        options["data__data_dir"] = Path(paths.DATA)
+    config = layered_config(file, assignments, options)
+    check_named(config)
+    deployment = Deployment(
+        name=name,
+        namespace=namespace,
+        image=image,
+        config=config,
+        roles=roles_of(config, shared_by_all=share_run_dir, cpu=cpu, memory=memory, restarts=restarts),
+        run_volume=run_volume,
+        data_volume=data_volume,
+        restart_job=restart_job,
+    )
+    write_text_to(output, dump_documents(KINDS[kind].documents(deployment)))

@@ -1,0 +1,80 @@
+"""The command `ps-cluster slurm render`."""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import click
+
+from ps_cluster.command_line import OneLineErrors, config_layers, config_options, examples, layered_config, option
+from ps_cluster.commands.parts import TEXT_FILE, write_text_to
+from ps_cluster.parameter_types import Matching, Whole
+
+_NAME = Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "letters, digits, ., _ and -, at most 100")
+_PATH = Matching(r"/[^\n\r]{0,999}", "a whole path")
+_TIME = Matching(r"[0-9]{1,6}(:[0-9]{2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-9]{2}){0,2}", "a time: 90, 12:00:00 or 2-0")
+_MEMORY = Matching(r"[1-9][0-9]{0,8}[KMGT]?", "an amount of memory: 2G or 500M")
+_OPTION = Matching(r"--[a-z][a-z-]*(=[^\n\r]{1,300})?", "an option of sbatch: --partition=long")
+_LAST_PORT = 65_535
+
+_EXAMPLES = (
+    "slurm render --run-dir /shared/runs/one --dataset synthetic --precision float32",
+    "slurm render --workers 8 --ps 2 --run-dir /shared/runs/two "
+    "--program /shared/venv/bin/ps-cluster --dataset cifar10 --data-dir /shared/data "
+    "--precision bfloat16 --time 12:00:00 --output train.sbatch",
+    "slurm render --tasks-per-node 4 --cpus 8 --mem-per-cpu 1G --sbatch --partition=long "
+    "--sbatch --account=me --run-dir /shared/runs/three --dataset synthetic --precision float32",
+)
+
+
+@click.group(cls=OneLineErrors, epilog=examples(*_EXAMPLES))
+def slurm() -> None:
+    """Write a script for Slurm."""
+
+
+@slurm.command(epilog=examples(*_EXAMPLES))
+@option("--name", type=_NAME, default="ps-cluster", help="The name of the job.")
+@option("--run-dir", type=_PATH, required=True, help="The run directory, on a file system that all nodes share.")
+@option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")
+@option("--time", type=_TIME, help="The limit of time; a job that reaches it goes on in the queue.")
+@option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
+@option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
+@option("--tasks-per-node", type=Whole(1, 1024), default=1, help="Tasks on one node, in the order chief, ps, worker.")
+@option("--restarts", type=Whole(0, 10_000), default=20, help="Most restarts of each task.")
+@option("--port", type=Whole(1024, _LAST_PORT), default=2222, help="Port of the first task; the next have the next.")
+@option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Any other of sbatch; repeatable.")
+@option("--output", type=TEXT_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
+@config_options()
+@config_layers
+def render(
+    output: Path, file: Path | None, assignments: tuple[str, ...], name: str, run_dir: str, program: str | None,
+    time: str | None, cpus: int, mem_per_cpu: str, tasks_per_node: int, restarts: int, port: int, more: tuple[str, ...],
+    **options: Any,
+) -> None:  # fmt: skip
+    """Print a script for sbatch that trains on several nodes. Options and files of settings are those of `run`."""
+    from ps_cluster.cluster.one_task import check_named
+    from ps_cluster.deploy.deployment import roles_of
+    from ps_cluster.deploy.slurm_script import SlurmJob
+    from ps_cluster.errors import UserError
+
+    config = layered_config(file, assignments, options)
+    check_named(config)
+    roles = roles_of(config)
+    if port + (count := sum(role.count for role in roles)) - 1 > _LAST_PORT:
+        raise UserError(f"--port: got {port}: the last of {count} tasks would have a port over {_LAST_PORT}")
+    job = SlurmJob(
+        name=name,
+        run_dir=PurePosixPath(run_dir),
+        program=program or "ps-cluster",
+        config=config,
+        roles=roles,
+        time=time,
+        cpus=cpus,
+        memory_per_cpu=mem_per_cpu,
+        tasks_per_node=tasks_per_node,
+        restarts=restarts,
+        first_port=port,
+        more=more,
+    )
+    write_text_to(output, job.script())

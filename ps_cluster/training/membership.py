@@ -1,0 +1,292 @@
+"""Connect to the tasks that are there, and take in workers that come later, or again.
+
+TensorFlow's own handler (WorkerPreemptionHandler) waits for all workers at once, under one lock: a worker that never
+comes back keeps the others from coming back. TensorFlow's runtime can do more. A cluster may have gaps, and
+`update_server_def` adds and removes workers while the others go on. So here each worker that fails is waited for by
+itself, and is taken in as soon as its server works.
+
+The names with an underscore are TensorFlow's own, of the version that is pinned.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+import tensorflow as tf
+from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
+from tensorflow.python.distribute.coordinator import cluster_coordinator
+from tensorflow.python.eager import context
+
+from ps_cluster.catalogue.task_types import CHIEF, PS, WORKER, Task
+from ps_cluster.errors import UserError
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.processes.reach import check_is_free, working
+from ps_cluster.run.agreement import Agreement
+from ps_cluster.run.leading import Leading
+from ps_cluster.run.run_dir import AGREEMENT, say
+from ps_cluster.run.told import TOLD, Told
+
+Coordinator: TypeAlias = "tf.distribute.coordinator.ClusterCoordinator"
+
+LOOK_EVERY_S = 1.0
+TELL_WITHIN_S = 10.0
+# A server keeps what a leader made there for so long after its last sign of life; TensorFlow's default is 600 s.
+KEEP_S = 120
+_RETRY_S = 0.5  # after a failure between a worker and a parameter server
+_CLOSURE_ERRORS = (
+    tf.errors.OpError,
+    cluster_coordinator.ClosureInputError,
+    cluster_coordinator.ClosureAbortedError,
+    TypeError,
+)
+
+
+def device_of(task: Task) -> str:
+    return f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"
+
+
+class Welcome:
+    """Compares what a task that has come works with, and tells it who leads. A launcher's tasks need neither."""
+
+    def __init__(self, leading: Leading, own: Agreement):
+        self._leading = leading
+        self._own = own
+
+    def __call__(self, task: Task) -> str | None:
+        """Return why a task can't take part, on one line; None if it can. Raises tf.errors.OpError where it is gone."""
+        if not self._leading.alone:
+            return None
+        with tf.device(device_of(task)):
+            text = tf.io.read_file(AGREEMENT).numpy()
+        try:
+            reason = self._own.difference(Agreement.from_json(text), at=str(task))
+        except Malformed as error:
+            reason = f"its {AGREEMENT} {error}"
+        tell(task, Told(epoch=self._leading.epoch, refused=reason))
+        return reason
+
+
+class Membership:
+    """The workers that take part. It stands in for TensorFlow's handler of failed workers.
+
+    Attributes:
+      present: the indices of the workers that are part of the cluster now.
+    """
+
+    def __init__(
+        self, addresses: Mapping[int, str], present: set[int], welcome: Callable[[Task], str | None],
+        *, reach: Callable[[Mapping[int, str]], set[int]] = working, notify: Callable[[str], None] = say,
+    ):  # fmt: skip
+        """Begin with the workers `present`, out of all that may ever come: `addresses`, index → host:port.
+
+        Args:
+          welcome: returns why a worker that has come can't take part; None if it can.
+        """
+        self.present = set(present)
+        self._addresses = dict(addresses)
+        self._welcome = welcome
+        self._reach = reach
+        self._notify = notify
+        self._update = threading.Lock()
+        self._refused: dict[int, str] = {}
+        self._over = threading.Event()
+
+    @property
+    def tasks(self) -> list[Task]:
+        """The workers that take part now."""
+        return [Task(WORKER, index) for index in sorted(self.present)]
+
+    def stop(self) -> None:
+        """Wait for no worker any more."""
+        self._over.set()
+
+    @contextlib.contextmanager
+    def wait_on_failure(
+        self,
+        on_failure_fn: Callable[[Exception], None] | None = None,
+        on_transient_failure_fn: Callable[[], None] | None = None,
+        on_recovery_fn: Callable[[], None] | None = None,
+        worker_device_name: str = "",
+    ) -> Iterator[None]:
+        """Run a dispatch of one worker; where the worker is gone, return once it takes part again.
+
+        TensorFlow calls this in the worker's own thread, with what it does with the dispatch.
+        """
+        worker = int(worker_device_name.rpartition(":")[2])
+        try:
+            yield
+        except _CLOSURE_ERRORS as error:
+            if _is_transient(error):
+                # The chief's own look at the parameter servers tells whether one is lost.
+                time.sleep(_RETRY_S)
+                if on_transient_failure_fn:
+                    on_transient_failure_fn()
+            elif cluster_coordinator._is_worker_failure(error):
+                self._has_gone(worker, error)
+                if on_failure_fn:
+                    on_failure_fn(error)
+                self._take_in_again(worker)
+                if on_recovery_fn:
+                    on_recovery_fn()
+            else:
+                raise
+
+    def _has_gone(self, worker: int, error: Exception) -> None:
+        with self._update:
+            was_there = worker in self.present
+            self.present.discard(worker)
+        if was_there:
+            self._notify(f"worker-{worker} is gone ({_first_line(error)}); its steps go to others")
+
+    def _take_in_again(self, worker: int) -> None:
+        """Return when the worker takes part, or nothing is waited for any more."""
+        if self._over.is_set():
+            time.sleep(_RETRY_S)  # its thread goes on to try dispatches that are left
+        while not self._over.is_set():
+            address = self._addresses[worker]
+            if self._reach({worker: address}) and self._takes_in(worker):
+                return
+            self._over.wait(LOOK_EVERY_S)
+
+    def _takes_in(self, worker: int) -> bool:
+        with self._update:
+            others = {index: self._addresses[index] for index in self.present if index != worker}
+            if self._reach(others) != others.keys():
+                return False  # TensorFlow would wait for the silent one, and hold up everything
+            try:
+                update_members({index: self._addresses[index] for index in self.present | {worker}})
+            except tf.errors.OpError as error:
+                self._notify(f"worker-{worker} can't be taken in yet ({_first_line(error)})")
+                return False
+            self.present.add(worker)
+        return self._is_welcome(worker)
+
+    def _is_welcome(self, worker: int) -> bool:
+        try:
+            reason = self._welcome(Task(WORKER, worker))
+        except tf.errors.OpError as error:
+            reason = _first_line(error)
+        if reason is None:
+            self._refused.pop(worker, None)
+            self._notify(f"worker-{worker} takes part")
+            return True
+        with self._update:
+            self.present.discard(worker)
+        if self._refused.get(worker) != reason:
+            self._refused[worker] = reason
+            self._notify(f"worker-{worker} ({self._addresses[worker]}) is not taken in: {reason}")
+        return False
+
+
+def _is_transient(error: Exception) -> bool:
+    """Return whether a dispatch may be tried again: its worker lost a parameter server, or was cancelled over it."""
+    return cluster_coordinator._is_ps_failure(error) or isinstance(
+        error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError)
+    )
+
+
+def _first_line(error: Exception) -> str:
+    return " ".join(str(error).split())[:150]
+
+
+def update_members(workers: Mapping[int, str]) -> None:
+    """Make exactly these workers (index → host:port) part of the cluster that this process is connected to."""
+    server = ServerDef()
+    server.CopyFrom(context.get_server_def())
+    for job in server.cluster.job:
+        if job.name == WORKER:
+            job.tasks.clear()
+            for index, address in workers.items():
+                job.tasks[index] = address
+    context.context().update_server_def(server, KEEP_S)
+
+
+class _Strategy(tf.distribute.ParameterServerStrategy):
+    """A strategy of as many workers as may come, connected to those that are there."""
+
+    def __init__(self, cluster: Mapping[str, list[str]], present: Mapping[int, str]):
+        self._all_workers = len(cluster[WORKER])
+        there = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
+        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
+            there, rpc_layer="grpc", task_type=CHIEF, task_id=0
+        )
+        super().__init__(resolver)
+
+    def _connect_to_cluster(self, coordinator_name: str) -> None:
+        super()._connect_to_cluster(coordinator_name)
+        self._num_workers = self._all_workers
+
+
+def connect(
+    cluster: Mapping[str, list[str]],
+    leading: Leading = Leading(),
+    welcome: Callable[[Task], str | None] = lambda task: None,
+) -> tuple[Coordinator, Membership]:
+    """Connect to the parameter servers and the workers that are there; make variables and Keras objects only after it.
+
+    Waits until all parameter servers and `leading.least_workers` workers are there. Whoever started this process
+    bounds the wait.
+
+    Raises:
+      UserError: a task is there that can't take part.
+      OSError: another program has the chief's port.
+    """
+    check_is_free(cluster[CHIEF][0])  # before a wait that may be long
+    present = _wait_for(cluster, leading.least_workers)
+    strategy = _Strategy(cluster, present)
+    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome)
+    check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
+    return _coordinator(strategy, membership), membership
+
+
+def check_all(tasks: Sequence[Task], cluster: Mapping[str, list[str]], welcome: Callable[[Task], str | None]) -> None:
+    """Raise UserError where one of these tasks can't take part, with its address and the reason."""
+    for task in tasks:
+        if reason := welcome(task):
+            raise UserError(f"{task} ({cluster[task.type][task.index]}) can't take part: {reason}")
+
+
+def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> dict[int, str]:
+    """Return the workers that are there, index → address, once there are enough. None: all."""
+    servers, workers = dict(enumerate(cluster[PS])), dict(enumerate(cluster[WORKER]))
+    least = len(workers) if least_workers is None else least_workers
+    while True:
+        there = working(workers)
+        if len(there) >= least and working(servers) == servers.keys():
+            return {index: workers[index] for index in sorted(there)}
+        time.sleep(LOOK_EVERY_S / 5)
+
+
+def _coordinator(strategy: _Strategy, membership: Membership) -> Coordinator:
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    cluster = coordinator._cluster
+    cluster.failure_handler.stop()
+    for part in (cluster, *cluster.workers):  # no dispatch is handed out yet, so no thread uses the one before
+        part.failure_handler = membership
+    return coordinator
+
+
+def tell(task: Task, told: Told) -> None:
+    """Write a word to a task into its workspace. Raises tf.errors.OpError where it can't be reached."""
+    with tf.device(device_of(task)):
+        tf.io.write_file(TOLD, told.model_dump_json())
+
+
+def tell_end(leading: Leading, tasks: Sequence[Task], *, completed: bool) -> None:
+    """Tell all tasks at once that training has ended. One that can't be reached in time ends by itself, later."""
+    told = Told(epoch=leading.epoch, ended="completed" if completed else "stopped")
+
+    def one(task: Task) -> None:
+        with contextlib.suppress(tf.errors.OpError):
+            tell(task, told)
+
+    threads = [threading.Thread(target=one, args=(task,), daemon=True) for task in tasks]
+    for thread in threads:
+        thread.start()
+    deadline = time.monotonic() + TELL_WITHIN_S
+    for thread in threads:
+        thread.join(max(0.0, deadline - time.monotonic()))

@@ -1,0 +1,215 @@
+"""The command `task` keeps limits for its process, and ends with the right code."""
+
+import signal
+
+import pytest
+
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.cluster import keeper as module
+from ps_cluster.cluster.gathering import Patience
+from ps_cluster.cluster.keeper import Keeper
+from ps_cluster.cluster.policy import Limits
+from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.errors import UserError
+from ps_cluster.files import fence
+from ps_cluster.files.json_rows import append_row
+from ps_cluster.processes.stop_requests import StopRequests
+from ps_cluster.run import checkpoints
+from ps_cluster.run.leaders import Superseded, claim
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.training_clock import Times
+from tests.helpers.fake_time import FakeTime
+
+ALONE = ClusterTopology({"chief": ["a:1"]})
+CLUSTER = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3"]})
+
+
+class Child:
+    """A process that ends with `code` when it is told to, by the test or by a signal."""
+
+    pid = 0
+
+    def __init__(self):
+        self.code, self.signals = None, []
+
+    def poll(self):
+        return self.code
+
+    def wait(self, timeout):
+        return self.code
+
+    def send_signal(self, number):
+        self.signals.append(number)
+
+
+@pytest.fixture
+def keep(tmp_path, monkeypatch):
+    """keep(type) → the exit code of a task; `keep.time.at` says what happens meanwhile."""
+    time, requests, child = FakeTime(), StopRequests(), Child()
+    run_dir = RunDir.create(tmp_path / "run")
+    monkeypatch.setattr(module.os, "killpg", lambda pid, number: child.signals.append(number))
+
+    class View:
+        notice = progress = evaluation = lambda self, told: call.said.append(told)
+
+    def call(kind, topology=CLUSTER, wait_s=600.0):
+        def start(least):
+            call.least = least
+            return child
+
+        return Keeper(
+            Task(kind, 0), topology, run_dir, View(), requests, start, Limits(), Patience(wait_s),
+            reach=lambda addresses: {task for task, address in addresses.items() if address in call.there},
+            clock=time.clock, sleep=time.sleep,
+        ).run()  # fmt: skip
+
+    def row(applied, phase="training"):
+        times = Times().model_dump()
+        fields = {"time": 0.0, "monotonic": 0.0, "phase": phase, "applied": applied, "scheduled": applied, "total": 100}
+        fields |= {
+            "examples": 0,
+            "examples_per_second": 0.0,
+            "train_seconds": 0.0,
+            "times": times,
+            "epoch": 0.0,
+            "workers": [],
+        }
+        append_row(run_dir.progress, ProgressRow.model_validate(fields))
+
+    call.time, call.requests, call.child, call.run_dir, call.row = time, requests, child, run_dir, row
+    call.said, call.there = [], {"a:1", "b:2", "c:3"}
+    return call
+
+
+def ends(keep, code, at_s=5.0):
+    keep.time.at(at_s, lambda: setattr(keep.child, "code", code))
+
+
+@pytest.mark.parametrize(("code", "expected"), [(1, 1), (2, 2), (3, 3), (75, 75), (-9, 137), (143, 143)])
+def test_the_code_of_the_process_is_that_of_the_command(keep, code, expected):
+    ends(keep, code)
+    assert keep("ps") == expected
+
+
+@pytest.mark.parametrize("kind", ["ps", "worker"])
+def test_a_server_ends_well_when_its_process_was_told_that_training_has_ended(keep, kind):
+    ends(keep, 0)
+    assert keep(kind) == 0 and keep.said[-1] == f"{kind}-0 has ended"
+
+
+@pytest.mark.parametrize(
+    ("outcome", "number", "code"),
+    [
+        ("completed", None, 0),
+        ("completed", signal.SIGTERM, 0),
+        ("stopped", signal.SIGINT, 0),
+        ("stopped", signal.SIGTERM, 75),
+    ],
+)
+def test_a_leader_that_was_preempted_is_to_be_started_again_unless_all_is_trained(keep, outcome, number, code):
+    checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=7, outcome=outcome)
+    keep.time.at(1, lambda: keep.row(3))
+    if number:
+        keep.time.at(2, lambda: keep.requests._note(number, None))
+    ends(keep, 0)
+    assert keep("chief") == code
+    assert keep.child.signals == ([number] if number else []), "its process is asked to drain by the same signal"
+
+
+def test_a_leader_without_a_result_has_failed(keep):
+    ends(keep, 0)
+    assert keep("chief") == 1
+
+
+@pytest.mark.parametrize("kind", ["ps", "worker"])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_a_server_at_once(keep, kind, number, code):
+    keep.time.at(3, lambda: keep.requests._note(number, None))
+    assert keep(kind) == code
+    assert keep.time.now_s < 4 and keep.child.signals == [signal.SIGKILL]
+
+
+def test_a_second_signal_ends_a_leader_at_once(keep):
+    keep.time.at(1, lambda: keep.row(3))
+    for second in (2, 3):
+        keep.time.at(second, lambda: keep.requests._note(signal.SIGTERM, None))
+    assert keep("chief") == 143
+    assert keep.child.signals == [signal.SIGTERM, signal.SIGKILL] and keep.time.now_s < 4
+
+
+def test_a_leader_that_waits_ends_at_once_by_a_signal(keep):
+    keep.there = set()
+    keep.time.at(3, lambda: keep.requests._note(signal.SIGTERM, None))
+    assert keep("chief") == 143 and keep.time.now_s < 5 and not hasattr(keep, "least")
+
+
+def test_a_leader_that_waits_in_vain_is_to_be_started_again(keep):
+    keep.there = {"b:2"}
+    assert keep("chief", wait_s=50) == 75 and 50 <= keep.time.now_s < 53
+
+
+def test_the_leaders_process_learns_how_many_workers_are_there(keep):
+    checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=7, outcome="completed")
+    ends(keep, 0)
+    assert keep("chief") == 0 and keep.least == 1
+
+
+def test_training_that_does_not_begin_or_stands_still_is_ended_to_be_started_again(keep):
+    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(Limits.startup_s, abs=2)
+    assert "training did not begin" in keep.said[-1]
+    assert keep.child.signals == [signal.SIGUSR1, signal.SIGKILL], "first its stacks"
+
+
+def test_a_standstill_counts_from_the_last_update(keep):
+    for second, applied in ((1, 1), (40, 2), (90, 3), (120, 3)):
+        keep.time.at(second, lambda applied=applied: keep.row(applied))
+    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(90 + Limits.standstill_s, abs=2)
+
+
+def test_a_server_without_a_leader_waits_as_long_as_it_was_told(keep):
+    keep.there = set()
+    assert keep("worker", wait_s=45) == 75
+    assert 45 <= keep.time.now_s < 48
+    assert sum(line.startswith("waiting for chief-0 (a:1) (") for line in keep.said) == 5, "every 10 s"
+
+
+def test_the_wait_begins_anew_when_the_leader_was_there(keep):
+    keep.time.at(100, lambda: keep.there.discard("a:1"))
+    assert keep("worker", wait_s=45) == 75 and 143 <= keep.time.now_s < 149
+
+
+def test_a_server_that_shares_the_run_directory_sees_there_that_all_is_trained(keep):
+    checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=7, outcome="completed")
+    keep.time.at(20, lambda: keep.there.discard("a:1"))
+    assert keep("worker") == 0 and keep.time.now_s < 35
+
+
+def test_a_frozen_process_is_ended(keep, monkeypatch):
+    monkeypatch.setattr(module, "_is_frozen", lambda pid: keep.time.now_s > 10)
+    assert keep("ps") == 75 and keep.time.now_s == pytest.approx(10 + Limits.frozen_s, abs=1.5)
+
+
+def test_a_port_that_is_taken_is_one_line(keep):
+    ends(keep, 98)
+    with pytest.raises(UserError, match="'b:2': ps-0 can't listen there"):
+        keep("ps")
+
+
+def test_a_task_without_others_starts_at_once(keep):
+    checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=7, outcome="completed")
+    keep.there = set()
+    ends(keep, 0)
+    assert keep("chief", ALONE) == 0 and keep.least is None
+
+
+def test_a_leader_whose_process_hangs_ends_when_a_newer_one_has_made_its_claim(keep):
+    first = claim(keep.run_dir)
+    keep.time.at(7, lambda: claim(keep.run_dir))
+    fence.set_fence(first.check)
+    try:
+        with pytest.raises(Superseded, match="a newer leader"):
+            keep("chief")
+    finally:
+        fence.set_fence(None)
+    assert keep.child.signals == [signal.SIGKILL] and keep.time.now_s < 8

@@ -1,0 +1,178 @@
+"""What `cluster show` says of a configuration and of a run, without starting anything."""
+
+import json
+import os
+import subprocess
+import sys
+from xml.etree import ElementTree
+
+import pytest
+from click.testing import CliRunner
+
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.cluster import overview
+from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
+from ps_cluster.commands.main import main
+from ps_cluster.config import build_config
+from ps_cluster.errors import RunFailed
+from ps_cluster.reporting.cluster_picture import draw_cluster
+from ps_cluster.run.rows.cluster import TaskRow
+from tests.helpers.bad_input import PROJECT, assert_one_line
+
+
+def show(*arguments):
+    return CliRunner().invoke(main, ["cluster", "show", *map(str, arguments)])
+
+
+def as_json(*arguments):
+    told = show(*arguments, "--json", "-")
+    assert told.exit_code == 0, told.stderr
+    return json.loads(told.stdout)
+
+
+def a_run(folder, *, worker_1="a:4", absent=1):
+    """Write the files of a run whose chief is this process; its worker 1 has this address, worker `absent` was given up."""
+    (folder / "config.yaml").write_text(build_config(None, {}).to_yaml())
+    members = [
+        ("chief", 0, "a:1"),
+        ("ps", 0, "a:2"),
+        ("worker", 0, "a:3"),
+        ("worker", 1, worker_1),
+        ("worker", 2, "a:5"),
+    ]
+    pids = {"chief": os.getpid()}
+    tasks = [
+        {"type": kind, "index": index, "pid": pids.get(kind, 2**22 + index), "address": address}
+        | {"absent": (kind, index) == ("worker", absent)}
+        for kind, index, address in (*members, ("evaluator", 0, None))
+    ]
+    (folder / "cluster.json").write_text(json.dumps({"launcher": {"pid": 1}, "isolated": True, "tasks": tasks}))
+    return folder
+
+
+def boxes(svg):
+    """Return the first line of each task in the picture."""
+    space = {"svg": "http://www.w3.org/2000/svg"}
+    return [group.find("svg:text", space).text for group in ElementTree.fromstring(svg).findall("svg:g", space)]
+
+
+@pytest.mark.parametrize("mode", MODES.names)
+def test_a_planned_cluster_has_the_tasks_of_its_mode_and_each_tf_config_is_read_back(mode):
+    tasks = as_json("--mode", mode, "--set", "optimizer.rule=sgd")["tasks"]
+    assert {task["job"] for task in tasks} == {*MODES[mode].tasks, "evaluator"}
+    for task in tasks:
+        _, own = from_tf_config(json.dumps(task["tf_config"]))
+        assert (own.type, own.index) == (task["job"], task["index"])
+    addresses = [task["address"] for task in tasks if task["job"] != "evaluator"]
+    assert len(set(addresses)) == len(addresses) and None not in addresses
+
+
+def test_tf_config_is_printed_as_commands_that_a_shell_runs():
+    script = show("--mode", "sync", "--workers", 2, "--tf-config").stdout + 'printf %s "$TF_CONFIG"'
+    said = subprocess.run(["sh", "-c", script], capture_output=True, text=True, check=True).stdout
+    assert json.loads(said)["task"] == {"type": "evaluator", "index": 0}, "the last one stands"
+
+
+def test_settings_come_from_a_file_and_options_win(tmp_path):
+    (tmp_path / "mine.yaml").write_text("cluster: {workers: 2, evaluator: false}")
+    assert [task["job"] for task in as_json(tmp_path / "mine.yaml")["tasks"]].count("worker") == 2
+    jobs = [task["job"] for task in as_json(tmp_path / "mine.yaml", "--workers", 4)["tasks"]]
+    assert jobs.count("worker") == 4 and "evaluator" not in jobs
+
+
+def test_of_a_run_it_shows_which_processes_are_gone(tmp_path, monkeypatch):
+    (tmp_path / "tasks").mkdir()
+    monkeypatch.chdir(a_run(tmp_path, absent=None) / "tasks")
+    states = {(task["job"], task["index"]): task["state"] for task in as_json(tmp_path)["tasks"]}
+    assert states.pop(("chief", 0)) == "running" and set(states.values()) == {"gone"}
+    assert "nobody else reaches them" in show(tmp_path).stdout
+
+
+def test_a_pid_that_belongs_to_another_program_by_now_is_gone(tmp_path):
+    states = {(task["job"], task["index"]): task["state"] for task in as_json(a_run(tmp_path))["tasks"]}
+    assert states["chief", 0] == "gone"
+
+
+def test_a_worker_that_was_given_up_has_no_address_and_the_others_keep_their_names(tmp_path):
+    tasks = {(task["job"], task["index"]): task for task in as_json(a_run(tmp_path))["tasks"]}
+    assert tasks["worker", 1]["tf_config"] is tasks["worker", 1]["address"] is None
+    assert tasks["worker", 2]["devices"] == ["/job:worker/task:2/device:CPU:0"]
+
+
+def test_the_cluster_of_a_run_is_that_which_was_written():
+    written = ClusterTopology({"chief": ["a:1"], "worker": ["a:2", "a:3"]}, evaluator=True, absent=frozenset({0}))
+    tasks = (*written.tasks, *written.spare)
+    rows = [
+        TaskRow(type=t.type, index=t.index, pid=1, address=written.address(t), absent=t in written.spare) for t in tasks
+    ]
+    assert ClusterTopology.of_run(rows) == written
+
+
+@pytest.mark.parametrize("mode", MODES.names)
+def test_the_picture_has_a_box_for_each_task(mode):
+    view = overview.of_config(build_config(None, {"mode.name": mode} | {"optimizer.rule": "sgd"}))
+    assert boxes(draw_cluster(view)) == [
+        f"{task.name} · planned" for kind in ("chief", "worker", "ps", "evaluator") for task in view.of_type(kind)
+    ]
+
+
+def test_the_picture_is_written_and_text_from_a_run_is_no_markup(tmp_path):
+    folder = a_run(tmp_path, worker_1="<b>:4", absent=None)
+    told = show(folder, "--svg", tmp_path / "c.svg")
+    assert told.stdout.endswith(f"written: {tmp_path / 'c.svg'}\n")
+    assert "<b>" not in (tmp_path / "c.svg").read_text() and boxes((tmp_path / "c.svg").read_text())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["nowhere"], ["'nowhere'", "No such file"]),
+        (["."], ["'.'", "config.yaml"]),
+        (["--workers", "9"], ["cluster.workers", "9", "at most 8"]),
+        (["--mode", "single", "--ps", "2"], ["cluster.parameter_servers", "2", "single"]),
+    ],
+)
+def test_bad_input_is_one_line(arguments, says, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    told = show(*arguments)
+    assert_one_line(told.exit_code, told.stderr, says)
+
+
+def test_settings_beside_a_run_are_refused(tmp_path):
+    told = show(a_run(tmp_path), "--workers", 2)
+    assert_one_line(told.exit_code, told.stderr, ["--workers", "leave"])
+
+
+def test_a_run_that_has_started_no_task_says_so(tmp_path):
+    (a_run(tmp_path) / "cluster.json").unlink()
+    told = show(tmp_path)
+    assert_one_line(told.exit_code, told.stderr, ["cluster.json", "no task has started"])
+
+
+def test_devices_are_those_that_the_asked_process_names():
+    asked = []
+
+    def run(argv, **options):
+        asked.append(options)
+        return subprocess.CompletedProcess(argv, 0, "CPU:0 XPU:0\n", "")
+
+    assert overview.ask_for_devices(run) == ("CPU:0", "XPU:0")
+    assert asked[0]["env"]["CUDA_VISIBLE_DEVICES"] == "-1" and asked[0]["timeout"]
+
+
+def test_a_process_that_can_not_be_asked_for_devices_is_told():
+    def fails(argv, **options):
+        return subprocess.CompletedProcess(argv, 1, "", "first\nImportError: no tensorflow\n")
+
+    with pytest.raises(RunFailed, match="ImportError: no tensorflow"):
+        overview.ask_for_devices(fails)
+
+
+def test_showing_a_cluster_needs_no_tensorflow():
+    code = (
+        "import sys; from ps_cluster.commands.main import main\n"
+        "try: main(['cluster', 'show'])\n"
+        "except SystemExit as end: assert not end.code, end.code\n"
+        "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True, stdout=subprocess.DEVNULL)

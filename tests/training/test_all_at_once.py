@@ -1,0 +1,61 @@
+"""What goes to several slices goes to all of them at once: here each waits until another one is reached too."""
+
+import threading
+
+import pytest
+import tensorflow as tf
+
+from ps_cluster.catalogue.lazily import graph
+from ps_cluster.training.slice import NO_END, Slice
+from tests.helpers.stores import make_store, pull, row
+
+BOTH = threading.Barrier(2)
+
+
+def met(*inputs):
+    return tf.numpy_function(lambda *_: BOTH.wait(10), inputs, tf.int64)
+
+
+class MeetingSlice(Slice):
+    def _given_to(self, worker):
+        with tf.control_dependencies([met()]):
+            return super()._given_to(worker)
+
+    def _receive(self, push):
+        with tf.control_dependencies([met()]):
+            return super()._receive(push)
+
+    def _counts(self):
+        with tf.control_dependencies([met()]):
+            return super()._counts()
+
+    @graph
+    def tick(self, seconds, last_step):
+        return met(seconds, last_step)
+
+
+@pytest.fixture(scope="module")
+def store():
+    return make_store(2, kind=MeetingSlice)
+
+
+def push_a_step(store):
+    def step():
+        pulled = pull(store)
+        return store.push(tf.constant(0, tf.int64), pulled.versions, pulled.weights, pulled.statistics, row())
+
+    tf.function(step, autograph=False)()
+
+
+@pytest.mark.parametrize(
+    "reach",
+    [
+        push_a_step,
+        lambda store: store.tick(1.0, last_step=NO_END),
+        lambda store: store.read_ledgers([0, 0]),
+        lambda store: store.snapshot([0, 0]),
+    ],
+    ids=["pull and push", "tick", "look", "snapshot"],
+)
+def test_all_slices_are_reached_at_once(store, reach):
+    reach(store)

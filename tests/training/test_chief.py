@@ -1,0 +1,115 @@
+"""The chief's loop with a store that is not there: what it hands out while a look takes long, and while it rests."""
+
+import threading
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+
+from ps_cluster.config import build_config
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.training.async_trainer import Chief
+from ps_cluster.training.parameter_store import Ledgers
+from ps_cluster.training.run_progress import RunProgress
+from tests.helpers.ledgers import rows_of
+
+CONFIG = build_config(
+    overrides={
+        "training.steps": 10_000,
+        "cluster.workers": 1,
+        "cluster.steps_per_dispatch": 2,
+        "cluster.wire": "float32",
+    }
+)
+STORE = SimpleNamespace(slices=[None], tick=lambda seconds, last_step: None)
+
+
+class Brisk(RunProgress):
+    def updates_per_second(self):
+        return 40.0
+
+
+class Dispatcher:
+    def __init__(self):
+        self.steps = []
+
+    def schedule(self, function, args):
+        self.steps += args[0].numpy().tolist()
+
+    def done(self):
+        return False
+
+
+class Session:
+    """`look` is called at each look, and applies by `apply` what was handed out."""
+
+    rests = False
+
+    def __init__(self, dispatcher, look):
+        self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look
+
+    def start(self):
+        pass
+
+    def keep_up(self, phase):
+        self._look()
+
+    def apply(self):
+        fresh = self._dispatcher.steps[self.progress.applied :]
+        counts = np.zeros([1, len(COUNTS)], np.int64)
+        counts[:, :3] = self.progress.applied + len(fresh)
+        self.progress.update(Ledgers([rows_of(fresh, worker=0, examples=1)], counts))
+
+
+def run(look):
+    """Return dispatcher, session, and the loop's thread and stop; `look(dispatcher, session)` is called at each look."""
+    dispatcher, drain = Dispatcher(), threading.Event()
+    session = Session(dispatcher, lambda: look(dispatcher, session))
+    chief = Chief(CONFIG, session, dispatcher, STORE, None)
+    thread = threading.Thread(target=chief.run, args=[drain], daemon=True)
+    thread.start()
+    return dispatcher, session, thread, drain
+
+
+def end(thread, drain):
+    drain.set()
+    thread.join(20)
+    assert not thread.is_alive()
+
+
+def test_while_a_look_takes_long_steps_are_handed_out_as_fast_as_they_were_done_before():
+    handed, more = [], threading.Event()
+
+    def look(dispatcher, session):
+        if not handed:
+            handed.append(len(dispatcher.steps))
+            while len(dispatcher.steps) < handed[0] + 20:  # half a second's
+                if more.wait(0.05):
+                    break
+            handed.append(len(dispatcher.steps))
+        session.apply()
+
+    _, _, thread, drain = run(look)
+    release = threading.Timer(10, more.set)
+    release.start()
+    while len(handed) < 2:
+        thread.join(0.05)
+    release.cancel()
+    end(thread, drain)
+    assert handed[1] >= handed[0] + 20
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_nothing_is_handed_out_at_rest(rests):
+    handed = []
+
+    def look(dispatcher, session):
+        handed.append(len(dispatcher.steps))
+        session.apply()
+        session.rests = rests
+
+    _, _, thread, drain = run(look)
+    while len(handed) < 4:
+        thread.join(0.05)
+    end(thread, drain)
+    assert (handed[2] == handed[0]) == rests

@@ -1,0 +1,132 @@
+"""Workers that are gone are waited for one by one; TensorFlow's own handler would wait for all."""
+
+import threading
+import time
+
+import pytest
+import tensorflow as tf
+
+from ps_cluster.training import membership
+from ps_cluster.training.membership import Membership
+
+GONE = tf.errors.UnavailableError(None, None, "Socket closed: /job:worker/replica:0/task:1")
+UNKNOWN = tf.errors.InvalidArgumentError(None, None, "/job:worker/replica:0/task:1/device:CPU:0 unknown device.")
+PS_GONE = tf.errors.UnavailableError(
+    None,
+    None,
+    "Graph execution error: GRPC error information from remote target /job:ps/replica:0/task:0 /job:worker",
+)
+CANCELLED = tf.errors.CancelledError(None, None, "/job:worker")
+WRONG = tf.errors.InvalidArgumentError(None, None, "shapes differ")
+
+
+@pytest.fixture
+def members(monkeypatch):
+    """Members 0 and 1 of 3; `members.up` are the addresses that work, `members.updates` the memberships set."""
+    monkeypatch.setattr(membership, "LOOK_EVERY_S", 0.01)
+    up, updates, said, unwelcome = {"a:0", "a:1"}, [], [], {}
+    monkeypatch.setattr(membership, "update_members", lambda workers: updates.append(sorted(workers)))
+    one = Membership(
+        {index: f"a:{index}" for index in range(3)}, {0, 1}, lambda task: unwelcome.get(task.index),
+        reach=lambda addresses: {key for key, address in addresses.items() if address in up}, notify=said.append,
+    )  # fmt: skip
+    one.up, one.updates, one.said, one.unwelcome = up, updates, said, unwelcome
+    yield one
+    one.stop()
+
+
+def fail(members, worker, error):
+    """Let a dispatch of a worker fail; return what TensorFlow was told to do with it, in order, and the thread."""
+    calls = []
+
+    def body():
+        with members.wait_on_failure(
+            lambda error: calls.append("failed"), lambda: calls.append("again"), lambda: calls.append("recovered"),
+            f"/job:worker/replica:0/task:{worker}",
+        ):  # fmt: skip
+            raise error
+
+    thread = threading.Thread(target=body, daemon=True)
+    thread.start()
+    return calls, thread
+
+
+def until(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+
+
+@pytest.mark.parametrize("error", [GONE, UNKNOWN])
+def test_a_worker_that_is_gone_takes_part_again_once_its_server_works(members, error):
+    members.up.discard("a:1")
+    calls, thread = fail(members, 1, error)
+    until(lambda: calls == ["failed"] and members.present == {0})
+    members.up.add("a:1")
+    thread.join(10)
+    assert calls == ["failed", "recovered"] and members.present == {0, 1} and members.updates == [[0, 1]]
+
+
+def test_a_worker_that_never_comes_back_keeps_nobody_else_away(members):
+    members.up.clear()
+    lost, _ = fail(members, 0, GONE)
+    back, thread = fail(members, 1, GONE)
+    until(lambda: members.present == set())
+    members.up.add("a:1")
+    thread.join(10)
+    assert (lost, back) == (["failed"], ["failed", "recovered"]) and members.present == {1}
+
+
+def test_a_worker_at_an_address_where_nobody_was_takes_part(members):
+    _, thread = fail(members, 2, UNKNOWN)
+    members.up.add("a:2")
+    thread.join(10)
+    assert members.present == {0, 1, 2} and members.updates == [[0, 1, 2]]
+
+
+def test_nobody_is_taken_in_while_a_member_is_silent_because_tensorflow_would_wait_for_it(members):
+    members.up.discard("a:0")
+    members.up.add("a:2")
+    _, thread = fail(members, 2, UNKNOWN)
+    time.sleep(0.1)
+    assert not members.updates
+    members.up.add("a:0")
+    thread.join(10)
+    assert members.updates == [[0, 1, 2]]
+
+
+def test_a_worker_that_differs_stays_out_and_is_named_once(members):
+    members.unwelcome[2] = "training.seed: 0 here, 1 at worker-2"
+    members.up.add("a:2")
+    calls, thread = fail(members, 2, UNKNOWN)
+    until(lambda: len(members.updates) > 2)
+    assert members.present == {0, 1} and calls == ["failed"]
+    assert sum("training.seed" in line for line in members.said) == 1
+    members.unwelcome.clear()
+    thread.join(10)
+    assert members.present == {0, 1, 2}
+
+
+@pytest.mark.parametrize("error", [PS_GONE, CANCELLED])
+def test_a_dispatch_that_lost_a_parameter_server_is_tried_again_and_its_worker_stays(members, error, monkeypatch):
+    monkeypatch.setattr(membership, "_RETRY_S", 0.0)
+    calls, thread = fail(members, 1, error)
+    thread.join(10)
+    assert calls == ["again"] and members.present == {0, 1}
+
+
+def test_a_mistake_in_the_graph_is_raised(members):
+    with (
+        pytest.raises(tf.errors.InvalidArgumentError, match="shapes differ"),
+        members.wait_on_failure(worker_device_name="/job:worker/replica:0/task:1"),
+    ):
+        raise WRONG
+
+
+def test_at_the_end_nobody_is_waited_for(members):
+    members.up.clear()
+    _, thread = fail(members, 1, GONE)
+    members.stop()
+    thread.join(10)
+    assert not thread.is_alive()

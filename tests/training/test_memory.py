@@ -1,0 +1,58 @@
+"""The memory that a network will take is estimated before its training starts."""
+
+import keras
+import pytest
+
+from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
+from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.processes.control_group import Room
+from ps_cluster.training import memory
+
+SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))
+GB = 10**9
+
+
+def config(**values):
+    return build_config(None, {"data.dataset": "synthetic", "model.name": "mlp"} | values)
+
+
+def network():
+    row = keras.Input([6])
+    return FlatNetwork(keras.Model(row, keras.layers.Dense(3)(keras.layers.Dense(100, activation="relu")(row))))
+
+
+def test_activations_are_the_outputs_of_all_layers_and_grow_with_the_batch():
+    one = memory.activation_bytes(network(), SPEC, 1)
+    product_bias_relu, scores = 3 * 100, 2 * 3
+    assert 4 * (product_bias_relu + scores) <= one <= 4 * (product_bias_relu + scores + 20)
+    assert memory.activation_bytes(network(), SPEC, 50) > 49 * 4 * (product_bias_relu + scores)
+
+
+def test_each_further_worker_takes_copies_of_the_weights_and_its_activations():
+    two, three = (memory.needed_bytes(config(**{"cluster.workers": n}), 10**6, 10**7) for n in (2, 3))
+    assert three - two == memory.WORKER_COPIES * 4 * 10**6 + 10**7
+
+
+def test_a_mode_without_parameter_servers_and_a_run_without_evaluator_need_less():
+    usual = memory.needed_bytes(config(), 10**6, 0)
+    assert memory.needed_bytes(config(**{"mode.name": "sync"}), 10**6, 0) < usual
+    assert memory.needed_bytes(config(**{"cluster.evaluator": False}), 10**6, 0) < usual
+
+
+def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_fit_is_refused():
+    some, needs = network(), memory.needed_bytes(config(), 1003, memory.activation_bytes(network(), SPEC, 128))
+    assert memory.check(config(), some, SPEC, Room(needs)) is None
+    line = memory.check(config(), some, SPEC, Room(needs - 1))
+    assert line.startswith("memory: model.name: got 'mlp'") and "fewer cluster.workers" in line
+    assert memory.check(config(), some, SPEC, None) is None  # on several machines
+    with pytest.raises(UserError, match="model.name: got 'mlp'.*its control group allows"):
+        memory.check(config(), some, SPEC, Room(GB, int(memory.SURE_SHARE * needs) - 1))
+
+
+def test_a_slice_that_is_too_large_for_one_message_asks_for_more_parameter_servers(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_SENT_BYTES", 1000)
+    with pytest.raises(UserError, match="cluster.parameter_servers: got 1: .* 1,003 weights.* take at least 5"):
+        memory.check(config(), network(), SPEC, Room(GB))
+    memory.check(config(**{"cluster.parameter_servers": 5}), network(), SPEC, Room(GB))
