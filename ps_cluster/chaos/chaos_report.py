@@ -33,6 +33,7 @@ def make_report(
     undisturbed: Json | None,
     test_examples: int | None,
     problems: Sequence[str],
+    hosted: Json | None = None,
 ) -> dict[str, Any]:
     """Return the content of chaos.json.
 
@@ -43,6 +44,7 @@ def make_report(
       resumes: of the whole run in that time.
       disturbed, undisturbed: the summaries; None for a run that did not get that far.
       problems: one line each; the run passes if there are none.
+      hosted: of a run on hosts: "places" (task → host), "rolled_back_seconds", "unsaved_seconds" (verdict.py).
     """
     report = {
         "schema": SCHEMA,
@@ -59,6 +61,7 @@ def make_report(
         "cluster_restarts": None if restarts is None else restarts.get(leader, 0),
         "updates": {name: disturbed["updates"][name] for name in UPDATES} if disturbed else None,
         "accuracy": None,
+        "hosted": hosted,
     }
     if disturbed and undisturbed and test_examples:
         first, second = (summary["evaluation"]["test_accuracy"] for summary in (disturbed, undisturbed))
@@ -111,7 +114,9 @@ def _facts(report: Json) -> Iterator[tuple[str, str]]:
     yield "time", f"{report['seconds']:.0f} s with faults, {report['machine']['cores']} cores"
     if updates:
         yield "ledger", " · ".join(f"{updates[name]:,} {name.replace('_', ' ')}" for name in UPDATES)
-    if restarts is not None:
+    if report["hosted"]:
+        yield from _of_hosts(report["hosted"], report["restarts"])
+    elif restarts is not None:
         expected = sum(fault["whole_cluster"] for fault in report["faults"])
         yield (
             "cluster",
@@ -128,6 +133,18 @@ def _facts(report: Json) -> Iterator[tuple[str, str]]:
     for name, reason in report["skipped"].items():
         yield "skipped", f"{name}: {reason}"
     yield "verdict", "passed" if report["passed"] else "FAILED: " + report["problems"][0]
+
+
+def _of_hosts(hosted: Json, restarts: Mapping[str, int]) -> Iterator[tuple[str, str]]:
+    places: dict[str, list[str]] = {}
+    for task, host in hosted["places"].items():
+        places.setdefault(host, []).append(task)
+    yield "hosts", " · ".join(f"{host}: {', '.join(tasks)}" for host, tasks in sorted(places.items()))
+    yield "restarts", ", ".join(f"{task} {count}" for task, count in restarts.items() if count) or "none"
+    yield (
+        "rolled back",
+        f"{hosted['rolled_back_seconds']:.1f} s of training; the snapshots were {hosted['unsaved_seconds']:.1f} s old",
+    )
 
 
 def _seconds(value: float | None) -> str:

@@ -20,7 +20,8 @@ from rich.console import Console
 
 from ps_cluster.chaos.chaos_report import make_report, print_report
 from ps_cluster.chaos.disturbance import Bounds, Injected, Interrupted, Runner
-from ps_cluster.chaos.faults import Fault, sort_out
+from ps_cluster.chaos.faults import Fault, allowed_here
+from ps_cluster.chaos.hosted_experiment import HostedExperiment
 from ps_cluster.chaos.kind import ChaosFailed, FaultKind
 from ps_cluster.chaos.settings import ChaosSettings, constant_rate, with_cool_down
 from ps_cluster.chaos.training_run import TrainingRun
@@ -69,12 +70,10 @@ def _run_in(
     console: Console | None,
 ) -> int:
     with StopRequests() as requests:
-        experiment = Experiment(settings, root, bounds, notify, lambda: requests.count > 0)
+        kind = HostedExperiment if settings.hosts else Experiment
+        experiment = kind(settings, root, bounds, notify, lambda: requests.count > 0)
         try:
-            experiment.disturb(faults)
-            experiment.cool_down()
-            experiment.compare()
-            problems = experiment.complaints()
+            problems = experiment.carry_out(faults)
         except ChaosFailed as failure:
             problems = [str(failure)]
         except Interrupted:
@@ -119,6 +118,13 @@ class Experiment:
         self._test_examples: int | None = None
         self._left: list[str] = []
 
+    def carry_out(self, faults: Sequence[Fault] | None) -> list[str]:
+        """Do all of it; return the problems. `faults`: those of the plan where None."""
+        self.disturb(faults)
+        self.cool_down()
+        self.compare()
+        return self.complaints()
+
     def disturb(self, faults: Sequence[Fault] | None) -> None:
         """Inject the faults, or those of the plan, and drain the run. That fixes the number of steps."""
         settings, self._began = self._settings, time.monotonic()
@@ -131,7 +137,7 @@ class Experiment:
             self._injected = runner.injected
             try:
                 runner.wait_for_training()
-                allowed = self._allowed(kinds, run)
+                allowed, self._skipped = allowed_here(kinds, run, self._notify)
                 given = None if faults is None else [fault for fault in faults if fault.kind in allowed]
                 runner.disturb(settings.plan(allowed) if given is None else given, until)
                 runner.drain()
@@ -145,15 +151,6 @@ class Experiment:
     def _environment(self, kinds: Iterable[FaultKind]) -> dict[str, str]:
         self._tools.mkdir()
         return {name: value for kind in kinds for name, value in kind.environment(self._tools).items()}
-
-    def _allowed(self, kinds: Mapping[FaultKind, str | None], run: TrainingRun) -> list[FaultKind]:
-        """Return the kinds that can be injected here, and report why the others can't."""
-        allowed, self._skipped = sort_out(kinds, run)
-        for name, reason in self._skipped.items():
-            self._notify(f"skipped: {name}: {reason}")
-        if not allowed:
-            raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(self._skipped.values())}")
-        return allowed
 
     def cool_down(self) -> None:
         """Train the disturbed run to its end without faults."""

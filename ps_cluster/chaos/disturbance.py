@@ -113,6 +113,7 @@ class Runner:
         except NotAllowed as reason:
             raise ChaosFailed(f"{fault.kind.name} could not be injected: {reason}") from reason
         self._wait_for_signs(injection)
+        injection.then()
         self.injected.pop()
         recovered_at = max(sign.seen_at for sign in injection.signs if sign.seen_at is not None)
         recovery_s = max(0.0, recovered_at - injection.time)

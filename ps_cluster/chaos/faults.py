@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from ps_cluster.catalogue.task_types import OnDeaths, Task
-from ps_cluster.chaos.kind import FaultKind, Run
+from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Run
 
 SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3.0
 
@@ -58,6 +58,18 @@ def sort_out(kinds: Mapping[FaultKind, str | None], run: Run) -> tuple[list[Faul
     reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
     allowed = [kind for kind, reason in reasons.items() if reason is None]
     return allowed, {kind.name: reason for kind, reason in reasons.items() if reason is not None}
+
+
+def allowed_here(
+    kinds: Mapping[FaultKind, str | None], run: Run, notify: Callable[[str], None]
+) -> tuple[list[FaultKind], dict[str, str]]:
+    """Return what `sort_out` does, and say why kinds are skipped. Raises ChaosFailed where none is left."""
+    allowed, skipped = sort_out(kinds, run)
+    for name, reason in skipped.items():
+        notify(f"skipped: {name}: {reason}")
+    if not allowed:
+        raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
+    return allowed, skipped
 
 
 def _decks(kinds: Sequence[FaultKind], on_death: OnDeaths) -> list[list[FaultKind]]:

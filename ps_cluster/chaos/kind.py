@@ -11,6 +11,7 @@ from typing import Protocol
 
 from ps_cluster.catalogue.task_types import OnDeaths, Task
 from ps_cluster.chaos.signs import Pids, Row, Sign
+from ps_cluster.hosts.host import Host
 from ps_cluster.run.run_dir import RunDir
 
 NEXT_WITHIN_S = 30.0  # seconds until a replacement runs; a stopped process counts as dead after 5 s
@@ -25,7 +26,7 @@ class NotAllowed(Exception):
 
 
 class Run(Protocol):
-    """The part of a TrainingRun that kinds of faults use."""
+    """The part of a TrainingRun, or of a HostedRun, that kinds of faults use."""
 
     files: RunDir
     tools: Path  # folder of what kinds brought along in `environment`
@@ -38,7 +39,7 @@ class Run(Protocol):
 
     @property
     def pid(self) -> int:
-        """Process id of the launcher."""
+        """Process id of the launcher; without one, of the leader."""
 
     @property
     def leader_log(self) -> Path: ...
@@ -52,6 +53,18 @@ class Run(Protocol):
     def hang_up(self) -> None: ...
 
     def resume(self) -> None: ...
+
+
+class Hosted(Run, Protocol):
+    """A run on hosts (HostedRun)."""
+
+    def host_of(self, task: Task) -> Host: ...
+
+    def tasks_on(self, host: Host) -> Sequence[Task]: ...
+
+    def hold(self, tasks: Sequence[Task]) -> None: ...
+
+    def release(self, tasks: Sequence[Task]) -> None: ...
 
 
 @dataclass(frozen=True)
@@ -94,10 +107,15 @@ class Scene:
 
 @dataclass(frozen=True)
 class Injection:
-    """An injected fault: its time, or the end of its duration (monotonic s), and the signs of recovery."""
+    """An injected fault: its time, or the end of its duration (monotonic s), and the signs of recovery.
+
+    Attributes:
+      then: called when they are seen.
+    """
 
     time: float
     signs: Sequence[Sign]
+    then: Callable[[], None] = lambda: None
 
 
 class FaultKind(ABC):
@@ -106,10 +124,15 @@ class FaultKind(ABC):
     Attributes:
       name: for options and reports.
       victims: types of the tasks that it hits at the same time, one of each; empty if it hits the run as a whole.
+      launched: whether it can hit a run that a launcher watches. hosted: whether it can hit tasks on hosts.
+      others_go_on: whether workers have to go on while its victims are missing.
     """
 
     name: str
     victims: tuple[str, ...] = ()
+    launched: bool = True
+    hosted: bool = False
+    others_go_on: bool = False
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
         """Return the tasks to hit, chosen from those of a run."""

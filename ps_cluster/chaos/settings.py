@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.chaos.faults import Fault, plan
 from ps_cluster.chaos.kind import FaultKind
 from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
+from ps_cluster.hosts.hosts import why_not
 
 # More steps than fit between two faults. Each costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000
@@ -31,13 +33,14 @@ class ChaosSettings:
     seed: int = 0
     faults: int = 20
     minutes: float | None = None
-    kinds: tuple[str, ...] = tuple(FAULTS.names)
+    kinds: tuple[str, ...] = ()  # empty: all that there are for such a run
+    hosts: int | None = None  # None: all tasks are on this machine, and a launcher watches them
     mode: str = "async"
     model: str = "tutorial_cnn"
     workers: int = 3
     parameter_servers: int = 1
     least_cool_down: int = SHORTEST_COOL_DOWN  # steps
-    more_options: tuple[str, ...] = ()  # of `run`
+    more_options: tuple[str, ...] = ()  # of `run`, or of `task`
 
     def most_steps(self) -> int:
         """Return the steps of the disturbed run if it were not drained after the last fault."""
@@ -46,20 +49,25 @@ class ChaosSettings:
 
     def run_options(self, values: Mapping[str, Any]) -> tuple[str, ...]:
         """Return the options of `run`. `values`: dotted key → value of further settings."""
+        servers = ("--ps", str(self.parameter_servers)) if self._on_parameter_servers else ()
+        return ("--workers", str(self.workers), *servers, *self.task_options(values))
+
+    def task_options(self, values: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the options of `task`, whose cluster TF_CONFIG describes. `values`: as for `run_options`."""
         return (
-            *("--dataset", "synthetic", "--model", self.model, "--seed", str(self.seed)),
-            *("--mode", self.mode, "--workers", str(self.workers)),
-            *(("--ps", str(self.parameter_servers)) if self._on_parameter_servers else ()),
+            *("--dataset", "synthetic", "--model", self.model, "--seed", str(self.seed), "--mode", self.mode),
             *(option for key, value in values.items() for option in ("--set", f"{key}={value}")),
             *self.more_options,
         )
 
     def check(self) -> None:
-        """Raise UserError for an impossible cluster, or a kind of fault that can't be loaded."""
+        """Raise UserError for an impossible cluster, no hosts, or a kind of fault that can't be loaded."""
         try:
             self.wanted()
         except UserError as error:
             raise UserError(f"--kinds: {error}") from error
+        if self.hosts and (reason := why_not()):
+            raise UserError(f"--hosts: got {self.hosts}: {reason}")
         if self.parameter_servers > 1 and not self._on_parameter_servers:
             raise UserError(f"--ps: got {self.parameter_servers}: mode {self.mode} has no parameter servers")
         cluster = {"cluster.workers": self.workers}
@@ -79,12 +87,19 @@ class ChaosSettings:
 
     def wanted(self) -> dict[FaultKind, str | None]:
         """Return kind → why the mode can't have it, of the kinds asked for; None where it can."""
-        there = {task.type for task in self.topology.tasks}
-        missing = {FAULTS[name]: set(FAULTS[name].victims) - there for name in self.kinds}
-        return {
-            kind: f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
-            for kind, types in missing.items()
-        }
+        kinds = [FAULTS[name] for name in self.kinds or FAULTS.names]
+        return {kind: self._why_not(kind) for kind in kinds if self.kinds or self._is_for_it(kind)}
+
+    def _is_for_it(self, kind: FaultKind) -> bool:
+        return kind.hosted if self.hosts else kind.launched
+
+    def _why_not(self, kind: FaultKind) -> str | None:
+        if not self._is_for_it(kind):
+            return "it needs the launcher, and with --hosts there is none" if self.hosts else "it needs --hosts"
+        if kind.others_go_on and not MODES[self.mode].on_death[WORKER].dispensable:
+            return f"in mode {self.mode} no worker goes on without the others"
+        types = set(kind.victims) - {task.type for task in self.topology.tasks}
+        return f"mode {self.mode} has no {' and no '.join(sorted(types))}" if types else None
 
     def plan(self, kinds: Sequence[FaultKind]) -> Iterator[Fault]:
         """Yield the faults, of these kinds; without end if `minutes` limits them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Protocol
@@ -71,17 +72,17 @@ class ProcessBack:
 
 
 class TrainingGoesOn:
-    """A row of progress has more updates than the one before, both after this time (monotonic s)."""
+    """A row of progress has more updates than the one before, both after this time and before that (monotonic s)."""
 
-    def __init__(self, since: float):
+    def __init__(self, since: float, until: float = math.inf):
         self.missing = "no update"
         self.seen_at: float | None = None
-        self._since = since
+        self._since, self._until = since, until
         self._before: int | None = None
 
     def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
         for row in rows:
-            if row["monotonic"] <= self._since or self.seen_at is not None:
+            if not self._since < row["monotonic"] < self._until or self.seen_at is not None:
                 continue
             count = self._count(row)
             if self._before is not None and count > self._before:

@@ -18,11 +18,13 @@ import psutil
 from ps_cluster.catalogue.task_types import Task
 from ps_cluster.chaos.inside import take_mounts_of_its_own
 from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.config.user_layers import without_variables
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
 from ps_cluster.installation import finding_this_package
 from ps_cluster.processes.lifeline import die_with_parent
+from ps_cluster.processes.of_run import belongs, state_of
 from ps_cluster.run.rows.cluster import ClusterFile
 from ps_cluster.run.rows.progress import ProgressRow
 from ps_cluster.run.rows.summary import Summary
@@ -61,7 +63,7 @@ class TrainingRun:
         self.resumes = 0
         self.restarts: Counter[str] = Counter()
         self._output = output
-        self._environment = finding_this_package(os.environ | (environment or {}))
+        self._environment = finding_this_package(without_variables(os.environ) | dict(environment or {}))
         self._progress = RowTail(self.files.progress, ProgressRow)
         root_text = str(self.root)
         self._start(*(("--resume", root_text) if options is None else ("--run-dir", root_text, *options)))
@@ -98,8 +100,7 @@ class TrainingRun:
     @property
     def last_line(self) -> str:
         """Last line that the run printed."""
-        lines = self._output.read_text(encoding="utf-8", errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
+        return last_line_of(self._output)
 
     def new_rows(self) -> list[dict[str, Any]]:
         """Return the rows of progress since the last call."""
@@ -157,21 +158,18 @@ class TrainingRun:
         return [f"pid {process.pid}" for process in left]
 
     def _processes(self) -> list[psutil.Process]:
-        return [process for process in psutil.process_iter() if process.pid != os.getpid() and self._owns(process)]
+        return [
+            process for process in psutil.process_iter() if process.pid != os.getpid() and belongs(process, self.root)
+        ]
 
     def _runs(self, pid: int) -> bool:
-        with contextlib.suppress(psutil.Error):
-            process = psutil.Process(pid)
-            return process.status() != psutil.STATUS_STOPPED and self._owns(process)
-        return False
+        return state_of(pid, self.root) == "running"
 
-    def _owns(self, process: psutil.Process) -> bool:
-        """Return whether a process names this run or works in it. Its pid may belong to another program by now."""
-        with contextlib.suppress(psutil.Error):
-            if process.status() == psutil.STATUS_ZOMBIE:
-                return False
-            return str(self.root) in process.cmdline() or self.root in Path(process.cwd()).parents
-        return False
+
+def last_line_of(output: Path) -> str:
+    """Return the last line that is not empty of a file."""
+    lines = output.read_text(encoding="utf-8", errors="replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "no output")
 
 
 def _as_part_of_chaos() -> None:

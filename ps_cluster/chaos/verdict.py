@@ -39,6 +39,25 @@ def complaints(
     ]
 
 
+def complaints_of_hosted(
+    result: Json, step_ids: Sequence[int], unsaved_seconds: float, still_there: Sequence[str]
+) -> list[str]:
+    """Return the problems of a run on hosts that was drained, one line each.
+
+    Args:
+      result: of its training.
+      unsaved_seconds: the sum, over all deaths of its leader, of the time since it had saved.
+      still_there: tasks that did not end with it.
+    """
+    applied = result["updates"]["applied"]
+    return [
+        *_ledger("disturbed", result, applied),
+        *_ids(step_ids, applied * result["gradients"]["per_update"]),
+        *_rolled_back(result["rolled_back_seconds"], unsaved_seconds),
+        *(f"{task} did not end when training had ended" for task in still_there),
+    ]
+
+
 def tolerance(first: float, second: float, test_examples: int) -> float:
     """Return the difference of two accuracies that is still noise: 3 standard errors of it, by the larger of two measures.
 
@@ -71,6 +90,11 @@ def _durations(summary: Json, seconds: float) -> Iterator[str]:
     for name in DURATIONS:
         if not 0 <= summary[name] <= seconds:
             yield f"{name} of the disturbed run is {summary[name]:.1f}, and it took {seconds:.1f} s"
+
+
+def _rolled_back(seconds: float, unsaved_seconds: float) -> Iterator[str]:
+    if not 0 <= seconds <= unsaved_seconds:
+        yield f"{seconds:.1f} s of training were rolled back, the snapshots were {unsaved_seconds:.1f} s old"
 
 
 def _accuracy(disturbed: Json, undisturbed: Json, total: int, test_examples: int) -> Iterator[str]:

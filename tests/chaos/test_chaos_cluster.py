@@ -19,7 +19,7 @@ from ps_cluster.chaos.kinds import FAULTS
 from ps_cluster.chaos.settings import ChaosSettings
 from ps_cluster.run import checkpoints
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import finish, start, wait_for_training
+from tests.helpers.real_cluster import finish, start, unhurried, wait_for_training
 
 pytestmark = pytest.mark.cluster
 
@@ -44,8 +44,9 @@ def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
         faults=len(faults),
         mode="sync-ps",
         workers=2,
-        least_cool_down=100,
-        more_options=("--precision", "float32", "--batch-size", "64"),
+        least_cool_down=40,
+        # Steps that wait cost little: the undisturbed run repeats all that the disturbed one did meanwhile.
+        more_options=("--precision", "float32", *map(str, unhurried(workers=2))),
     )
     lines = []
     code = run_chaos(

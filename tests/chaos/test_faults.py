@@ -72,7 +72,7 @@ def test_pauses_are_short():
 
 
 def test_only_what_hits_the_chief_or_a_parameter_server_or_ends_the_run_takes_the_cluster_along():
-    alone = {kind.name for kind in FAULTS if not kind.whole_cluster(MODES["async"].on_death)}
+    alone = {kind.name for kind in FAULTS if kind.launched and not kind.whole_cluster(MODES["async"].on_death)}
     deaths = {"kill worker", "freeze worker", "kill evaluator", "out of memory", "fork server stopped"}
     assert alone == deaths | {"throttle", "link cut", "link slow", "out of inodes", "clock set back"}
 

@@ -5,8 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
-import psutil
 import pytest
 
 from ps_cluster.chaos import limited_group
@@ -17,6 +17,7 @@ from ps_cluster.chaos.kinds.limits import FIVE_PERCENT, NO_MEMORY
 from ps_cluster.chaos.limited_group import limited
 from ps_cluster.processes.isolation import NAMESPACE_ARGV, network_for
 from tests.helpers.namespaces import as_ourselves, skip_unless_allowed
+from tests.helpers.processes import wait_until
 
 BUSY = "while True: pass"
 GREEDY = "import sys; sys.stdin.read(1); kept = [bytearray(b'x' * 1000000) for _ in range(100)]"
@@ -60,18 +61,38 @@ def test_a_process_without_more_memory_is_killed_by_the_kernel_and_its_group_rem
     assert groups() == []
 
 
+def ran_s(process):
+    """Return the seconds that the process has had a processor, to a few milliseconds."""
+    return int(Path(f"/proc/{process.pid}/schedstat").read_text().split()[0]) / 1e9
+
+
+class BeyondATwentieth:
+    """Whether, in a window of any length, a process ran for longer than one that is held to 5 ms in each 100 ms could.
+
+    A busy machine gives a process little for seconds, and never for ever.
+    """
+
+    def __init__(self, process):
+        self.process, self.lowest = process, float("inf")
+
+    def __call__(self):
+        ahead = ran_s(self.process) - 0.05 * time.monotonic()
+        self.lowest = min(self.lowest, ahead)
+        return ahead - self.lowest > 0.025  # the limit allows 0.01: a window may touch two periods more than it fills
+
+
 def test_a_throttled_process_gets_a_twentieth_of_a_processor_and_then_all_it_wants(python):
     skip_where(FIVE_PERCENT)
     process = python(BUSY)
-
-    def share(seconds=1.0):
-        used, began = sum(psutil.Process(process.pid).cpu_times()[:2]), time.monotonic()
-        time.sleep(seconds)
-        return (sum(psutil.Process(process.pid).cpu_times()[:2]) - used) / (time.monotonic() - began)
-
+    groups_before = Path(f"/proc/{process.pid}/cgroup").read_text()
     with limited(process.pid, FIVE_PERCENT) as group:
-        assert share() < 0.15 and group.count("nr_throttled") > 0
-    assert groups() == [] and share() > 0.15
+        wait_until(lambda: group.count("nr_throttled") > 0, within_s=60)
+        beyond, until = BeyondATwentieth(process), time.monotonic() + 0.5
+        while time.monotonic() < until:
+            assert not beyond()
+            time.sleep(0.02)
+    assert groups() == [] and Path(f"/proc/{process.pid}/cgroup").read_text() == groups_before
+    wait_until(BeyondATwentieth(process), within_s=60)
 
 
 def test_a_system_without_control_groups_says_why_not(tmp_path):

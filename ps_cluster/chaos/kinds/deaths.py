@@ -21,6 +21,7 @@ class Signalled(Death):
 
     def __init__(self, name: str, victims: tuple[str, ...], number: int):
         self.name, self.victims, self._signal = name, victims, number
+        self.hosted = number == signal.SIGKILL  # only a launcher ends what is frozen
 
     def inject(self, scene: Scene) -> Injection:
         began = scene.now()

@@ -1,0 +1,1 @@
+"""Several machines on one: hosts with addresses, names, mounts and links of their own."""

@@ -1,0 +1,63 @@
+"""Join two network interfaces by a wire that delays and loses packets, as a program of its own.
+
+    python -I -S slow_wire.py LEFT RIGHT DELAY_SECONDS LOSS        until it is killed
+
+Linux's own module for this, netem, is missing from many kernels. This one needs packet sockets only. It writes a line when
+it is ready.
+"""
+
+import contextlib
+import random
+import select
+import socket
+import sys
+import time
+from collections import deque
+
+_SOL_PACKET, _VIRTUAL_HEADER, _IGNORE_OUTGOING = 263, 15, 23  # linux/if_packet.h
+_ALL_PROTOCOLS = 0x0003
+# Of a packet that the kernel has not yet cut to the size of the link, with the header that says so.
+_MOST_BYTES = 70_000
+_MOST_WAITING = 4096  # packets in each direction; a full wire loses the next one
+
+
+def main(left: str, right: str, delay: str, loss: str) -> None:
+    """Carry packets both ways, each after `delay` seconds, but a share of `loss` of them."""
+    ends = [_interface(name) for name in (left, right)]
+    ways = {ends[0]: ends[1], ends[1]: ends[0]}
+    source, delay_s, lost = random.Random(0), float(delay), float(loss)
+    waiting: deque[tuple[float, socket.socket, bytes]] = deque()  # when it is due, where to, what
+    print("ready", flush=True)
+    while True:
+        next_in = max(0.0, waiting[0][0] - time.monotonic()) if waiting else None
+        for end in select.select(ends, [], [], next_in)[0]:
+            packet = _received(end)
+            if packet and source.random() >= lost and len(waiting) < 2 * _MOST_WAITING:
+                waiting.append((time.monotonic() + delay_s, ways[end], packet))
+        while waiting and waiting[0][0] <= time.monotonic():
+            _, end, packet = waiting.popleft()
+            _send(end, packet)
+
+
+def _interface(name: str) -> socket.socket:
+    end = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(_ALL_PROTOCOLS))
+    end.setsockopt(_SOL_PACKET, _VIRTUAL_HEADER, 1)  # large packets and missing checksums pass as they are
+    end.setsockopt(_SOL_PACKET, _IGNORE_OUTGOING, 1)
+    end.bind((name, 0))
+    return end
+
+
+def _received(end: socket.socket) -> bytes:
+    try:
+        return end.recv(_MOST_BYTES)
+    except OSError:  # the interface is down: a cut link
+        return b""
+
+
+def _send(end: socket.socket, packet: bytes) -> None:
+    with contextlib.suppress(OSError):  # the link is cut, or its queue is full: the packet is lost
+        end.send(packet)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,67 @@
+"""Tasks on three hosts, each restarted when it ends, and disturbed: one training, with a test for each fault."""
+
+import json
+import random
+from dataclasses import replace
+
+import pytest
+
+from ps_cluster.catalogue.task_types import ON_DEATH
+from ps_cluster.chaos.chaos_run import run_chaos
+from ps_cluster.chaos.disturbance import Bounds
+from ps_cluster.chaos.faults import make_fault
+from ps_cluster.chaos.kinds import FAULTS
+from ps_cluster.chaos.kinds.between_hosts import BadLink, CutOff, HostVanishes
+from ps_cluster.chaos.settings import ChaosSettings
+from tests.helpers.on_hosts import skip_without_hosts
+from tests.helpers.processes import assert_none_left
+from tests.helpers.real_cluster import unhurried
+
+pytestmark = pytest.mark.cluster
+
+# The command's take longer. A parameter server and a chief that are killed alone are in
+# tests/end_to_end/test_several_machines.py.
+SHORT = {kind.name: kind for kind in (HostVanishes(4), CutOff("worker", 5), BadLink(3))}
+INJECTED = (
+    "kill worker",
+    "slow and lossy link",
+    "worker never back",
+    "host vanishes",
+    "cut off worker",
+    "kill ps+chief",
+)
+
+
+@pytest.fixture(scope="module")
+def disturbed(tmp_path_factory):
+    """(exit code, report, lines, folder) of one run that was hit by all of INJECTED."""
+    skip_without_hosts()
+    folder = tmp_path_factory.mktemp("hosts") / "chaos"
+    options = tuple(map(str, (*unhurried(seconds=0.03), "--set", "evaluation.draw_results=false")))
+    settings = ChaosSettings(hosts=3, faults=len(INJECTED), more_options=options)
+    source, tasks = random.Random(0), settings.topology.tasks
+    kinds = [SHORT.get(name) or FAULTS[name] for name in INJECTED]
+    faults = [replace(make_fault(kind, source, tasks, ON_DEATH), pause_s=0.0) for kind in kinds]
+    lines = []
+    bounds = Bounds(whole_cluster_spacing_s=0)
+    code = run_chaos(settings, folder, faults=faults, bounds=bounds, notify=lines.append)
+    return code, json.loads((folder / "chaos.json").read_text()), lines, folder
+
+
+@pytest.mark.timeout(600)  # the first one trains for all; 2 minutes, and more beside other tests
+@pytest.mark.parametrize("number", range(len(INJECTED)), ids=INJECTED)
+def test_training_recovers_by_itself_from(disturbed, number):
+    _, report, lines, _ = disturbed
+    assert len(report["faults"]) > number, (report["problems"], lines)
+    fault = report["faults"][number]
+    assert fault["kind"] == INJECTED[number]
+    assert fault["recovery_s"] is not None, (report["problems"], lines)
+
+
+def test_after_all_faults_the_ledger_is_exact_and_no_more_is_lost_than_was_unsaved(disturbed):
+    code, report, _, folder = disturbed
+    assert code == 0 and report["passed"], report["problems"]
+    assert report["updates"]["scheduled"] == report["updates"]["applied"] > 0
+    assert report["updates"]["duplicated"] == report["updates"]["lost"] == 0
+    assert report["hosted"]["rolled_back_seconds"] <= report["hosted"]["unsaved_seconds"] > 0
+    assert_none_left(folder)

@@ -1,0 +1,96 @@
+"""Places of the tasks of a run on hosts, and its lines, tested without any process."""
+
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.chaos.chaos_report import make_report, print_report
+from ps_cluster.chaos.hosted_run import placed
+from ps_cluster.chaos.kinds import FAULTS
+from ps_cluster.chaos.settings import ChaosSettings
+from ps_cluster.chaos.verdict import complaints_of_hosted
+
+RESULT = {
+    "updates": {
+        "scheduled": 9,
+        "applied": 9,
+        "duplicated": 0,
+        "lost": 0,
+        "rolled_back": 4,
+        "replays_refused": 1,
+        "mixed": 0,
+    },
+    "gradients": {"applied": 9, "per_update": 1},
+    "workers": [{"updates": 5}, {"updates": 4}],
+    "rolled_back_seconds": 1.5,
+}
+
+
+def test_workers_share_the_hosts_that_do_not_lead():
+    machines = [SimpleNamespace(name=f"host-{number}") for number in range(3)]
+    places = placed(ChaosSettings(workers=3).topology.tasks, machines)
+    assert {str(task): host.name for task, host in places.items()} == {
+        "chief-0": "host-0", "ps-0": "host-0", "evaluator-0": "host-0",
+        "worker-0": "host-1", "worker-1": "host-2", "worker-2": "host-1",
+    }  # fmt: skip
+
+
+def test_a_run_on_hosts_gets_the_faults_of_hosts_and_none_that_need_the_launcher():
+    names = {kind.name for kind in ChaosSettings(hosts=3).wanted()}
+    assert names >= {"kill worker", "kill ps+chief", "host vanishes", "cut off chief"}
+    assert not names & {"freeze worker", "hang up", "link cut", "fork server stopped"}
+    assert not {kind.name for kind in ChaosSettings().wanted()} & {"host vanishes", "cut off chief"}
+
+
+def test_where_workers_wait_for_each_other_none_is_expected_to_go_on_without_one():
+    kinds = ("host vanishes", "worker never back", "kill worker")
+    reason = "in mode sync-ps no worker goes on without the others"
+    found = ChaosSettings(kinds=kinds, hosts=3, mode="sync-ps").wanted()
+    assert list(found.values()) == [reason, reason, None]
+
+
+@pytest.mark.parametrize(
+    ("kind", "hosts", "reason"),
+    [
+        ("freeze ps", 3, "it needs the launcher, and with --hosts there is none"),
+        ("host vanishes", None, "it needs --hosts"),
+    ],
+)
+def test_a_fault_for_another_kind_of_run_is_skipped_with_the_reason(kind, hosts, reason):
+    assert ChaosSettings(kinds=(kind,), hosts=hosts).wanted() == {FAULTS[kind]: reason}
+
+
+@pytest.mark.parametrize(
+    ("change", "steps", "unsaved", "left", "words"),
+    [
+        ({}, range(9), 1.5, [], None),
+        ({}, range(9), 1.4, [], "1.5 s of training were rolled back, the snapshots were 1.4 s old"),
+        ({}, range(9), 1.5, ["worker-1"], "worker-1 did not end when training had ended"),
+        ({}, [0, *range(8)], 1.5, [], "updates.csv holds 8 different steps in 9 rows"),
+        ({"updates": RESULT["updates"] | {"lost": 1}}, range(9), 1.5, [], "the ledger of the disturbed run is not exact"),
+    ],
+)  # fmt: skip
+def test_what_does_not_hold_of_a_run_on_hosts_is_told(change, steps, unsaved, left, words):
+    found = complaints_of_hosted(RESULT | change, list(steps), unsaved, left)
+    assert found == [] if words is None else [line for line in found if line.startswith(words)]
+
+
+def test_the_table_says_where_tasks_were_and_how_often_each_was_restarted():
+    report = make_report(
+        settings={}, injected=[], seconds=30, skipped={}, resumes=0, restarts={"ps-0": 2, "worker-0": 0}, leader="chief-0",
+        disturbed=RESULT, undisturbed=None, test_examples=None, problems=[],
+        hosted={"places": {"ps-0": "host-0", "worker-0": "host-1"}, "rolled_back_seconds": 1.5, "unsaved_seconds": 2.0},
+    )  # fmt: skip
+    with Console(width=200) as console, console.capture() as printed:
+        print_report(report, console)
+    text = printed.get()
+    assert "host-0: ps-0 · host-1: worker-0" in text
+    assert "ps-0 2" in text and "worker-0 0" not in text
+    assert "1.5 s of training; the snapshots were 2.0 s old" in text
+
+
+def test_a_worker_that_never_comes_back_needs_another_one():
+    run = SimpleNamespace(running=lambda: {Task("worker", 0): 1, Task("ps", 0): 2})
+    assert FAULTS["worker never back"].why_not(run) == "it needs two workers"
