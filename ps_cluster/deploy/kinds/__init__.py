@@ -1,0 +1,1 @@
+"""The kinds of workloads, one file each."""

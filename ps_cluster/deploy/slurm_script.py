@@ -1,0 +1,72 @@
+"""A script for `sbatch`: one allocation, a step of Slurm for every task, and TF_CONFIG made of the nodes that were given."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from ps_cluster.config import RunConfig
+from ps_cluster.deploy.deployment import Role
+
+_BODY = Path(__file__).with_name("templates") / "slurm_body.sh"
+
+
+@dataclass(frozen=True)
+class SlurmJob:
+    """The request.
+
+    Attributes:
+      run_dir: on a file system that all nodes share.
+      program: the command `ps-cluster`, as the nodes find it.
+      time: the limit, as `sbatch` takes it; None: that of the partition.
+      cpus, memory_per_cpu: of every task.
+      restarts: of each task.
+      more: other options of `sbatch`.
+    """
+
+    name: str
+    run_dir: PurePosixPath
+    program: str
+    config: RunConfig
+    roles: tuple[Role, ...]
+    time: str | None
+    cpus: int
+    memory_per_cpu: str
+    tasks_per_node: int
+    restarts: int
+    first_port: int
+    more: tuple[str, ...] = ()
+
+    def script(self) -> str:
+        """Return the script."""
+        return "\n".join(["#!/bin/bash", *self._directives(), "", *self._variables(), _BODY.read_text("utf-8")])
+
+    def _directives(self) -> Iterator[str]:
+        count = sum(role.count for role in self.roles)
+        (leader,) = [role for role in self.roles if role.leads]
+        options = {
+            "job-name": self.name,
+            "nodes": -(-count // self.tasks_per_node),
+            "ntasks-per-node": min(count, self.tasks_per_node),
+            "cpus-per-task": self.cpus,
+            # Of each CPU, not of a node: a step would take all of its node's for itself.
+            "mem-per-cpu": self.memory_per_cpu,
+            "time": self.time,
+            # To this script only (B), so that the leader is the first that stops.
+            "signal": f"B:TERM@{leader.grace_s}",
+            "open-mode": "append",
+        }
+        yield from (f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None)
+        yield "#SBATCH --requeue"
+        yield from (f"#SBATCH {one}" for one in self.more)
+
+    def _variables(self) -> Iterator[str]:
+        run_dir = shlex.quote(str(self.run_dir))
+        yield f"roles=({' '.join(f'{role.type}:{role.count}' for role in self.roles)})"
+        yield f"run_dir={run_dir}"
+        yield f"program=({shlex.quote(self.program)})"
+        yield f"tasks_per_node={self.tasks_per_node} first_port={self.first_port} restarts={self.restarts}"
+        yield 'config=$run_dir.yaml\nmkdir -p "$(dirname "$run_dir")"\ncat > "$config" <<\'CONFIG\''
+        yield f"{self.config.to_yaml().rstrip()}\nCONFIG\n"

@@ -1,0 +1,93 @@
+# The same for every training. Above it are: roles, run_dir, config, program, tasks_per_node, first_port, restarts.
+set -u
+
+# Task number n is on host n / tasks_per_node, at a port of its own. Number 0 leads.
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+tasks=() places=()
+for role in "${roles[@]}"; do
+    for ((index = 0; index < ${role#*:}; index++)); do
+        place=${hosts[${#tasks[@]} / tasks_per_node]:-}
+        if [ -z "$place" ]; then
+            echo "Error: SLURM_JOB_NODELIST: got '$SLURM_JOB_NODELIST': too few nodes for ${roles[*]}" >&2
+            exit 2
+        fi
+        tasks+=("${role%:*}:$index")
+        places+=("$place")
+    done
+done
+
+cluster=""
+for role in "${roles[@]}"; do
+    addresses=""
+    for number in "${!tasks[@]}"; do
+        if [ "${tasks[number]%:*}" = "${role%:*}" ]; then
+            addresses+="${addresses:+, }\"${places[number]}:$((first_port + number))\""
+        fi
+    done
+    if [ "${role%:*}" != evaluator ]; then
+        cluster+="${cluster:+, }\"${role%:*}\": [$addresses]"
+    fi
+done
+
+# A signal ends `wait` early. Bash remembers the exit code of what has ended, so the last call has it.
+wait_for() { # PID
+    wait "$1"
+    while kill -0 "$1" 2>/dev/null; do wait "$1"; done
+    wait "$1"
+}
+
+# Only once: a second SIGTERM would end a leader that drains.
+tell() {
+    if [ -n "$step" ] && [ -z "$told" ]; then
+        told=yes
+        kill -TERM "$step" 2>/dev/null
+    fi
+}
+
+# Run a task, and run it again, until it has ended for good (0), must not be retried (2, 3), or is stopped.
+keep() { # NUMBER
+    local kind=${tasks[$1]%:*} index=${tasks[$1]#*:} code=75 tries=0 step="" stopping="" told=""
+    trap 'stopping=yes; tell' TERM
+    while [ -z "$stopping" ]; do
+        TF_CONFIG="{\"cluster\": {$cluster}, \"task\": {\"type\": \"$kind\", \"index\": $index}}" \
+            srun --nodes=1 --ntasks=1 --exact --cpus-per-task="$SLURM_CPUS_PER_TASK" --nodelist="${places[$1]}" \
+            --job-name="$kind-$index" --output="$logs/$kind-$index.log" --open-mode=append --input=none \
+            "${program[@]}" task --run-dir "$run_dir" --config "$config" &
+        step=$!
+        [ -z "$stopping" ] || tell # the signal came before there was a step
+        wait_for "$step"
+        code=$?
+        step=""
+        case $code in 0 | 2 | 3) break ;; esac
+        echo "$kind-$index has ended with exit code $code"
+        if ((++tries > restarts)); then break; fi
+        [ -n "$stopping" ] || sleep 1
+    done
+    exit "$code"
+}
+
+logs=$run_dir.slurm
+mkdir -p "$logs"
+pids=() stopping=""
+# Slurm says in time that it takes the nodes. The leader drains into a snapshot first: for that it needs the others.
+trap 'stopping=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' TERM
+for number in "${!tasks[@]}"; do
+    keep "$number" &
+    pids+=("$!")
+done
+[ -z "$stopping" ] || kill -TERM "${pids[0]}" 2>/dev/null
+
+wait_for "${pids[0]}"
+code=$?
+if [ "$code" = 0 ] && [ -z "$stopping" ] && [ "${tasks[-1]}" = evaluator:0 ]; then
+    wait_for "${pids[-1]}"
+    code=$?
+fi
+kill -TERM "${pids[@]}" 2>/dev/null
+wait
+
+case $code in
+    0 | 2 | 3) ;;
+    *) [ -z "$stopping" ] || scontrol requeue "$SLURM_JOB_ID" ;;
+esac
+exit "$code"

@@ -1,0 +1,202 @@
+"""Manifests: they are what the projects' models say, and start the same cluster whatever the kind."""
+
+import json
+
+import pytest
+
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.config import build_config
+from ps_cluster.config.layers import load_config
+from ps_cluster.deploy.deployment import Role, roles_of
+from ps_cluster.deploy.workload_kind import KINDS
+from ps_cluster.errors import UserError
+from tests.helpers.manifests import SETTINGS, SIZE, cluster_of, deployment, pods_of, rendered
+from tests.helpers.published_models import check_of_kubernetes, check_of_operator, check_pod, check_tf_job
+
+OF_KUBERNETES = ("ConfigMap", "NetworkPolicy", "Service")
+HOSTS = {  # of worker 1, as each operator names it
+    "jobset": "mine-worker-1-0.mine",
+    "trainjob": "mine-worker-1-0.mine",
+    "tfjob": "mine-worker-1.lab.svc",
+    "volcano": "mine-worker-1.mine",
+    "jobs": "mine-worker-1.mine",
+}
+
+
+def set_by_operator(kind, roles, role, index):
+    """TF_CONFIG as the operators of TFJob and Volcano write it: with the evaluator in the cluster."""
+    host = HOSTS[kind].replace("worker-1", "{}-{}")
+    cluster = {one.role: [f"{host.format(one.role, i)}:2222" for i in range(one.count)] for one in roles}
+    return json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, "environment": "cloud"})
+
+
+@pytest.mark.parametrize("kind", KINDS.names)
+def test_every_object_is_valid_by_the_published_models(kind):
+    documents = rendered(kind, deployment())
+    for document in documents:
+        if document["kind"] in OF_KUBERNETES or document["apiVersion"] == "batch/v1":
+            check_of_kubernetes(document)
+        elif document["kind"] == "TFJob":
+            check_tf_job(document)
+        elif document["apiVersion"] != "batch.volcano.sh/v1alpha1":  # has no published model
+            check_of_operator(document)
+    for pods in pods_of(documents):
+        check_pod(pods.template)
+
+
+@pytest.mark.parametrize("kind", KINDS.names)
+def test_command_environment_and_cluster_are_the_same_for_every_kind_up_to_names(kind):
+    expected = {Task("chief", 0), *(Task(role, i) for role in ("ps", "worker") for i in (0, 1)), Task("evaluator", 0)}
+    roles, seen = pods_of(rendered(kind, deployment())), set()
+    for pods in roles:
+        for index in range(pods.count):
+            environment = pods.environment(index)
+            by_operator = set_by_operator(kind, roles, pods.role, index) if KINDS[kind].writes_tf_config else None
+            topology, task = cluster_of(environment, by_operator)
+            assert pods.container["command"] == [
+                *("ps-cluster", "task", "--run-dir", "/runs/mine", "--config", "/etc/ps-cluster/config.yaml")
+            ]
+            assert {name: len(hosts) for name, hosts in topology.cluster.items()} == {"chief": 1, "ps": 2, "worker": 2}
+            assert topology.cluster["worker"][1] == f"{HOSTS[kind]}:2222"
+            assert (environment["HOME"], environment["PS_CLUSTER_CACHE"]) == ("/tmp", "/cache/ps_cluster")
+            assert environment["TASK_INDEX"] == str(task.index)
+            seen.add(task)
+    assert seen == expected
+
+
+@pytest.mark.parametrize("changes", [SIZE, {"training.steps": 40}, {"mode.name": "sync"}])
+def test_the_config_map_is_the_configuration_that_every_task_reads(changes, tmp_path):
+    asked = deployment(changes)
+    (found,) = [one for one in rendered("jobs", asked) if one["kind"] == "ConfigMap"]
+    file = tmp_path / "config.yaml"
+    file.write_text(found["data"]["config.yaml"])
+    assert load_config(file) == asked.config == build_config(file)
+    for pods in pods_of(rendered("jobs", asked)):
+        (volume,) = [one for one in pods.template["spec"]["volumes"] if "configMap" in one]
+        assert volume["configMap"]["name"] == found["metadata"]["name"]
+
+
+@pytest.mark.parametrize("kind", KINDS.names)
+def test_no_container_may_write_but_where_a_volume_is_mounted(kind):
+    for pods in pods_of(rendered(kind, deployment())):
+        spec, own = pods.template["spec"], pods.container["securityContext"]
+        assert spec["securityContext"]["runAsNonRoot"] and spec["securityContext"]["runAsUser"] > 0
+        assert own["readOnlyRootFilesystem"] and not own["allowPrivilegeEscalation"]
+        assert own["capabilities"] == {"drop": ["ALL"]}
+        mounts = {mount["name"]: mount for mount in pods.container["volumeMounts"]}
+        assert {volume["name"] for volume in spec["volumes"]} == set(mounts)
+        assert {name for name, mount in mounts.items() if not mount.get("readOnly")} == {"runs", "cache", "tmp"}
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_only_the_leader_and_the_evaluator_have_to_mount_the_run_directory(shared):
+    roles = roles_of(deployment().config, shared_by_all=shared)
+    documents = rendered("jobset", deployment(roles=roles))
+    mounting = {
+        pods.role
+        for pods in pods_of(documents)
+        for volume in pods.template["spec"]["volumes"]
+        if volume.get("persistentVolumeClaim", {}).get("claimName") == "runs"
+    }
+    assert mounting == ({"chief", "ps", "worker", "evaluator"} if shared else {"chief", "evaluator"})
+
+
+@pytest.mark.parametrize("kind", KINDS.names)
+def test_the_network_policy_selects_all_pods_and_lets_in_only_these_at_the_port_that_they_serve(kind):
+    documents = rendered(kind, deployment())
+    (policy,) = [one["spec"] for one in documents if one["kind"] == "NetworkPolicy"]
+    selected = policy["podSelector"]["matchLabels"].items()
+    for pods in pods_of(documents):
+        assert selected <= pods.template["metadata"]["labels"].items()
+        assert [port["containerPort"] for port in pods.container.get("ports", [])] in ([2222], [])
+    (rule,) = policy["ingress"]
+    assert rule == {"from": [{"podSelector": policy["podSelector"]}], "ports": [{"protocol": "TCP", "port": 2222}]}
+    assert [port["port"] for way in policy["egress"] for port in way["ports"]] == [2222, 53, 53]
+
+
+def test_a_job_set_restarts_a_worker_alone_and_all_when_a_chief_or_a_parameter_server_fails():
+    spec = rendered("jobset", deployment())[-1]["spec"]
+    actions = {rule["action"]: rule.get("targetReplicatedJobs") for rule in spec["failurePolicy"]["rules"]}
+    assert actions == {
+        "FailJobSet": None, "RestartJob": ["worker", "evaluator"], "RestartJobSet": ["chief", "ps"]
+    }  # fmt: skip
+    assert spec["successPolicy"] == {"operator": "All", "targetReplicatedJobs": ["chief", "evaluator"]}
+    limits = {job["name"]: job["template"]["spec"]["backoffLimit"] for job in spec["replicatedJobs"]}
+    assert limits == {"chief": 0, "ps": 0, "worker": 20, "evaluator": 20}
+
+
+def test_a_job_set_for_controllers_without_the_feature_gate_recreates_no_single_job():
+    policy = rendered("jobset", deployment(restart_job=False))[-1]["spec"]["failurePolicy"]
+    assert [rule["action"] for rule in policy["rules"]] == ["FailJobSet", "RestartJobSet"]
+
+
+@pytest.mark.parametrize("kind", ["jobset", "jobs"])
+def test_bad_input_and_a_newer_leader_are_not_retried_and_an_eviction_is_no_failure(kind):
+    documents = rendered(kind, deployment())
+    jobs = (
+        [one["spec"] for one in documents if one["kind"] == "Job"]
+        if kind == "jobs"
+        else [one["template"]["spec"] for one in documents[-1]["spec"]["replicatedJobs"]]
+    )
+    assert len(jobs) == 4
+    for job in jobs:
+        fail, ignore = job["podFailurePolicy"]["rules"]
+        assert (fail["action"], fail["onExitCodes"]["values"]) == ("FailJob", [2, 3])
+        assert (ignore["action"], ignore["onPodConditions"][0]["type"]) == ("Ignore", "DisruptionTarget")
+        container = job["template"]["spec"]["containers"][0]["name"]
+        assert fail["onExitCodes"]["containerName"] == container and job["template"]["spec"]["restartPolicy"] == "Never"
+
+
+def test_volcano_ends_for_bad_input_and_restarts_a_worker_alone():
+    tasks = {task["name"]: task["policies"] for task in rendered("volcano", deployment())[-1]["spec"]["tasks"]}
+    for policies in tasks.values():
+        assert [policy["exitCode"] for policy in policies[:2]] == [2, 3]
+        assert {policy["action"] for policy in policies[:2]} == {"TerminateJob"}
+    actions = {name: policies[2]["action"] for name, policies in tasks.items()}
+    assert actions == {"chief": "RestartJob", "ps": "RestartJob", "worker": "RestartPod", "evaluator": "RestartPod"}
+    assert tasks["evaluator"][3] == {"event": "TaskCompleted", "action": "CompleteJob"}
+
+
+def test_in_mode_sync_worker_0_leads_and_any_failure_restarts_all():
+    asked = deployment({"mode.name": "sync"})
+    documents = rendered("jobset", asked)
+    assert [pods.role for pods in pods_of(documents)] == ["worker", "evaluator"]
+    actions = {
+        role: rule["action"]
+        for rule in documents[-1]["spec"]["failurePolicy"]["rules"]
+        for role in rule.get("targetReplicatedJobs", [])
+    }
+    assert actions == {"worker": "RestartJobSet", "evaluator": "RestartJob"}
+
+
+def test_the_leader_has_time_to_drain():
+    grace = {pods.role: pods.template["spec"]["terminationGracePeriodSeconds"] for pods in pods_of(
+        rendered("jobset", deployment())
+    )}  # fmt: skip
+    assert grace["chief"] >= 120 and grace["worker"] == grace["ps"] == 30
+
+
+@pytest.mark.parametrize("kind", [name for name in KINDS.names if KINDS[name].writes_tf_config])
+def test_an_operator_that_sets_no_tf_config_for_one_task_is_refused(kind):
+    with pytest.raises(UserError, match=f"^--kind: got '{kind}', whose operator sets no TF_CONFIG"):
+        KINDS[kind].documents(deployment({"mode.name": "single", "cluster.evaluator": False}))
+
+
+def test_what_is_given_for_one_type_wins_over_what_is_given_for_all():
+    config = build_config(None, SETTINGS | SIZE)
+    roles = roles_of(config, cpu=[("ps", "1"), (None, "4")], memory=[("worker", "8Gi")], restarts=[])
+    assert {role.type: (role.cpu, role.memory) for role in roles} == {
+        "chief": ("4", Role.memory), "ps": ("1", Role.memory), "worker": ("4", "8Gi"), "evaluator": ("4", Role.memory)
+    }  # fmt: skip
+    with pytest.raises(UserError, match="--cpu: got evaluator=1, but this training has only chief, ps, worker"):
+        roles_of(build_config(None, {"cluster.evaluator": False}), cpu=[("evaluator", "1")])
+    with pytest.raises(UserError, match="--restarts: got 1 and 2 for ps"):
+        roles_of(config, restarts=[("ps", 1), ("ps", 2)])
+
+
+def test_a_cluster_of_a_thousand_workers_fits_into_an_environment_variable():
+    pods = pods_of(rendered("jobset", deployment({"cluster.workers": 1000, "cluster.parameter_servers": 16})))
+    value = pods[0].environment(0)["TF_CONFIG"]
+    assert isinstance(cluster_of({"TF_CONFIG": value})[0], ClusterTopology)
+    assert len(f"TF_CONFIG={value}") < 2**17  # Linux's limit for one
