@@ -20,7 +20,8 @@ from benchmarks.in_turns import Case, Column, Figures, measure, open_data, optio
 from benchmarks.runs import timed
 from ps_cluster.bench.throughput import case
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import CommaList, NameOf, OneLineCommand
+from ps_cluster.command_line import OneLineCommand
+from ps_cluster.parameter_types import CommaList, NameOf
 from ps_cluster.reporting.terminal import make_console
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)

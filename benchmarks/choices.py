@@ -19,7 +19,8 @@ from benchmarks.in_turns import CPU, Case, measure, open_data, options, over_rou
 from benchmarks.runs import timed
 from ps_cluster.bench.throughput import case
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import CommaList, NameOf, OneLineCommand
+from ps_cluster.command_line import OneLineCommand
+from ps_cluster.parameter_types import CommaList, NameOf
 from ps_cluster.reporting.terminal import make_console
 
 CHOICES = {

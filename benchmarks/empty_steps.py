@@ -31,7 +31,7 @@ def build(
     nothing = np.zeros(0, np.float32)
     start = Start(np.zeros(length, np.float32), np.ones(length, np.float32), statistics=nothing, keep=nothing)
     total_steps = config.total_steps(dataset.train_examples)
-    store = ParameterStore(devices, start, config=config, total_steps=total_steps)
+    store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
     return store, compute
 
 

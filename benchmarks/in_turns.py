@@ -16,9 +16,9 @@ from rich.table import Table
 from ps_cluster.bench.throughput import shown, spread
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.cluster.local_run import resolve_data
-from ps_cluster.command_line import OUTPUT_FILE, NameOf, Number, Whole
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_json
+from ps_cluster.parameter_types import OUTPUT_FILE, NameOf, Number, Whole
 from ps_cluster.processes import environment
 from ps_cluster.reporting.terminal import print_line
 

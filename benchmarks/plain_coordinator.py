@@ -23,9 +23,10 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.run import checkpoints
+from ps_cluster.run.leading import Leading
 from ps_cluster.run.rows.training import Server
 from ps_cluster.run.run_dir import RunDir
-from ps_cluster.training import async_trainer
+from ps_cluster.training.membership import connect
 from ps_cluster.training.run_progress import RunProgress
 
 # So many that it does not matter if one worker has none left while the others do their last.
@@ -36,10 +37,10 @@ READ_BYTES, MOST_READS = 1e8, 10  # of one closure
 def train(
     kind: str, weights: int, seconds: float,
     config: RunConfig, run_dir: RunDir, dataset: PackedDataset, cluster: dict[str, list[str]],
-    *, resume: bool, drain: threading.Event,
+    *, resume: bool, drain: threading.Event, leading: Leading,
 ) -> None:  # fmt: skip
     """Measure closures or reads for `seconds`, in place of `async_trainer.train`. The ledger stays empty."""
-    coordinator = async_trainer.connect(cluster)
+    coordinator, _ = connect(cluster, leading)
     progress = RunProgress(config, dataset.train_examples)
     append_row(run_dir.progress, progress.row("training"))
     with tf.device("/job:ps/replica:0/task:0/device:CPU:0"):

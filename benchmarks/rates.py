@@ -23,7 +23,7 @@ import click
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import CommaList, NameOf, Number, OneLineCommand
+from ps_cluster.command_line import OneLineCommand
 from ps_cluster.comparison.plan import Comparison
 from ps_cluster.comparison.train_all import train_all
 from ps_cluster.config import RunConfig, build_config, load_config
@@ -32,6 +32,7 @@ from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.parameter_types import CommaList, NameOf, Number
 from ps_cluster.processes import environment
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run.rows.summary import Summary
@@ -39,7 +40,7 @@ from ps_cluster.run.run_dir import RunDir
 
 HELD_OUT = 5000
 _TUNED = [
-    mode.name for mode in MODES if mode.own_rule is None
+    mode.name for mode in MODES if mode.own_rule is None and not mode.rated_as
 ]  # modes with a rule of their own are left out: a table can't set it
 _MOST_ARMS = 100  # limit of a comparison
 

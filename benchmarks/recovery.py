@@ -23,11 +23,12 @@ from benchmarks.in_turns import open_data
 from ps_cluster.bench.arms import CLUSTER
 from ps_cluster.bench.throughput import case, measure_once, scratch, spread
 from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.command_line import OneLineCommand, Whole
+from ps_cluster.command_line import OneLineCommand
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.parameter_types import Whole
 from ps_cluster.processes.lifeline import die_with_parent
 from ps_cluster.reporting.terminal import make_console, print_line
 from ps_cluster.run.rows.cluster import ClusterFile

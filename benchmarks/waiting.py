@@ -19,8 +19,9 @@ from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options,
 from benchmarks.runs import timed
 from ps_cluster.bench.throughput import case
 from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import CommaList, NameOf, OneLineCommand
+from ps_cluster.command_line import OneLineCommand
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.parameter_types import CommaList, NameOf
 from ps_cluster.reporting.terminal import make_console
 
 SLOW = {"cluster.straggler": "2:5x"}

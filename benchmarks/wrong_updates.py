@@ -19,9 +19,10 @@ from benchmarks.in_turns import open_data
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.cluster.local_run import complete_config
-from ps_cluster.command_line import CommaList, Number, OneLineCommand
+from ps_cluster.command_line import OneLineCommand
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.parameter_types import CommaList, Number
 from ps_cluster.reporting.terminal import print_line
 
 STALENESS = 2  # of 3 workers that are always between pull and push

@@ -15,7 +15,7 @@ from ps_cluster.config.sections import CHOSEN
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.trees import flat, nested
 from ps_cluster.config.uses import listed, switched_off
-from ps_cluster.errors import UserError
+from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.processes.control_group import allowance
@@ -112,7 +112,7 @@ def choose(names: Iterable[str], ddp_python: Path | None = None) -> list[BenchAr
     """
     names = list(dict.fromkeys(names))
     if unknown := [name for name in names if name not in ARMS]:
-        raise UserError(f"--arms: got '{unknown[0]}': there are {', '.join(ARMS)}")
+        raise UserError(f"--arms: got '{unknown[0]}': {did_you_mean(unknown[0], ARMS)}there are {', '.join(ARMS)}")
     return [_with_torch(ARMS[name], ddp_python) if ARMS[name].torch else ARMS[name] for name in names]
 
 

@@ -8,7 +8,6 @@ project's own. (Keras 3 loses counts and statistics here, see docs/results.md: t
 from __future__ import annotations
 
 import sys
-import threading
 import time
 
 import numpy as np
@@ -20,10 +19,12 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json
+from ps_cluster.processes.stop_requests import Drain
 from ps_cluster.run import checkpoints
+from ps_cluster.run.leading import Leading
 from ps_cluster.run.rows.training import Server
 from ps_cluster.run.run_dir import RunDir
-from ps_cluster.training import async_trainer
+from ps_cluster.training.membership import connect
 from ps_cluster.training.run_progress import RunProgress
 
 
@@ -35,10 +36,11 @@ def train(
     index: int = 0,
     *,
     resume: bool,
-    drain: threading.Event,
+    drain: Drain,
+    leading: Leading,
 ) -> None:
     """Train `total_steps` steps and write what the launcher and the summary need. The ledger stays empty."""
-    coordinator = async_trainer.connect(cluster)
+    coordinator, _ = connect(cluster, leading)
     with coordinator.strategy.scope():
         model = keras_model(config, dataset)
         optimizer = keras_optimizer(config)

@@ -22,7 +22,6 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.bench.arms import CLUSTER, BenchArm
-from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset, write_pointer
@@ -181,12 +180,10 @@ def shown(found: dict, spec: str) -> str:
 def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, Any] = NO_VALUES) -> RunConfig:
     """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
     examples = examples_of(model, packed)
-    smooths = OBJECTIVES[packed.spec.objective].smooths_labels
     overrides = {
         "model.name": model, "model.precision": precision, "training.batch_size_per_worker": BATCH_SIZE,
         "training.steps": examples // BATCH_SIZE if examples else None,
         "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
-        **({} if smooths else {"training.label_smoothing": 0.0}),
     }  # fmt: skip
     named = {"data.dataset": packed.name}  # auto stands for it
     return complete_config(build_config(overrides=overrides | RULE | dict(values) | named), packed)

@@ -14,12 +14,13 @@ from ps_cluster.comparison.compatibility import check
 from ps_cluster.comparison.groups import make_groups, make_views
 from ps_cluster.comparison.headline import headline
 from ps_cluster.comparison.page import render_page
-from ps_cluster.comparison.plots import Plot, make_plots
+from ps_cluster.comparison.plots import make_plots
 from ps_cluster.comparison.rates import warn_of_scaled, warn_of_unknown
 from ps_cluster.comparison.run_records import Record, read_record
 from ps_cluster.comparison.table import Row
 from ps_cluster.comparison.words import Findings
 from ps_cluster.files.writing import write_whole
+from ps_cluster.reporting.plot import Plot
 
 SCHEMA = 2  # in 1, the target was called target_accuracy
 

@@ -11,7 +11,7 @@ from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import Sample
 from ps_cluster.config import RunConfig
 from ps_cluster.config.trees import flat
-from ps_cluster.errors import UserError
+from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.training.modes.sync import SYNC
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 counts as the same batch
@@ -133,7 +133,8 @@ def make_views(groups: Sequence[Group], baseline: str | None = None) -> list[Vie
     """
     names = arms(groups)
     if baseline is not None and baseline not in names:
-        raise UserError(f"baseline: no arm is called '{baseline}': there are {', '.join(names)}")
+        hint = did_you_mean(baseline, names)
+        raise UserError(f"baseline: no arm is called '{baseline}': {hint}there are {', '.join(names)}")
     baseline_arm = baseline or (SYNC.name if SYNC.name in names else names[0])
     return [view for straggler in stragglers(groups) for view in _views_of(groups, straggler, baseline_arm)]
 

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ps_cluster.comparison.groups import Group, stragglers
 from ps_cluster.comparison.phrases import straggler_words
-from ps_cluster.comparison.style import Look, grid, legend_outside, looks
+from ps_cluster.reporting.plot_style import Look, grid, legend_outside, looks
 
 SEEN = 0.995  # share of the updates that a histogram's axis covers
 _MOST_BARS = 20  # staleness values up to which each worker gets a bar for every value

@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from importlib import resources
 from typing import Any
-
-from jinja2 import Environment, StrictUndefined
 
 from ps_cluster.comparison import origin
 from ps_cluster.comparison.groups import Group, arms, stragglers
-from ps_cluster.comparison.plots import Plot
 from ps_cluster.comparison.table import Row, cells, headings, tables
 from ps_cluster.comparison.words import Findings, are_few
+from ps_cluster.reporting.html_page import rendered
+from ps_cluster.reporting.plot import Plot
 
 _IDENTITY = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
 
@@ -30,9 +27,9 @@ def render_page(
     warnings: Sequence[str],
 ) -> str:
     """Return the page's HTML, made of the results of the other modules."""
-    template = resources.files(__package__).joinpath("templates/report.html").read_text(encoding="utf-8")
-    environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
-    return environment.from_string(template).render(
+    return rendered(
+        __package__,
+        "report.html",
         overview=_overview(groups),
         written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
         warnings=warnings,
@@ -45,7 +42,7 @@ def render_page(
         target=target,
         tables=_tables(groups[0], target),
         rows=[_identity(row) | cells(row) for row in rows],
-        plots=[(plot, _data_uri(plot)) for plot in plots],
+        plots=plots,
         **_origins(groups),
     )
 
@@ -85,7 +82,3 @@ def _origins(groups: Sequence[Group]) -> dict[str, Any]:
         "commands": [(record, origin.command(record)) for group in groups for record in group.records],
         "machines": origin.machines(groups),
     }
-
-
-def _data_uri(plot: Plot) -> str:
-    return f"data:image/svg+xml;base64,{base64.b64encode(plot.svg).decode()}"

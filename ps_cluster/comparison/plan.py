@@ -18,10 +18,10 @@ from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.comparison.rates import was_found
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.config.layers import trusted
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.trees import flat, nested
-from ps_cluster.config.uses import check_used, without_unused
+from ps_cluster.config.user_layers import trusted
+from ps_cluster.config.uses import check_used, uses, without_unused
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import read_yaml
@@ -95,14 +95,14 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
       UserError: the file can't be read, a key is unknown, or a value is not valid.
     """
     content = {
-        "arms": [{"mode": mode.name} for mode in MODES if mode.own_rule is None],
+        "arms": [{"mode": mode.name} for mode in MODES if mode.own_rule is None and mode.splits == "data"],
         **(read_yaml(file) if file else {}),
     }
     content["settings"] = content.get("settings") or {}  # an empty section is None in YAML
     try:
         comparison = Comparison.model_validate(content | changes)
     except ValidationError as error:
-        raise UserError(first_error(error, str(file) if file else "compare")) from error
+        raise UserError(first_error(error, str(file) if file else "compare", names=Comparison.model_fields)) from error
     comparison = _in_own_words(comparison, file.absolute().parent if file else Path.cwd())
     return comparison.model_copy(update={"settings": comparison.settings | overrides})
 
@@ -182,14 +182,16 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
         stragglers = parse_stragglers(straggler)
     except ValueError as error:
         raise UserError(f"--straggler: {error}") from error
-    if not stragglers.are_among(config.training_workers):
+    has_stragglers = uses(arm.mode, "cluster.straggler")
+    if not stragglers.are_among(config.training_workers) or (stragglers and not has_stragglers):
         return
     size = config.training.batch_size_per_worker
     if batch == "same_per_update":
         # A single process has no workers: it has to reach the same number of examples as the other modes.
         workers = flat(comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
         values["training.batch_size_per_worker"] = _share_of_an_update(config, workers)
-    values["cluster.straggler"] = straggler
+    if has_stragglers:
+        values["cluster.straggler"] = straggler
     config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
     times = config.training.batch_size_per_worker * config.gradients_per_update / size
     scaled = comparison.learning_rate == "linear" and not was_found(config) and times != 1

@@ -2,59 +2,25 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
+from ps_cluster.comparison.crosses import diverged_marks, rows_of_crosses
 from ps_cluster.comparison.groups import Group, View, arms
 from ps_cluster.comparison.histograms import SEEN, histograms
 from ps_cluster.comparison.phrases import shown, straggler_words
 from ps_cluster.comparison.run_records import ScoreInTime
-from ps_cluster.comparison.style import (
-    Look,
-    diverged_marks,
-    grid,
-    legend_outside,
-    logarithmic,
-    looks,
-    plot_style,
-    rows_of_crosses,
-)
 from ps_cluster.comparison.throughput_plot import straggler_factors, throughput
 from ps_cluster.comparison.timeline import timelines
+from ps_cluster.reporting.plot import Plot
+from ps_cluster.reporting.plot_style import Look, grid, legend_outside, logarithmic, looks, plot_style
 
-DPI = 150
 _GRID_POINTS = 200
 _ROW_IN = 0.13  # inches that a row of crosses, for an arm that diverged, adds to the height of a panel
 _WIDE_RANGE = 8.0  # highest mean staleness from which its axis is logarithmic
-
-
-@dataclass(frozen=True)
-class Plot:
-    name: str  # of its files, without suffix
-    title: str
-    caption: str
-    figure: Figure
-
-    @cached_property
-    def png(self) -> bytes:
-        return self._saved("png")
-
-    @cached_property
-    def svg(self) -> bytes:
-        return self._saved("svg")
-
-    def _saved(self, kind: str) -> bytes:
-        content = io.BytesIO()
-        metadata = {"Date": None} if kind == "svg" else {"Software": None}
-        with plot_style():
-            self.figure.savefig(content, format=kind, dpi=DPI, metadata=metadata)
-        return content.getvalue()
 
 
 def make_plots(groups: Sequence[Group], views: Sequence[View]) -> list[Plot]:

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from ps_cluster.comparison.groups import Group, arms
 from ps_cluster.comparison.run_records import straggler_factor
-from ps_cluster.comparison.style import Look, grid, legend_outside
+from ps_cluster.reporting.plot_style import Look, grid, legend_outside
 
 
 def straggler_factors(groups: Sequence[Group]) -> list[tuple[Group, float]]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 
 from ps_cluster.catalogue.modes import MODES, Waits
 from ps_cluster.comparison.groups import Group, stragglers
-from ps_cluster.comparison.style import WIDTH_IN, legend_outside
+from ps_cluster.reporting.plot_style import WIDTH_IN, legend_outside
 from ps_cluster.run.phases import PHASES, phase_times
 
 # A colour for each of PHASES, and a hatch for readers who don't see the colours.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from ps_cluster.catalogue.objectives import OBJECTIVES
@@ -9,21 +10,21 @@ from ps_cluster.cluster.local_run import complete_config, resolve_data, start_ru
 from ps_cluster.comparison.metrics import METRICS
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs, training_order
 from ps_cluster.comparison.rates import PLAN, SCALED
-from ps_cluster.errors import UserError
-from ps_cluster.files import locks, ownership
-from ps_cluster.files.json_files import read_json
-from ps_cluster.files.writing import write_whole
+from ps_cluster.files import claims
 from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.processes import tensorboard_server
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run import checkpoints
-from ps_cluster.run.rows.summary import Summary
+from ps_cluster.run.completion import is_completed
 from ps_cluster.run.run_dir import CODE, RunDir
 
 INTERRUPTED = 130
+RUNS = "runs"  # folder of a comparison
+_NOUN = "comparison"
 
 
-def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
+def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False) -> tuple[list[Path], int]:
     """Train the runs not trained yet, in `training_order`, and record the plan and the order.
 
     Returns the run directories as planned, and the exit code of the first run that failed.
@@ -32,6 +33,7 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
 
     Args:
       output: the caller holds its lock (files/locks.py).
+      tensorboard: show all runs in TensorBoard while they are trained, and tell the link.
     Raises:
       UserError: `output` holds another comparison, the settings fit no run, or there is no data.
     """
@@ -43,37 +45,31 @@ def train_all(comparison: Comparison, output: Path) -> tuple[list[Path], int]:
     for run in runs:
         complete_config(run.config, dataset)  # refuses settings that do not fit the examples
     _claim(output, comparison, training_order(runs))
-    roots = {run.name: output / "runs" / run.name for run in runs}
-    for number, run in enumerate(training_order(runs), 1):
+    roots = {run.name: output / RUNS / run.name for run in runs}
+    with tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line):
+        return list(roots.values()), _train_in_order(training_order(runs), roots)
+
+
+def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:
+    for number, run in enumerate(runs, 1):
         root = roots[run.name]
-        if not _completed(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
-            return list(roots.values()), code
+        if not is_completed(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
+            return code
         # All checkpoints were kept for scoring; those of many runs would fill the disk.
         checkpoints.keep_newest(RunDir(root).checkpoints, run.config.checkpoints.keep)
-    return list(roots.values()), 0
+    return 0
 
 
 def _train(run: PlannedRun, root: Path, title: str) -> int:
     view = make_view()
     view.notice(title)
     code = start_run(run.config, root, view=view, anew=True)
-    return code or (0 if _completed(root) else INTERRUPTED)
-
-
-def _completed(root: Path) -> bool:
-    """Return whether a run is trained and its last checkpoint scored. They are scored in order, after training."""
-    run_dir = RunDir(root)
-    try:
-        summary, ended = read_json(run_dir.summary, Summary), checkpoints.ended(run_dir.checkpoints)
-    except FileNotFoundError:
-        return False
-    return summary.outcome == "completed" and ended is not None and summary.evaluation.step == ended.last_step
+    return code or (0 if is_completed(root) else INTERRUPTED)
 
 
 def check_unclaimed(output: Path) -> None:
     """Raise UserError where a folder holds something, but no comparison."""
-    if not (output / PLAN).is_file() and not locks.is_empty(output, besides=CODE):
-        raise UserError(f"--output: '{output}' is not empty and holds no comparison: choose another")
+    claims.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
 
 
 def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
@@ -82,13 +78,4 @@ def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None
     content["trained_in_this_order"] = [run.name for run in runs]
     before = dump_yaml(content)  # written by a version that did not record what it scaled
     plan = dump_yaml(content | {SCALED: [run.name for run in runs if run.scaled]})
-    file = output / PLAN
-    try:
-        if file.is_file():
-            ownership.refuse_foreign(file)
-        if file.is_file() and file.read_text(encoding="utf-8") not in (plan, before):
-            raise UserError(f"--output: '{output}' holds another comparison: choose another, or remove it")
-        check_unclaimed(output)
-        write_whole(file, plan)
-    except OSError as error:
-        raise UserError(f"--output: '{output}' can't be written: {error.strerror}") from error
+    claims.claim(output, PLAN, plan, _NOUN, besides=CODE, same=(before,))

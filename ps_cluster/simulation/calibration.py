@@ -95,7 +95,7 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
         "processor": run.processor,
         "parameters": run.parameters,
         "bytes_per_parameter": WIRE_BYTES[run.config.wire],
-        "images_per_step": run.config.examples_per_step,
+        "examples_per_step": run.config.examples_per_step,
         "steps_per_dispatch": run.config.cluster.steps_per_dispatch,
         "compute_seconds": walls["compute"],
         "compute_cv": walls["compute_cv"],

@@ -43,7 +43,7 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
     measured = run.summary
     if not measured.examples_per_second:
         raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
-    found = [Compared("images/s", predicted.images_per_second, measured.examples_per_second)]
+    found = [Compared("examples/s", predicted.examples_per_second, measured.examples_per_second)]
     if config.mode_kind.is_stale and measured.staleness.mean is not None:
         found.append(Compared("mean staleness", predicted.staleness_mean, measured.staleness.mean))
     return found
@@ -74,7 +74,7 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
         raise UserError(f"--check '{run.root}': mode.simulate_workers: got {workers}: it needs null")
     for name, costed, done in (
         ("parameters", costs.parameters, run.parameters),
-        ("images a step", costs.images_per_step, run.config.examples_per_step),
+        ("examples a step", costs.examples_per_step, run.config.examples_per_step),
         ("bytes of a parameter on the wire", costs.bytes_per_parameter, WIRE_BYTES[run.config.wire]),
         ("cluster.steps_per_dispatch", costs.steps_per_dispatch, run.config.cluster.steps_per_dispatch),
     ):

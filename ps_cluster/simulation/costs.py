@@ -34,7 +34,7 @@ class Costs(BaseModel):
     processor: str  # as `machine.processor_of` names it; on another processor all seconds differ
     parameters: int = Field(ge=1, le=10**12)
     bytes_per_parameter: float = Field(gt=0, le=8)  # on the wire
-    images_per_step: int = Field(ge=1, le=10**9)
+    examples_per_step: int = Field(ge=1, le=10**9)
     steps_per_dispatch: Literal["auto"] | Annotated[int, Field(ge=1, le=1000)]  # as in the configuration
 
     compute_seconds: float = Field(gt=0, le=1e6)  # from the arrival of the parameters at the worker to the gradient

@@ -22,7 +22,7 @@ class Prediction:
 
     workers: int
     parameter_servers: int | None  # None where there are none
-    images_per_second: float
+    examples_per_second: float
     efficiency: float  # against as many workers that are each as fast as one alone
     staleness_mean: float
     staleness_p95: int
@@ -42,7 +42,7 @@ def predict(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     """
     alone = replace(cluster, workers=1, backup_workers=0, stragglers=Stragglers())
     predicted, one = _outcome(costs, cluster), _outcome(costs, alone)
-    return replace(predicted, efficiency=predicted.images_per_second / (cluster.workers * one.images_per_second))
+    return replace(predicted, efficiency=predicted.examples_per_second / (cluster.workers * one.examples_per_second))
 
 
 def simulate(costs: Costs, cluster: SimulatedCluster, steps: int | None = None) -> Trained:
@@ -62,7 +62,7 @@ def _trained(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     return Prediction(
         workers=cluster.workers,
         parameter_servers=cluster.servers,
-        images_per_second=trained.gradients_per_second * costs.images_per_step,
+        examples_per_second=trained.gradients_per_second * costs.examples_per_step,
         efficiency=1.0,
         staleness_mean=float(stale.mean()),
         staleness_p95=int(np.percentile(stale, 95, method="lower")),
@@ -95,7 +95,7 @@ def _all_reduced(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     return Prediction(
         workers=cluster.workers,
         parameter_servers=None,
-        images_per_second=cluster.workers * costs.images_per_step / seconds,
+        examples_per_second=cluster.workers * costs.examples_per_step / seconds,
         efficiency=1.0,
         staleness_mean=0.0,
         staleness_p95=0,

@@ -14,12 +14,12 @@ from ps_cluster.simulation.prediction import Prediction
 
 def print_predictions(predictions: Sequence[Prediction], console: Console) -> None:
     """Print a row for each cluster."""
-    table = _table("workers", "ps", "images/s", "efficiency", "staleness", "p95", "busiest")
+    table = _table("workers", "ps", "examples/s", "efficiency", "staleness", "p95", "busiest")
     for one in predictions:
         table.add_row(
             f"{one.workers:,}",
             "-" if one.parameter_servers is None else str(one.parameter_servers),
-            f"{one.images_per_second:,.0f}",
+            f"{one.examples_per_second:,.0f}",
             f"{100 * one.efficiency:.1f} %",
             f"{one.staleness_mean:,.1f}",
             f"{one.staleness_p95:,}",

@@ -24,11 +24,11 @@ from ps_cluster.comparison.plan import read_comparison
 from ps_cluster.comparison.plots import make_plots
 from ps_cluster.comparison.rates import warn_of_scaled
 from ps_cluster.comparison.run_records import read_record
-from ps_cluster.comparison.style import looks
 from ps_cluster.comparison.table import cells, group_rows, headings, print_tables, tables
 from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
+from ps_cluster.reporting.plot_style import looks
 from ps_cluster.reporting.terminal import Output, SafeConsole
 from ps_cluster.run.run_dir import RunDir
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
@@ -38,15 +38,19 @@ MODES = {"sync": (0.70, 100.0), "async": (0.68, 50.0), "sync-ps": (0.7005, 110.0
 
 
 def fake(mode: str, seed: int, straggler: str = "none", **values) -> Fake:
+    """`rows`: empty where the report need not have the plots of a ledger, which take a second."""
     accuracy, seconds = MODES[mode]
     accuracy += 0.001 * seed
     slow = 5.0 if straggler != "none" else 1.0
     if mode != "async":
         seconds *= slow
     scores = ((0.3, seconds / 2, 5000), (accuracy, seconds, 10_000))
-    rows = simulated_rows(mode="async" if mode == "async" else "sync-ps", slow=slow, seed=seed, updates=90)
+    if "rows" not in values:
+        values["rows"] = simulated_rows(
+            mode="async" if mode == "async" else "sync-ps", slow=slow, seed=seed, updates=90
+        )
     settings = {"mode.name": mode, "training.seed": seed, "cluster.straggler": straggler}
-    return Fake(settings, scores, train_seconds=seconds, rows=rows, **values)
+    return Fake(settings, scores, train_seconds=seconds, **values)
 
 
 def write_runs(folder: Path, seeds=(0, 1, 2), stragglers=("none", "2:5x"), modes=tuple(MODES), **values) -> list[Path]:
@@ -343,7 +347,7 @@ def test_more_than_12_details_are_folded_away(written, tmp_path, monkeypatch):
     assert [words.are_few([words.Findings("", ("x",) * count)]) for count in (12, 13)] == [True, False]
     assert "<details open>\n<summary>Every comparison" in written.page.read_text()
     monkeypatch.setattr(words, "_FEW", 0)
-    many = write_report(write_runs(tmp_path / "runs", (0,), ("none",)), tmp_path / "report")
+    many = write_report(write_runs(tmp_path / "runs", (0,), ("none",), rows=()), tmp_path / "report")
     output = io.StringIO()
     print_report(many, Console(file=output, width=160))
     assert "<details>\n<summary>Every comparison" in many.page.read_text()
@@ -351,7 +355,7 @@ def test_more_than_12_details_are_folded_away(written, tmp_path, monkeypatch):
 
 
 def test_a_baseline_that_is_no_arm_is_refused_before_anything_is_written(tmp_path):
-    roots = write_runs(tmp_path / "runs", (0,), ("none",))
+    roots = write_runs(tmp_path / "runs", (0,), ("none",), rows=())
     with pytest.raises(UserError, match="baseline: no arm is called 'best': there are sync, async, sync-ps"):
         write_report(roots, tmp_path / "report", baseline="best")
     assert not (tmp_path / "report").exists()
@@ -426,8 +430,8 @@ def test_default_target_is_the_highest_round_accuracy_that_all_reached(tmp_path,
 
 def unequal(tmp_path, **changes) -> list[Path]:
     return [
-        *write_runs(tmp_path / "runs", (0,), ("none",), ("sync",)),
-        write_run(tmp_path / "other", fake("async", **changes)),
+        *write_runs(tmp_path / "runs", (0,), ("none",), ("sync",), rows=()),
+        write_run(tmp_path / "other", fake("async", rows=(), **changes)),
     ]
 
 
@@ -535,7 +539,7 @@ def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_t
         write_whole(RunDir(root).config, config.to_yaml())
 
     monkeypatch.setattr(train_all, "start_run", start_run)
-    monkeypatch.setattr(train_all, "_completed", lambda root: RunDir(root).summary.is_file())
+    monkeypatch.setattr(train_all, "is_completed", lambda root: RunDir(root).summary.is_file())
     monkeypatch.setattr(train_all, "resolve_data", lambda *_, notify: only_named())
     changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
@@ -570,7 +574,8 @@ def test_a_target_that_is_no_share_is_refused(tmp_path):
 
 
 def test_generated_images_are_said_on_top_of_page_and_table(tmp_path):
-    report = write_report(write_runs(tmp_path / "runs", (0,), ("none",), dataset_kind="synthetic"), tmp_path / "report")
+    runs = write_runs(tmp_path / "runs", (0,), ("none",), dataset_kind="synthetic", rows=())
+    report = write_report(runs, tmp_path / "report")
     output = io.StringIO()
     print_report(report, Console(file=output, width=100))
     page = report.page.read_text()

@@ -149,7 +149,7 @@ def test_a_target_is_checked_by_the_metric_of_the_data_set_before_anything_is_tr
 
 
 def test_settings_that_do_not_fit_the_examples_are_refused_before_anything_is_written(tmp_path):
-    comparison = read_comparison(None, {"seeds": 1}, OWN | {"training.label_smoothing": 0.2})
-    with pytest.raises(UserError, match="training.label_smoothing: got 0.2: a regression has no labels"):
+    comparison = read_comparison(None, {"seeds": 1}, OWN | {"training.label_smoothing": 0.1})
+    with pytest.raises(UserError, match="training.label_smoothing: got 0.1: a regression has no labels"):
         train_all.train_all(comparison, tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -87,7 +87,7 @@ def test_what_is_no_finished_run_is_refused_in_one_line(tmp_path):
     foreign = RunDir(write_run(tmp_path / "foreign", Fake({}, rows=LEDGER)))
     foreign.updates.write_text("step,colour\n1,2\n")
     cases = {
-        tmp_path / "nowhere": "is not one: it holds no config.yaml",
+        tmp_path / "nowhere": "is not there",
         tmp_path / "empty": "is not one: it holds no config.yaml",
         unfinished.root: "holds no finished run: it has no summary.json",
         broken.root: "summary.json': got \\[\\]: names with values are needed",
@@ -159,7 +159,9 @@ def test_the_baseline_is_sync_or_the_first_or_the_one_that_is_named(tmp_path):
     groups = groups_of(tmp_path, {"mode.name": "bounded"}, {}, {"mode.name": "single"})
     assert {view.baseline.arm for view in make_views(groups)} == {"bounded s=3"}
     assert {view.baseline.arm for view in make_views(groups, "single")} == {"single"}
-    with pytest.raises(UserError, match="no arm is called 'sync': there are bounded s=3, async, single"):
+    with pytest.raises(
+        UserError, match=r"no arm is called 'sync': did you mean 'async'\? there are bounded s=3, async, single"
+    ):
         make_views(groups, "sync")
 
 

@@ -3,7 +3,7 @@ import pytest
 from ps_cluster.simulation.costs import Costs, Links, SimulatedCluster
 
 NOTHING_BUT_COMPUTING = {
-    "measured_on": "nothing", "processor": "Some EPYC", "parameters": 1000, "bytes_per_parameter": 4, "images_per_step": 10,
+    "measured_on": "nothing", "processor": "Some EPYC", "parameters": 1000, "bytes_per_parameter": 4, "examples_per_step": 10,
     "steps_per_dispatch": 1, "compute_seconds": 1.0, "compute_cv": 0.0, "worker_cpu_seconds": 1.0,
     "pull_fixed_seconds": 0.0, "pull_seconds_per_parameter": 0.0, "push_fixed_seconds": 0.0,
     "apply_seconds_per_parameter": 0.0, "server_cv": 0.0, "pull_delay_seconds": 0.0, "push_delay_seconds": 0.0,

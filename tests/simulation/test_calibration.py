@@ -26,7 +26,7 @@ def calibrated(root, base, **settings):
 
 def test_the_costs_of_a_run_are_its_wall_seconds_and_processor_seconds(tmp_path, base):
     found = calibrated(tmp_path / "run", base)
-    assert (found.parameters, found.bytes_per_parameter, found.images_per_step) == (fake_run.PARAMETERS, 4, 128)
+    assert (found.parameters, found.bytes_per_parameter, found.examples_per_step) == (fake_run.PARAMETERS, 4, 128)
     assert found.compute_seconds == pytest.approx(fake_run.COMPUTE_S) and found.compute_cv == pytest.approx(0, abs=1e-3)
     assert found.worker_cpu_seconds == pytest.approx(0.011), "without that of the start-up"
     assert found.pull_seconds(1) == pytest.approx(0.0015) and found.push_seconds(1) == pytest.approx(0.0005)
@@ -55,7 +55,7 @@ def test_what_was_calibrated_takes_as_long_as_the_run(tmp_path, base, cluster, c
 def test_a_check_compares_throughput_and_staleness(tmp_path, base):
     found = calibrated(tmp_path / "run", base)
     throughput, staleness = check(found, calibration.read_run(tmp_path / "run"), cores=2)
-    assert throughput.name == "images/s" and abs(throughput.error) < 0.01
+    assert throughput.name == "examples/s" and abs(throughput.error) < 0.01
     assert staleness.predicted == staleness.measured == 0 and staleness.error is None
 
 
@@ -84,7 +84,7 @@ def test_runs_that_tell_too_little_are_refused(tmp_path, base):
 def test_a_check_refuses_a_run_of_other_steps(tmp_path, base):
     found = calibrated(tmp_path / "run", base)
     other = fake_run.write_run(tmp_path / "other", training__batch_size_per_worker=64)
-    with pytest.raises(UserError, match="images a step: got 64, but the costs are of 128"):
+    with pytest.raises(UserError, match="examples a step: got 64, but the costs are of 128"):
         check(found, calibration.read_run(other), cores=2)
     staler = fake_run.write_run(tmp_path / "staler", mode__simulate_workers=9)
     with pytest.raises(UserError, match="simulate_workers: got 9"):

@@ -84,7 +84,7 @@ def test_costs_are_saved_and_a_run_is_checked(tmp_path):
     costs, file = tmp_path / "costs.yaml", tmp_path / "check.json"
     result = simulate("--from", run, "--check", run, "--cores", 2, "--save-costs", costs, "--json", file)
     assert result.exit_code == 0, result.output
-    assert "predicted" in result.output and "images/s" in result.output and "mean staleness" in result.output
+    assert "predicted" in result.output and "examples/s" in result.output and "mean staleness" in result.output
     assert read_costs(costs).measured_on == "run: tutorial_cnn, float32, workers 1, ps 1, steps 400"
     assert "Some EPYC (avx512_bf16)" in result.output and "OTHER PROCESSOR" not in result.output
     quantities = json.loads(file.read_text())["quantities"]

@@ -14,5 +14,5 @@ def test_a_ring_sends_almost_twice_the_gradient_in_twice_as_many_turns_as_there_
 
 def test_an_update_waits_for_the_slowest_worker(costs, cluster):
     found = predict(costs(), cluster(10, mode="sync", stragglers=parse_stragglers("3:4x")))
-    assert found.images_per_second == pytest.approx(10 * 10 / 4)
+    assert found.examples_per_second == pytest.approx(10 * 10 / 4)
     assert found.efficiency == pytest.approx(1 / 4) and found.parameter_servers is None

@@ -1,0 +1,134 @@
+"""Check `simulate` against clusters of hosts with slow links, each task on a host of its own.
+
+    python -m benchmarks.simulated_hosts --workers 1,2,4,8 --ps 1,2,4
+
+All hosts are network namespaces of this machine (ps_cluster/hosts/) and share its cores. So batches are small and each
+worker waits in every step: links decide, not cores. The costs are those of one worker without slow links. Then each
+cluster trains; all links are slowed when it has begun. Examples/s and mean staleness of the time after that are compared
+with the prediction.
+"""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import click
+import numpy as np
+
+from ps_cluster.bench.throughput import scratch
+from ps_cluster.catalogue.task_types import CHIEF, PS, WORKER
+from ps_cluster.chaos.hosted_run import HostedRun
+from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.command_line import OneLineCommand
+from ps_cluster.config.stragglers import parse_stragglers
+from ps_cluster.errors import RunFailed
+from ps_cluster.hosts.hosts import hosts
+from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.parameter_types import CommaList, Number, Whole
+from ps_cluster.reporting.terminal import print_line
+from ps_cluster.run.tables import read_csv
+from ps_cluster.simulation.calibration import calibrate, read_run
+from ps_cluster.simulation.costs import Costs, Links, SimulatedCluster, costs_of
+from ps_cluster.simulation.prediction import Prediction, predict
+
+NETWORK, BATCH = "tutorial_cnn", 8
+TRAINING = ("--dataset", "synthetic", "--model", NETWORK, "--batch-size", str(BATCH), "--precision", "float32")
+# No snapshot passes the links while they are measured.
+UNDISTURBED = ("--set", "checkpoints.snapshot_every_seconds=100000", "--set", "checkpoints.every_seconds=100000")
+CALIBRATION_STEPS, MOST_STEPS = 1500, 100_000
+LATENCY_S = 50e-6
+STARTED_WITHIN_S, ENDED_WITHIN_S, SETTLES_S = 240.0, 120.0, 5.0
+
+
+@click.command(cls=OneLineCommand)
+@click.option("--workers", type=CommaList(Whole(1, 50)), default="1,2,4,8")
+@click.option("--ps", "servers", type=CommaList(Whole(1, 20)), default="1,2,4")
+@click.option("--rate-mbit", type=Number(1, 10_000), default=100.0)
+@click.option("--sleep", "sleep_s", type=Number(0, 10), default=0.2, help="Of each worker in each step, in seconds.")
+@click.option("--seconds", type=Number(5, 600), default=20.0, help="Of each measurement.")
+def main(workers: tuple[int, ...], servers: tuple[int, ...], rate_mbit: float, sleep_s: float, seconds: float) -> None:
+    """Print predicted and measured examples/s and staleness of each cluster, as a table."""
+    with scratch() as folder:
+        costs = _costs(folder / "one")
+        print_line("| workers | ps | busiest | examples/s | predicted | error | staleness | predicted | error |")
+        print_line("|---:|---:|---|---:|---:|---:|---:|---:|---:|")
+        for count in workers:
+            for many in servers:
+                slow = ";".join(f"{worker}:+{sleep_s}s" for worker in range(count))
+                measured = _measured(folder / f"{count}-{many}", count, many, rate_mbit, slow, seconds)
+                links = Links(rate_mbit * 1e6 / 8, LATENCY_S)
+                predicted = predict(costs, SimulatedCluster(count, many, links, stragglers=parse_stragglers(slow)))
+                print_line(_row(predicted, *measured))
+
+
+def _costs(root: Path) -> Costs:
+    """Return the costs of one worker on this machine, without links."""
+    options = ("--workers", "1", "--ps", "1", "--no-evaluator", "--steps", str(CALIBRATION_STEPS))
+    argv = [sys.executable, "-m", "ps_cluster", "run", "--run-dir", str(root), *TRAINING, *options]
+    ended = subprocess.run(argv, cwd=IMPORT_FOLDER, stdout=subprocess.DEVNULL, timeout=600)
+    if ended.returncode:
+        raise RunFailed(f"the run that is measured for its costs ended with exit code {ended.returncode}")
+    return calibrate(read_run(root), costs_of(NETWORK))
+
+
+def _measured(
+    folder: Path, workers: int, servers: int, rate_mbit: float, straggler: str, seconds: float
+) -> tuple[float, float]:
+    """Return examples/s and mean staleness of a cluster with slow links."""
+    for path in (folder, folder / "run", folder / "output"):
+        path.mkdir()
+    tasks = ClusterTopology.local((CHIEF, PS, WORKER), workers, servers, evaluator=False, pick_port=lambda: 0).tasks
+    options = (*TRAINING, *UNDISTURBED, "--steps", str(MOST_STEPS), "--set", f"cluster.straggler={straggler}")
+    with hosts(len(tasks), run_dir=folder / "run") as machines:
+        run = HostedRun(folder / "run", folder / "output", options, dict(zip(tasks, machines)), folder)
+        _wait(run, lambda: any(row["applied"] > workers for row in run.new_rows()), STARTED_WITHIN_S)
+        for machine in machines:
+            machine.slow(f"{rate_mbit}mbit")
+        _wait(run, _after(SETTLES_S), SETTLES_S + 1)
+        began = time.time()
+        _wait(run, _after(seconds), seconds + 1)
+        ended = time.time()
+        run.interrupt()
+        _wait(run, lambda: run.exit_code is not None, ENDED_WITHIN_S, may_end=True)
+    rows = read_csv(run.files.updates)
+    seen = rows[(rows["applied_time"] > began) & (rows["applied_time"] <= ended)]
+    return len(seen) * BATCH / (ended - began), float(np.mean(seen["staleness"]))
+
+
+def _after(seconds: float) -> Callable[[], bool]:
+    until = time.monotonic() + seconds
+    return lambda: time.monotonic() >= until
+
+
+def _wait(run: HostedRun, condition: Callable[[], bool], within_s: float, *, may_end: bool = False) -> None:
+    """Wait for a condition. Raises RunFailed after `within_s`, and where the run ends although it may not."""
+    deadline = time.monotonic() + within_s
+    while not condition():
+        run.look()
+        if time.monotonic() > deadline or run.exit_code is not None and not may_end:
+            raise RunFailed(f"the cluster did not go on as it should: {run.last_line}")
+        time.sleep(0.1)
+
+
+def _row(predicted: Prediction, examples_per_second: float, staleness: float) -> str:
+    shares = predicted.utilisation
+    busiest = f"{predicted.bottleneck} {shares[predicted.bottleneck]:.0%}"
+    cells = (
+        f"{predicted.workers} | {predicted.parameter_servers} | {busiest}",
+        _pair(examples_per_second, predicted.examples_per_second),
+        _pair(staleness, predicted.staleness_mean),
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def _pair(measured: float, predicted: float) -> str:
+    error = f"{100 * (predicted / measured - 1):+.1f} %" if measured else "–"
+    return f"{measured:.2f} | {predicted:.2f} | {error}"
+
+
+if __name__ == "__main__":
+    main()
