@@ -35,7 +35,8 @@ TF_CONFIGS = [
     (tf_config(index=1.0), ["task.index", "1.0"]),
     (tf_config(index=-1), ["task.index", "-1"]),
     (tf_config(index=2), ["task.index: got 2", "has 2 of type worker"]),
-    (tf_config(kind="master"), ["task.type", "'master'"]),
+    (tf_config(kind="boss"), ["task.type", "'boss'"]),
+    (tf_config(CLUSTER | {"master": ["x:1"]}), ["cluster.master: there is a chief too"]),
     (tf_config(kind=None), ["task.type", "None"]),
     (tf_config({"worker": []}), ["cluster.worker", "at least 1 item"]),
     (tf_config({"worker": "c:3"}), ["cluster.worker", "'c:3'"]),
@@ -67,6 +68,33 @@ TF_CONFIGS = [
 OF_TWO_WORKERS = [
     ("--set cluster.straggler=2:5x", ["cluster.straggler", "workers 0 to 1"]),
     ("--mode sync-ps --set mode.backup_workers=2", ["mode.backup_workers: got 2"]),
+    ("--min-workers 3", ["--min-workers: got 3", "has 2 of type worker"]),
+    ("--mode sync-ps --min-workers 1", ["--min-workers: got 1", "sync-ps needs all 2"]),
+    ("--type worker --index 0", ["--type: got worker, but no --cluster"]),
+    ("--index 0", ["--index: got 0, but no --cluster"]),
+]
+BY_FILE = f"{TASK} --cluster cluster.yaml"
+CLUSTER_FILES = [
+    (f"{BY_FILE} --type worker", "worker: [c:3]", ["--cluster", "--type and --index too"]),
+    (f"{BY_FILE} --index 0", "worker: [c:3]", ["--cluster", "--type and --index too"]),
+    (f"{TASK} --cluster absent.yaml --type worker --index 0", "worker: [c:3]", ["absent.yaml", "can't be read"]),
+    (f"{BY_FILE} --type worker --index 1", "worker: [c:3]", ["--index: got 1", "has 1 of type worker"]),
+    (f"{BY_FILE} --type ps --index 0", "worker: [c:3]", ["--type: got 'ps'", "worker, evaluator"]),
+    (f"{BY_FILE} --type wroker --index 0", "worker: [c:3]", ["--type", "'wroker'", "did you mean 'worker'"]),
+    (f"{BY_FILE} --type worker --index -1", "worker: [c:3]", ["--index", "-1"]),
+    (f"{BY_FILE} --type worker --index 0", "worker: [c:3", ["cluster.yaml", "is not YAML"]),
+    (f"{BY_FILE} --type worker --index 0", "worker: &a [c:3]", ["cluster.yaml", "anchors"]),
+    (
+        f"{BY_FILE} --type worker --index 0",
+        f'worker: ["{CURSOR_UP}:3"]'.replace("\x1b", "\\e"),
+        ["worker.0", "host:port"],
+    ),
+    (f"{BY_FILE} --type worker --index 0", "worker: [c:3]", ["mode.name: got 'async'", "'cluster.yaml' has worker"]),
+    (
+        f"{BY_FILE} --type chief --index 0 --mode single --resume",
+        "chief: [a:1]",
+        ["--resume: got 'always'", "no checkpoint"],
+    ),
 ]
 FINISHED = "simulate --workers 2 --ps 1"
 OUTPUTS = [
@@ -117,6 +145,7 @@ NASTY = [
 ROWS = [
     *(Row(TASK, says, environment={"TF_CONFIG": text}) for text, says in TF_CONFIGS),
     *(Row(f"{TASK} {options}", says, environment={"TF_CONFIG": tf_config()}) for options, says in OF_TWO_WORKERS),
+    *(Row(command, says, {"cluster.yaml": text}) for command, text, says in CLUSTER_FILES),
     *(Row(*case) for case in OUTPUTS + NASTY),
     Row("run --config bad.yaml", ["cluster.?[1A"], {"bad.yaml": 'cluster: {"\\e[1A": 3}'}),
     Row("run --config bad.yaml", ["model.name", "1A"], {"bad.yaml": 'model: {name: "\\e[1A"}'}),

@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.command_line import Number, OneValue, OutputPath, Whole
+from ps_cluster.command_line import OneValue
 from ps_cluster.commands.main import COMMANDS, main
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
+from ps_cluster.parameter_types import Number, OutputPath, Whole
 from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.checkpoint import Meta
 from ps_cluster.run.run_dir import RunDir
@@ -42,6 +43,8 @@ def _checkpoint_of_another_model(run_root: Path) -> None:
     )
 
 
+K8S = "k8s render --image me/x:1 --run-volume runs --dataset synthetic --precision float32"
+SLURM = "slurm render --run-dir /shared/x --dataset synthetic --precision float32"
 CASES = [
     ("run --workers 0", ["--workers", "0"]),
     ("run --workers -1", ["--workers", "-1"]),
@@ -53,6 +56,17 @@ CASES = [
     ("run --ps -1", ["--ps", "-1"]),
     ("run --ps 5", ["cluster.parameter_servers", "5", "at most 4"]),
     ("run --mode asink", ["--mode", "asink"]),
+    ("run --isolation interface=wg0", ["--isolation", "'interface=wg0'", "auto, require, off"]),
+    ("run --set cluster.isolation=interface=wg0", ["cluster.isolation", "'interface=wg0'", "auto, require, off"]),
+    ("run --split rows", ["--split", "rows"]),
+    ("run --split layers --mode sync", ["--split", "'layers'", "mode sync splits the data", "leave one"]),
+    ("run --split data --mode layers", ["--split", "'data'", "mode layers splits the layers"]),
+    ("run --split layers --ps 2", ["cluster.parameter_servers", "2", "mode layers does not use it"]),
+    ("run --split layers --straggler 1:5x", ["cluster.straggler", "1:5x", "mode layers does not use it"]),
+    ("run --split layers --placement conv", ["mode.placement", "'conv' is not LAYER=WORKER"]),
+    ("run --split layers --placement conv=7", ["mode.placement", "'conv=7'", "0 to 2"]),
+    ("run --split layers --micro-batches 3", ["mode.micro_batches", "3", "128"]),
+    ("run --split layers --set optimizer.global_clip_norm=1", ["optimizer.global_clip_norm", "mode layers"]),
     ("run --dataset imagenet", ["--dataset", "imagenet", "docs/own-data.md"]),
     ("run --dataset ../own", ["dataset", "there is no '", "/own'"]),
     ("run --dataset empty", ["dataset", "/empty' has no form that is known", "image_folder: ", "docs/own-data.md"]),
@@ -156,7 +170,7 @@ CASES = [
     ("run --run-dir file", ["'file'", "a file is in the way"]),
     ("run --run-dir file/below", ["'file/below'", "a file is in the way"]),
     ("run --run-dir /proc/run", ["'/proc/run'", "can't be"]),
-    ("run --resume absent", ["'absent'", "config.yaml"]),
+    ("run --resume absent", ["'absent'", "is not there"]),
     ("run --resume used", ["'used'", "config.yaml"]),
     ("run --resume used --workers 2", ["--resume", "--workers"]),
     ("run --resume used --run-dir new", ["--resume", "--run-dir"]),
@@ -183,7 +197,28 @@ CASES = [
     ("data show cifar10 --output used", ["--output", "'used'", "directory"]),
     ("data show cifar10 --model alexnet", ["--model", "alexnet"]),
     ("data show cifar10 --set data.augmentation.flip=sideways", ["data.augmentation.flip", "sideways"]),
-    ("task --run-dir new", ["TF_CONFIG is not set"]),
+    ("k8s render --image me/x:1 --dataset synthetic", ["--run-volume"]),
+    ("k8s render --image me/x:1 --run-volume runs --precision float32", ["data.dataset: got 'auto'"]),
+    (f"{K8S} --kind jobsets", ["--kind", "did you mean 'jobset'"]),
+    (f"{K8S} --name My_Job", ["--name", "'My_Job'", "small letters"]),
+    (f"{K8S} --cpu two", ["--cpu", "'two'", "4, 0.5 or 500m"]),
+    (f"{K8S} --memory driver=1Gi", ["--memory", "'driver'"]),
+    (f"{K8S} --memory 4GB", ["--memory", "'4GB'"]),
+    (f"{K8S} --cpu ps=1 --cpu ps=2", ["--cpu: got 1 and 2 for ps"]),
+    (f"{K8S} --restarts evaluator=1 --no-evaluator", ["--restarts: got evaluator=1", "only chief, ps, worker"]),
+    (f"{K8S} --kind tfjob --mode single --no-evaluator", ["--kind: got 'tfjob'", "sets no TF_CONFIG"]),
+    (f"{K8S} --output used", ["--output", "used", "is a directory"]),
+    ("slurm render --run-dir x", ["--run-dir", "a whole path"]),
+    (f"{SLURM} --time soon", ["--time", "'soon'"]),
+    (f"{SLURM} --sbatch partition=long", ["--sbatch", "--partition=long"]),
+    (f"{SLURM} --port 65535", ["--port: got 65535", "over 65535"]),
+    (f"{SLURM} --cpus 0", ["--cpus", "0"]),
+    ("task --run-dir new", ["TF_CONFIG is not set", "--cluster, --type and --index"]),
+    ("task --run-dir new --resume sometimes", ["--resume", "'sometimes'", "auto"]),
+    ("task --run-dir new --resume --resume never", ["--resume: got 'always' and 'never'"]),
+    ("task --run-dir new --wait-seconds -1", ["--wait-seconds", "-1"]),
+    ("task --run-dir new --wait-seconds nan", ["--wait-seconds", "nan"]),
+    ("task --run-dir new --min-workers 0", ["--min-workers", "0"]),
     ("bench --arms single,horovod", ["--arms", "horovod", "single, cluster"]),
     ("bench --arms single,ddp", ["--arms", "ddp", "--ddp-python", "requirements-ddp.txt"]),
     ("bench --arms ddp --ddp-python absent/python", ["--ddp-python", "absent/python", "torch"]),
@@ -241,8 +276,29 @@ CASES = [
     ("chaos --minutes 1e300", ["--minutes", "1e+300"]),
     ("chaos --workers 9", ["--workers", "9"]),
     ("chaos --ps 0", ["--ps", "0"]),
+    ("chaos --hosts 1", ["--hosts", "1"]),
     ("chaos --model alexnet", ["--model", "alexnet"]),
     ("chaos --seed 2147483648", ["--seed", "2147483648"]),
+    ("sweep --dataset synthetic", ["--vary", "nothing varies"]),
+    ("sweep --vary optimizer.learning_rate", ["--vary", "section.key=values"]),
+    ("sweep --vary optimizer.learning_rate=0..1:log", ["--vary optimizer.learning_rate", "above 0"]),
+    ("sweep --vary optimizer.lerning_rate=0.1,0.2", ["optimizer.lerning_rate"]),
+    ("sweep --vary training.seed=0,1 --vary training.seed=1,2", ["--vary training.seed", "0,1", "1,2"]),
+    ("sweep --vary training.seed=0,1 --workers 9", ["--workers", "9"]),
+    ("sweep --vary training.seed=0,1 --trials 0", ["--trials", "0"]),
+    ("sweep --vary training.seed=0,1 --method best", ["--method", "best"]),
+    ("sweep --vary training.seed=0,1 --method grid --trials 3", ["--trials", "3", "all its 2"]),
+    ("sweep --vary training.seed=0,1 --output used", ["--output", "used", "no sweep"]),
+    ("sweep --vary training.seed=0,1 --output file", ["--output", "file"]),
+    ("sweep --vary training.seed=0,1 --config settings.yaml", ["settings.yaml", "settings"]),
+    ("ensemble --dataset synthetic --members 1", ["--members", "from 2 to 32"]),
+    ("ensemble --members 33", ["--members", "33"]),
+    ("ensemble --models mlp,alexnet --dataset synthetic", ["alexnet"]),
+    ("ensemble --models mlp,mlp", ["--models", "twice"]),
+    ("ensemble --split halves", ["--split", "halves"]),
+    ("ensemble --set training.seed=1", ["training.seed", "1"]),
+    ("ensemble --dataset synthetic --output used", ["--output", "used", "no ensemble"]),
+    ("run --set training.sample=shard:4/4", ["training.sample", "shard:4/4"]),
     ("simulate --workers 10,010", ["--workers", "'010'"]),
     ("simulate --workers 10,", ["--workers", "''"]),
     ("simulate --workers 10001", ["--workers", "10001"]),
@@ -261,6 +317,15 @@ CASES = [
     ("evaluate --checkpoint-dir empty --wait-seconds nan", ["--wait-seconds", "'nan'"]),
     ("evaluate --checkpoint-dir empty --wait-seconds -1", ["--wait-seconds", "-1"]),
     ("task --run-dir new --batch-size 08", ["--batch-size", "'08'"]),
+    ("predict", ["EXAMPLES"]),
+    ("export --to keras,kears", ["--to", "kears", "did you mean 'keras'"]),
+    ("export --check-examples 0", ["--check-examples", "0"]),
+    ("export --run used", ["used", "no config.yaml"]),
+    ("predict file", ["--run", "'runs' has no run with a model"]),
+    ("predict file --run used", ["used", "no config.yaml"]),
+    ("predict file --top 0", ["--top", "0"]),
+    ("predict file --format xml", ["--format", "xml"]),
+    ("predict file --output used", ["--output", "used", "is a directory"]),
 ]
 
 
@@ -287,8 +352,11 @@ def test_every_option_that_is_a_number_or_is_written_has_the_strict_type():
         key for key, kind in options.items() if isinstance(kind, lax) and not isinstance(kind, (Whole, Number))
     ] == []
     assert {key for key, kind in options.items() if isinstance(kind, OutputPath)} == {
-        ("bench", "--output"), ("chaos", "--run-dir"), ("compare", "--output"), ("data list", "--json"),
-        ("data show", "--output"), ("simulate", "--json"), ("simulate", "--save-costs"), ("task", "--run-dir"),
+        ("bench", "--output"), ("chaos", "--run-dir"), ("cluster show", "--json"), ("cluster show", "--svg"),
+        ("compare", "--output"), ("data list", "--json"), ("data show", "--output"), ("doctor", "--json"),
+        ("ensemble", "--output"), ("export", "--output"), ("k8s render", "--output"), ("predict", "--output"),
+        ("runs list", "--json"), ("simulate", "--json"), ("simulate", "--save-costs"), ("slurm render", "--output"),
+        ("sweep", "--output"), ("task", "--run-dir"),
     }, "that of run is made at once"  # fmt: skip
 
 

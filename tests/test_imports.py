@@ -9,6 +9,7 @@ LAUNCHER_SIDE = (
     "ps_cluster.bench.throughput", "ps_cluster.chaos.chaos_run", "ps_cluster.cluster.launcher",
     "ps_cluster.cluster.local_run", "ps_cluster.cluster.one_task", "ps_cluster.comparison.plan",
     "ps_cluster.comparison.train_all", "ps_cluster.reporting.trace", "ps_cluster.simulation.simulation_run",
+    "ps_cluster.ensemble.assembling", "ps_cluster.sweep.sweeping",
 )  # fmt: skip
 
 
@@ -44,7 +45,7 @@ def test_help_waits_for_nothing_that_only_a_command_at_work_needs():
         "from ps_cluster.commands.main import COMMANDS, main; [main.get_command(None, c) for c in COMMANDS]"
     )
     assert {f"ps_cluster.commands.{name}" for name in ("run", "simulate", "chaos")} <= loaded
-    assert not loaded & {*LAUNCHER_SIDE, "tensorflow", "keras", "matplotlib", "ssl"}
+    assert not loaded & {*LAUNCHER_SIDE, "tensorflow", "keras", "matplotlib", "optuna", "ssl"}
 
 
 def test_the_entry_of_a_task_imports_tensorflow_only_when_it_needs_it():

@@ -25,6 +25,10 @@ ON = {
     "staleness.method": "inverse",
     "mode.local_steps": 2,
     "mode.beta": 0.5,
+    "mode.placement": "dense=1",
+    "mode.micro_batches": 2,
+    "mode.log_placement": True,
+    "mode.soft_placement": False,
     "lookahead.every_updates": 5,
 }
 
@@ -135,3 +139,25 @@ def test_compare_refuses_what_an_arm_itself_can_not_use():
     arms = {"arms": [{"mode": "sync", "set": {"mode.max_staleness": 2}}]}
     told = refusal(planned_runs, read_comparison(None, arms, {}))
     assert "mode.max_staleness: got 2: mode sync does not use it" in told
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"cluster.min_workers": 5}, "cluster.min_workers: got 5: it is at most cluster.workers, 3"),
+        ({"cluster.max_workers": 2}, "cluster.max_workers: got 2: it is at least cluster.workers, 3"),
+        ({"mode.name": "sync", "cluster.max_workers": 5}, "mode sync keeps its number of workers: each all-reduce"),
+        ({"mode.name": "sync-ps", "cluster.min_workers": 1}, "mode sync-ps keeps its number of workers: a round has"),
+        ({"mode.simulate_workers": 9, "cluster.max_workers": 5}, "mode.simulate_workers: got 9: the delay is that of"),
+    ],
+)
+def test_bounds_of_workers_that_do_not_fit_are_refused(values, told):
+    assert told in refusal(build_config, None, {"cluster.workers": 3} | values)
+
+
+def test_tables_of_workers_have_a_place_for_each_that_may_come_and_learning_goes_by_those_of_the_start():
+    config = build_config(None, {"cluster.workers": 2, "cluster.min_workers": 1, "cluster.max_workers": 6})
+    assert (config.least_workers, config.training_workers, config.most_workers) == (1, 2, 6)
+    unscaled = build_config(None, {"cluster.workers": 2})
+    assert config.optimizer == unscaled.optimizer and config.ledger_window >= unscaled.ledger_window
+    assert unscaled.least_workers == unscaled.most_workers == 2

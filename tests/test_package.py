@@ -44,7 +44,7 @@ def test_every_file_of_the_package_and_every_configuration_is_in_the_wheel(wheel
         path.relative_to(PROJECT) for path in (PROJECT / "ps_cluster").rglob("*") if "__pycache__" not in path.parts
     }
     wanted = {str(path) for path in ours if (PROJECT / path).is_file()}
-    wanted |= {f"ps_cluster/{path.relative_to(PROJECT)}" for path in (PROJECT / "configs").rglob("*.yaml")}
+    wanted |= {f"ps_cluster/{path.relative_to(PROJECT)}" for path in (PROJECT / "configs").rglob("*.*")}
     assert wanted - held == set()
     outside = {name for name in held - wanted if not name.startswith(f"ps_cluster-{__version__}.dist-info/")}
     assert outside == set()

@@ -26,6 +26,8 @@ COMMANDS = {
     "run": ("run", "--dataset", "synthetic", "--run-dir"),
     "run --resume": ("run", "--resume"),
     "compare": ("compare", "--dataset", "synthetic", "--output"),
+    "sweep": ("sweep", "--vary", "training.seed=0,1", "--dataset", "synthetic", "--output"),
+    "ensemble": ("ensemble", "--dataset", "synthetic", "--output"),
     "chaos": ("chaos", "--run-dir"),
     "task": ("task", *TASK_OPTIONS, "--run-dir"),
 }

@@ -32,6 +32,7 @@ def place(tmp_path, sound, monkeypatch):
     monkeypatch.setattr(local_run, "run_local", lambda *_, **__: 0)
     monkeypatch.setattr(evaluator, "Scorer", NoScorer)
     monkeypatch.setattr(evaluator, "EvaluationWriter", NoWriter)
+    monkeypatch.setattr(evaluator, "Insight", NoWriter)
     yield tmp_path
     shutil.rmtree(tmp_path)
 
@@ -52,11 +53,13 @@ class NoScorer:
 
 
 class NoWriter:
-    def __init__(self, _):
+    def __init__(self, *_):
         pass
 
-    def write(self, row):
+    def write(self, *_):
         pass
+
+    write_hyper_parameters = write
 
     def close(self):
         pass

@@ -226,7 +226,13 @@ def test_a_run_is_resumed_without_what_can_be_had_again(place, damage, says):
 def test_the_summary_is_made_without_what_is_damaged_and_says_so(place, name, content):
     run_dir, said = RunDir(place / "run"), []
     (run_dir.root / name).write_text(content)
-    nothing = {"restarts": {}, "silences": [], "machine": {}, "usage": {"cpu_seconds": 0.0, "peak_memory_bytes": None}}
+    nothing = {
+        "restarts": {},
+        "silences": [],
+        "scaled": [],
+        "machine": {},
+        "usage": {"cpu_seconds": 0.0, "peak_memory_bytes": None},
+    }
     told = {"outcome": "stopped", "wall_seconds": 1.0, "began": 0.0, "life": "1", "notify": said.append, "network": {}}
     summary = write_summary(run_dir, **told, **nothing)
     assert summary["outcome"] == "stopped" and len(said) == 1 and name in said[0]

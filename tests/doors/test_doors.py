@@ -39,16 +39,49 @@ def run(run_dir, *options):
     return summary, checkpoints.load(checkpoints.path_of(folder, checkpoints.steps(folder)[-1])).arrays
 
 
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory):
+    """A run with a network, a staleness method, a rule and a schedule of one's own: its folder, and what `run` returns."""
+    run_dir = tmp_path_factory.mktemp("toys") / "run"
+    options = ("--model", f"{TOYS}/toy_network.py:build", "--staleness-method", f"{TOYS}/toy_method.py:Toy")
+    chosen = {
+        "staleness.step": 2.0,
+        "optimizer.rule": f"{TOYS}/toy_rule.py:Toy",
+        "optimizer.value": 0.5,
+        "optimizer.learning_rate": 0.8,
+        "schedule.kind": f"{TOYS}/toy_schedule.py:Toy",
+        "schedule.warmup_fraction": 0.0,
+    }
+    settings = (part for name, value in chosen.items() for part in ("--set", f"{name}={value}"))
+    return run_dir, *run(run_dir, *options, *settings)
+
+
 @pytest.mark.cluster
-def test_a_network_of_ones_own_is_a_function_in_a_file(tmp_path):
-    summary, arrays = run(tmp_path / "run", "--model", f"{TOYS}/toy_network.py:build")
+def test_a_network_of_ones_own_is_a_function_in_a_file(toys):
+    _, summary, arrays = toys
     assert arrays["weights"].size == 3072 * 10 + 10 == sum(ps["parameters"] for ps in summary["parameter_servers"])
+
+
+@pytest.mark.cluster
+def test_a_staleness_method_of_ones_own_corrects_every_gradient(toys):
+    assert toys[2]["each_toy"].tolist() == [2.0 * STEPS]
+
+
+@pytest.mark.cluster
+def test_an_optimizer_rule_of_ones_own_changes_the_weights(toys):
+    assert np.all(toys[2]["weights"] == 0.5)
+
+
+@pytest.mark.cluster
+def test_a_schedule_of_ones_own_gives_every_learning_rate(toys):
+    rows = list(csv.DictReader((toys[0] / "metrics" / "updates.csv").open()))
+    assert {round(float(row["learning_rate"]), 6) for row in rows} == {0.1}
 
 
 @pytest.mark.cluster
 def test_a_data_set_of_ones_own_has_its_own_inputs_and_numbers_to_predict(tmp_path):
     chosen = ("--dataset", f"{TOYS}/toy_data.py:load", "--model", f"{TOYS}/toy_table_network.py:build")
-    few = ("--steps", 300, "--workers", 2, "--set", "training.label_smoothing=0.0", "--precision", "bfloat16")
+    few = ("--steps", 300, "--workers", 2, "--precision", "bfloat16")
     finish(start_run(tmp_path / "run", *chosen, *few))
     assert_none_left(tmp_path / "run")
     summary, data = summary_of(tmp_path / "run"), toy_data.split(500, 1)
@@ -103,28 +136,6 @@ def test_a_mode_of_ones_own_has_its_own_settings_and_slice_and_is_resumed_when_i
     finish(start("run", "--resume", run_dir, "--steps", STEPS + 20, "--code", toy))
     assert_none_left(run_dir)
     assert summary_of(run_dir)["updates"]["applied"] == STEPS + 20
-
-
-@pytest.mark.cluster
-def test_a_staleness_method_of_ones_own_corrects_every_gradient(tmp_path):
-    options = ("--staleness-method", f"{TOYS}/toy_method.py:Toy", "--set", "staleness.step=2.0")
-    _, arrays = run(tmp_path / "run", *options)
-    assert arrays["slot_toy"].tolist() == [2.0 * STEPS]
-
-
-@pytest.mark.cluster
-def test_an_optimizer_rule_of_ones_own_changes_the_weights(tmp_path):
-    rule = ("--set", f"optimizer.rule={TOYS}/toy_rule.py:Toy", "--set", "optimizer.value=0.5")
-    _, arrays = run(tmp_path / "run", *rule)
-    assert np.all(arrays["weights"] == 0.5)
-
-
-@pytest.mark.cluster
-def test_a_schedule_of_ones_own_gives_every_learning_rate(tmp_path):
-    schedule = ("--set", f"schedule.kind={TOYS}/toy_schedule.py:Toy", "--set", "schedule.warmup_fraction=0.0")
-    run(tmp_path / "run", *schedule, "--set", "optimizer.learning_rate=0.8")
-    rows = list(csv.DictReader((tmp_path / "run" / "metrics" / "updates.csv").open()))
-    assert {round(float(row["learning_rate"]), 6) for row in rows} == {0.1}
 
 
 @pytest.fixture

@@ -22,7 +22,7 @@ CHOICES = {"data.dataset": "gratings", "model.name": "one_layer", "mode.name": "
 TOLD = """
 import json, sys
 from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.command_line import CONFIG_OPTIONS
+from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 

@@ -12,10 +12,10 @@ class Settings(StalenessSettings):
 class Counting(Correction):
     def __init__(self, settings, weights, workers):
         super().__init__(settings, weights, workers)
-        self.slots = {"toy": tf.Variable([0.0])}
+        self.slots = {"toy": tf.Variable(0.0)}
 
     def correct(self, gradient, worker, staleness):
-        with tf.control_dependencies([self.slots["toy"].assign_add([self._settings.step], read_value=False)]):
+        with tf.control_dependencies([self.slots["toy"].assign_add(self._settings.step, read_value=False)]):
             return tf.identity(gradient), None
 
 

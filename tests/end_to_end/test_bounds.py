@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.clocks import unseen
 from tests.helpers.finished_runs import last_arrays, ledger_rows, slowness, update_columns
-from tests.helpers.real_cluster import MOMENTUM, TWO_AT_ONCE, run
+from tests.helpers.real_cluster import FEW_EXAMPLES, MOMENTUM, TWO_AT_ONCE, run
 
 pytestmark = pytest.mark.cluster
 
@@ -60,7 +60,7 @@ def test_the_bound_holds_with_a_straggler_that_would_break_it(tmp_path):
 
 def test_clocks_lag_no_more_than_the_bound_with_a_straggler_that_would_leave_them_behind(tmp_path):
     run_dir = tmp_path / "run"
-    options = ("--straggler", "2:+0.1s", "--steps", 61, "--no-evaluator")
+    options = (*FEW_EXAMPLES, "--straggler", "2:+0.1s", "--steps", 61, "--no-evaluator")
     summary = run(run_dir, "--mode", "bounded", "--max-clock-lag", 1, *options, *TWO_AT_ONCE)
     assert summary["updates"]["applied"] == 61 and summary["updates"]["lost"] == 0
     rows = update_columns(run_dir)
@@ -78,7 +78,11 @@ def test_a_clock_lag_of_zero_is_bulk_synchronous(tmp_path):
     run(run_dir, "--mode", "bounded", "--max-clock-lag", 0, "--steps", 60, "--no-evaluator")
     rows = update_columns(run_dir)
     assert not unseen(rows, 0)
-    in_rounds = rows["worker"][np.argsort(rows["version"])].reshape(20, 3)
+    workers = rows["worker"][np.argsort(rows["version"])]
+    # The last steps may all be with two workers: nobody waits for one that has none left.
+    rounds = min(np.flatnonzero(workers == worker).max() + 1 for worker in range(3)) // 3
+    assert rounds >= 15
+    in_rounds = workers[: 3 * rounds].reshape(rounds, 3)
     assert (np.sort(in_rounds) == [0, 1, 2]).all(), "every three updates are one of each worker"
 
 

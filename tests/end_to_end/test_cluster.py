@@ -13,14 +13,14 @@ import psutil
 import pytest
 
 from ps_cluster.run import checkpoints, phases, tables
-from tests.helpers.processes import assert_none_left, of_run, wait_until
-from tests.helpers.real_cluster import finish, small, start, tasks, unhurried, wait_for_training
+from tests.helpers.processes import assert_none_left, has_heard, of_run, wait_until
+from tests.helpers.real_cluster import FEW_EXAMPLES, finish, rows, small, start, tasks, unhurried, wait_for_training
 
 pytestmark = pytest.mark.cluster
 
 
-def run(run_dir, *options, expected=0):
-    output = finish(start("run", "--run-dir", run_dir, *small(*options)), expected)
+def run(run_dir, *options, expected=0, draws=False):
+    output = finish(start("run", "--run-dir", run_dir, *small(*options, draws=draws)), expected)
     assert_none_left(run_dir)
     return output, json.loads((run_dir / "summary.json").read_text())
 
@@ -34,7 +34,8 @@ def final_weights(run_dir):
 def finished(tmp_path_factory):
     """A run of 3 workers and 2 parameter servers, 300 updates, with the evaluator."""
     run_dir = tmp_path_factory.mktemp("finished") / "run"
-    output, summary = run(run_dir, "--workers", 3, "--ps", 2, "--steps", 300, "--batch-size", 64, "--profile")
+    options = ("--workers", 3, "--ps", 2, "--steps", 300, "--batch-size", 64, "--profile", "--tensorboard")
+    output, summary = run(run_dir, *options, draws=True)
     return run_dir, output, summary
 
 
@@ -43,16 +44,16 @@ def test_three_hundred_steps_of_three_workers_are_applied_exactly_once_each(fini
     nothing = dict.fromkeys(("duplicated", "lost", "rolled_back", "replays_refused", "mixed"), 0)
     expected = {"scheduled": 300, "applied": 300} | nothing
     assert summary["updates"] == expected and summary["outcome"] == "completed"
-    rows = list(csv.DictReader((run_dir / "metrics" / "updates.csv").open()))
-    assert [int(row["step"]) for row in rows] == list(range(300))
-    assert sorted(int(row["version"]) for row in rows) == list(range(1, 301))
+    updates = list(csv.DictReader((run_dir / "metrics" / "updates.csv").open()))
+    assert [int(row["step"]) for row in updates] == list(range(300))
+    assert sorted(int(row["version"]) for row in updates) == list(range(1, 301))
     assert sum(summary["staleness"]["histogram"].values()) == 300
 
 
 def test_every_step_went_its_way_in_order_on_one_clock_and_each_server_applied_it(finished):
     run_dir, output, _ = finished
-    rows = tables.read_csv(run_dir / "metrics" / "updates.csv")
-    way = np.stack([rows[name] for name in ("scheduled_time", *phases.PHASE_COLUMNS)])
+    updates = tables.read_csv(run_dir / "metrics" / "updates.csv")
+    way = np.stack([updates[name] for name in ("scheduled_time", *phases.PHASE_COLUMNS)])
     assert (np.diff(way, axis=0) >= 0).all() and way.min() > time.time() - 600
     applies = tables.read_csv(run_dir / "metrics" / "applies.csv", tables.APPLY_ROW)
     assert sorted(zip(applies["ps"], applies["step"])) == [(ps, step) for ps in range(2) for step in range(300)]
@@ -96,6 +97,17 @@ def test_the_evaluator_scores_the_last_checkpoint_and_plain_keras_agrees(finishe
     assert float(answer.stdout.split()[-1]) == pytest.approx(summary["evaluation"]["best_test_accuracy"], abs=1e-3)
 
 
+def test_the_results_are_of_the_last_score_and_have_pictures_of_mistakes(finished):
+    run_dir, output, summary = finished
+    results = json.loads((run_dir / "results" / "results.json").read_text())
+    assert results["step"] == summary["evaluation"]["step"] == 300
+    assert results["found"]["accuracy"] == pytest.approx(summary["evaluation"]["test_accuracy"], abs=1e-6)
+    assert sum(map(sum, results["found"]["confusion_matrix"])) == results["test_examples"]
+    page = run_dir / "results" / "results.html"
+    assert page.read_text().count("data:image/png;base64,") == len(results["mistakes"]) > 0
+    assert output.index("did the work") < output.index(str(page)), "the table comes first"
+
+
 def test_tensorboard_finds_the_curves(finished):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -105,21 +117,32 @@ def test_tensorboard_finds_the_curves(finished):
         events.Reload()
         tags |= {tag for kind in ("scalars", "tensors", "histograms") for tag in events.Tags()[kind]}
     names = " ".join(tags)
-    assert all(word in names for word in ("loss", "accuracy", "learning_rate", "staleness", "test_accuracy"))
+    expected = ("loss", "accuracy", "learning_rate", "staleness", "test_accuracy", "predictions", "weights/")
+    assert all(word in names for word in expected)
+
+
+def test_link_to_tensorboard_is_told_while_it_trains(finished):
+    assert "TensorBoard: http://127.0.0.1:" in finished[1]
+
+
+def test_resuming_a_completed_run_changes_nothing(finished):
+    run_dir = finished[0]
+    before = {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()}
+    assert "is complete, nothing is left to do" in finish(start("run", "--resume", run_dir))
+    assert_none_left(run_dir)
+    assert {path: path.stat().st_mtime_ns for path in run_dir.rglob("*") if path.is_file()} == before
 
 
 def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_or_not(tmp_path):
     options = ("--workers", 1, "--steps", 150, "--no-evaluator", "--seed", 5, *unhurried(workers=1, seconds=0.03))
     run(tmp_path / "whole", *options)
-    run(tmp_path / "again", *options)
-    assert (final_weights(tmp_path / "whole") == final_weights(tmp_path / "again")).all()
-
     parts, mark = tmp_path / "parts", tmp_path / "applied"
     held = {"PS_CLUSTER_TEST_PAUSE": f"applied:20@{tmp_path}"}
     process = start("run", "--run-dir", parts, *small(*options), env=held)
     wait_until(mark.exists, within_s=90)
     process.send_signal(signal.SIGINT)
-    time.sleep(1.0)  # the chief hears of it while its worker is held
+    # The chief hears of it while its worker is held.
+    wait_until(lambda: any(row["phase"] == "draining" for row in rows(parts)[-1:]), within_s=60)
     mark.with_name("applied.go_on").touch()
     finish(process)
     summary = json.loads((parts / "summary.json").read_text())
@@ -133,45 +156,46 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
     assert (final_weights(parts) == final_weights(tmp_path / "whole")).all()
 
 
-def test_ctrl_c_drains_and_the_evaluator_scores_exactly_the_last_checkpoint(tmp_path):
-    run_dir = tmp_path / "run"
-    process = start("run", "--run-dir", run_dir, *small("--steps", 100_000))
-    wait_for_training(run_dir, updates=20)
-    process.send_signal(signal.SIGINT)
-    finish(process)
-    assert_none_left(run_dir)
-    summary = json.loads((run_dir / "summary.json").read_text())
-    updates = summary["updates"]
-    assert summary["outcome"] == "stopped" and updates["scheduled"] == updates["applied"] > 0
-    assert summary["evaluation"]["step"] == updates["applied"] == checkpoints.steps(run_dir / "checkpoints")[-1]
-
-
 @pytest.mark.parametrize(("stop", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_second_signal_stops_at_once(tmp_path, stop, code):
     run_dir = tmp_path / "run"
-    process = start("run", "--run-dir", run_dir, *small("--steps", 100_000, "--workers", 1))
+    process = start("run", "--run-dir", run_dir, *small("--steps", 100_000, "--workers", 1, *FEW_EXAMPLES))
     wait_for_training(run_dir)
     process.send_signal(stop)
+    wait_until(lambda: has_heard(process.pid, stop))  # a second one would be the same signal before
     time.sleep(0.3)
     process.send_signal(stop)
     finish(process, expected=code)
     assert_none_left(run_dir)
 
 
-def test_a_killed_launcher_takes_every_process_with_it(tmp_path):
-    run_dir = tmp_path / "run"
-    process = start("run", "--run-dir", run_dir, *small("--steps", 100_000))
-    wait_for_training(run_dir)
-    assert len(of_run(run_dir)) >= 6
+@pytest.fixture(scope="module")
+def killed(tmp_path_factory):
+    """A run of the default network whose launcher was killed, and took all with it.
+
+    Returns how many processes there were, and the bytes of memory that each worker had of its own.
+    """
+    run_dir = tmp_path_factory.mktemp("killed") / "run"
+    process = start("run", "--dataset", "synthetic", "--run-dir", run_dir, "--steps", 100_000)
+    wait_for_training(run_dir, updates=30)
+    workers = [task["pid"] for name, task in tasks(run_dir).items() if name[0] == "worker"]
+    own = [psutil.Process(pid).memory_full_info().uss for pid in workers]
+    processes = len(of_run(run_dir))
     process.kill()
     process.communicate(timeout=20)
     assert_none_left(run_dir)
+    return processes, own
+
+
+def test_a_killed_launcher_takes_every_process_with_it(killed):
+    processes, _ = killed
+    assert processes >= 6
 
 
 def test_an_evaluator_started_by_hand_before_the_run_scores_it_to_the_end(tmp_path):
     run_dir = tmp_path / "run"
     evaluator = start("evaluate", "--checkpoint-dir", run_dir / "checkpoints")
-    options = ("--steps", 200, "--no-evaluator", "--set", "checkpoints.every_seconds=1")
+    options = ("--steps", 200, "--no-evaluator", *FEW_EXAMPLES, "--set", "checkpoints.every_seconds=1")
     finish(start("run", "--run-dir", run_dir, *small(*options)))
     output = finish(evaluator)  # may take longer than the run, whose processes it is counted among
     assert_none_left(run_dir)
@@ -181,21 +205,14 @@ def test_an_evaluator_started_by_hand_before_the_run_scores_it_to_the_end(tmp_pa
 
 
 def test_eight_workers_and_four_parameter_servers_work(tmp_path):
-    _, summary = run(tmp_path / "run", "--workers", 8, "--ps", 4, "--steps", 150, "--no-evaluator")
+    _, summary = run(tmp_path / "run", "--workers", 8, "--ps", 4, "--steps", 150, "--no-evaluator", *FEW_EXAMPLES)
     assert summary["updates"]["applied"] == 150 and summary["updates"]["duplicated"] == 0
     assert len({worker["pid"] for worker in summary["workers"] if worker["updates"]}) == 8
     assert sum(server["parameters"] for server in summary["parameter_servers"]) == 122_570
 
 
-def test_a_worker_maps_the_images_and_its_own_memory_stays_under_600_mb(tmp_path):
-    run_dir = tmp_path / "run"
-    process = start("run", "--dataset", "synthetic", "--run-dir", run_dir, "--steps", 100_000, "--no-evaluator")
-    wait_for_training(run_dir, updates=30)
-    workers = [task["pid"] for name, task in tasks(run_dir).items() if name[0] == "worker"]
-    own = [psutil.Process(pid).memory_full_info().uss for pid in workers]
-    process.kill()
-    process.communicate(timeout=20)
-    assert_none_left(run_dir)
+def test_a_worker_maps_the_images_and_its_own_memory_stays_under_600_mb(killed):
+    _, own = killed
     assert len(own) == 3 and max(own) < 600e6, [f"{size / 1e6:.0f} MB" for size in own]
 
 
@@ -204,7 +221,7 @@ def test_no_image_is_visited_twice_in_an_epoch_whoever_takes_it(finished):
 
     from ps_cluster.data.batches import batch_of
 
-    rows = csv.DictReader((finished[0] / "metrics" / "updates.csv").open())
-    steps = [tf.constant(int(row["step"]), tf.int64) for row in rows]
+    updates = csv.DictReader((finished[0] / "metrics" / "updates.csv").open())
+    steps = [tf.constant(int(row["step"]), tf.int64) for row in updates]
     ids = np.concatenate([batch_of(step, batch_size=64, examples=20_000, seed=0).ids for step in steps])
     assert len(np.unique(ids)) == len(ids) == 300 * 64

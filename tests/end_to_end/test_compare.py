@@ -38,7 +38,7 @@ def test_a_network_of_ones_own_on_a_table_of_ones_own_is_compared_by_errors(tmp_
     output, toys = tmp_path / "comparison", PROJECT / "tests" / "doors"
     own = ("--dataset", f"{toys}/toy_data.py:load", "--model", f"{toys}/toy_table_network.py:build")
     few = "--modes async,single --seeds 1 --steps 60 --batches same_per_update --batch-size 32 --workers 2"
-    others = ("--precision", "float32", "--set", "training.label_smoothing=0.0", "--output", output)
+    others = ("--precision", "float32", "--output", output)
     printed = finish(start("compare", *own, *few.split(), *others))
     for root in (output / "runs").iterdir():
         assert_none_left(root)

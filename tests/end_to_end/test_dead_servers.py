@@ -6,9 +6,12 @@ import time
 
 import pytest
 
+from ps_cluster.run import checkpoints
+from ps_cluster.run.reslicing import newest_even
 from tests.helpers.finished_runs import assert_ledger_is_exact
-from tests.helpers.processes import assert_none_left
+from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
+    PROJECT,
     SNAPSHOTS,
     finish,
     start_run,
@@ -48,7 +51,7 @@ def test_what_a_dead_ps_takes_along_is_done_again_from_the_newest_snapshot(tmp_p
     assert all(after[task]["address"] != before[task]["address"] for task in before if task[0] == "ps")
 
 
-def test_whatever_dies_together_is_done_again_from_the_newest_snapshot(tmp_path):
+def test_whatever_dies_together_is_done_again_and_ctrl_c_drains_to_a_last_checkpoint_that_is_scored(tmp_path):
     run_dir = tmp_path / "run"
     process = start_run(run_dir, "--steps", 100_000, *unhurried(), *SNAPSHOTS)
     for victims in (("chief",), ("worker", "ps"), ("ps", "chief")):
@@ -63,6 +66,7 @@ def test_whatever_dies_together_is_done_again_from_the_newest_snapshot(tmp_path)
     summary = summary_of(run_dir)
     assert_ledger_is_exact(summary)
     assert summary["evaluation"]["step"] == summary["updates"]["applied"]
+    assert summary["updates"]["applied"] == checkpoints.steps(run_dir / "checkpoints")[-1]
 
 
 def test_a_killed_evaluator_is_started_again_and_training_does_not_notice(tmp_path):
@@ -92,3 +96,18 @@ def test_a_run_whose_launcher_was_killed_goes_on_with_resume_from_the_newest_sou
     assert_none_left(run_dir)
     assert "passed over" in (run_dir / "logs" / "chief-0.log").read_text()
     assert_ledger_is_exact(summary_of(run_dir), 600)
+
+
+def test_without_a_ps_that_is_lost_for_good_the_run_goes_on_from_a_snapshot_with_those_that_are_left(tmp_path):
+    run_dir = tmp_path / "run"
+    mode = PROJECT / "tests/doors/impatient_mode.py:Impatient"
+    process = start_run(run_dir, "--steps", 300, "--ps", 2, "--mode", mode, "--no-evaluator", *unhurried(), *SNAPSHOTS)
+    wait_until(lambda: newest_even(run_dir / "snapshots"), within_s=60)
+    os.kill(tasks(run_dir)["ps", 0]["pid"], signal.SIGKILL)
+    output = finish(process)
+    assert_none_left(run_dir)
+    assert "training goes on without ps-0" in output and "from the newest snapshot" in output
+    summary = summary_of(run_dir)
+    assert_ledger_is_exact(summary, 300)
+    assert len(summary["proof"]["slices"]) == 1
+    assert [server["parameters"] is None for server in summary["parameter_servers"]] == [False, True]

@@ -26,9 +26,9 @@ pytestmark = pytest.mark.cluster
 def test_workers_killed_at_each_point_of_a_step_are_not_applied_twice(tmp_path):
     run_dir, marks = tmp_path / "run", tmp_path / "marks"
     marks.mkdir()
-    held = {"PS_CLUSTER_TEST_PAUSE": f"before_pull:20,computed:150,applied:280@{marks}"}
+    held = {"PS_CLUSTER_TEST_PAUSE": f"before_pull:20,computed:80,applied:140@{marks}"}
     one_at_once = ("--set", "cluster.steps_per_dispatch=1")
-    process = start_run(run_dir, "--steps", 500, "--no-evaluator", *unhurried(), *one_at_once, env=held)
+    process = start_run(run_dir, "--steps", 360, "--no-evaluator", *unhurried(), *one_at_once, env=held)
     killed = {0: 0, 1: 0, 2: 0}
     for point in ("before_pull", "computed", "applied"):
         wait_until((marks / point).exists, within_s=90)
@@ -38,7 +38,7 @@ def test_workers_killed_at_each_point_of_a_step_are_not_applied_twice(tmp_path):
     finish(process)
     assert_none_left(run_dir)
     summary = summary_of(run_dir)
-    assert_ledger_is_exact(summary, 500)
+    assert_ledger_is_exact(summary, 360)
     assert summary["updates"]["replays_refused"] == 1, "only the step that was applied comes back and is refused"
     assert restarts(summary) == killed and summary["updates"]["rolled_back"] == 0
 
@@ -76,22 +76,20 @@ def test_training_goes_on_without_the_worker_that_dies_every_time(tmp_path):
 
     def killed_until_it_is_gone():
         worker = tasks(run_dir).get(("worker", 1), {})
-        if worker.get("address") and worker["pid"] not in killed:
+        if not worker.get("absent") and worker["pid"] not in killed:
             os.kill(worker["pid"], signal.SIGKILL)
             killed.add(worker["pid"])
-        return not worker.get("address")
+        return worker.get("absent")
 
     wait_until(killed_until_it_is_gone, within_s=60)
-    began, before = rows(run_dir)[-1]["applied"], {w["pid"] for w in rows(run_dir)[-1]["workers"]}
-    wait_until(
-        lambda: rows(run_dir)[-1]["phase"] == "training" and rows(run_dir)[-1]["applied"] > began + 100, within_s=60
-    )
-    assert {w["index"] for w in rows(run_dir)[-1]["workers"] if w["pid"] not in before} == {0, 2}
+    began, chief = rows(run_dir)[-1]["applied"], tasks(run_dir)["chief", 0]["pid"]
+    wait_until(lambda: rows(run_dir)[-1]["applied"] > began + 100, within_s=60)
     os.kill(tasks(run_dir)["worker", 2]["pid"], signal.SIGKILL)  # another one is taken back all the same
     old = {tasks(run_dir)["worker", 2]["pid"]} | {w["pid"] for w in rows(run_dir)[-1]["workers"]}
     wait_until(lambda: worked_since(run_dir, 2, old), within_s=60)
     output = stop(process)
     assert_none_left(run_dir)
     assert "goes on without worker-1" in output and len(killed) == 6
+    assert tasks(run_dir)["chief", 0]["pid"] == chief, "nobody else was started again"
     updates = summary_of(run_dir)["updates"]
     assert updates["scheduled"] == updates["applied"] and updates["duplicated"] == updates["lost"] == 0

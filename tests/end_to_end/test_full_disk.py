@@ -8,7 +8,7 @@ import pytest
 
 from tests.helpers.finished_runs import assert_ledger_is_exact
 from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import finish, start_run, summary_of, wait_for_snapshots
+from tests.helpers.real_cluster import SNAPSHOTS, finish, start_run, summary_of, unhurried, wait_for_snapshots
 
 pytestmark = pytest.mark.cluster
 
@@ -29,9 +29,8 @@ def small_disk(tmp_path):
 
 def test_training_goes_on_while_the_disk_is_full_and_writes_again_when_it_is_not(small_disk):
     run_dir = small_disk / "run"
-    options = ("--set", "checkpoints.snapshot_every_seconds=0.5")
-    process = start_run(run_dir, "--steps", 3000, "--no-evaluator", *options)
-    wait_for_snapshots(run_dir, number=2)
+    process = start_run(run_dir, "--steps", 600, "--no-evaluator", *SNAPSHOTS, *unhurried())
+    wait_for_snapshots(run_dir)
     with (
         contextlib.suppress(OSError),
         (small_disk / "fill").open("wb", buffering=0) as fill,
@@ -44,5 +43,5 @@ def test_training_goes_on_while_the_disk_is_full_and_writes_again_when_it_is_not
     finish(process)
     assert_none_left(run_dir)
     summary = summary_of(run_dir)
-    assert_ledger_is_exact(summary, 3000)
+    assert_ledger_is_exact(summary, 600)
     assert summary["restarts"] == {} and "training goes on, but" in log.read_text()

@@ -8,7 +8,16 @@ import pytest
 
 from tests.helpers.finished_runs import last_arrays, ledger_rows, slowness
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import MOMENTUM, finish, run, start_run, summary_of, tasks, wait_for_training
+from tests.helpers.real_cluster import (
+    FEW_EXAMPLES,
+    MOMENTUM,
+    finish,
+    run,
+    start_run,
+    summary_of,
+    tasks,
+    wait_for_training,
+)
 
 pytestmark = pytest.mark.cluster
 
@@ -45,7 +54,7 @@ def test_synchronous_workers_are_three_processes_that_took_the_same_batches(sync
 
 
 def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
-    slow = ("--straggler", "2:+0.3s", "--steps", 40, "--no-evaluator")
+    slow = (*FEW_EXAMPLES, "--straggler", "2:+0.3s", "--steps", 40, "--no-evaluator")
     summary = run(tmp_path / "run", "--mode", "sync-ps", "--backup-workers", 1, *slow)
     gradients = summary["gradients"]
     assert (gradients["applied"], gradients["per_update"]) == (80, 2) and gradients["dropped"] > 0
@@ -56,7 +65,7 @@ def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_s
     run_dir = tmp_path / "run"
     snapshots = ("--set", "checkpoints.snapshot_every_seconds=0.5")
     process = start_run(
-        run_dir, "--mode", "sync", "--steps", 80, "--no-evaluator", "--straggler", "0:+0.05s", *snapshots
+        run_dir, "--mode", "sync", "--steps", 80, "--no-evaluator", "--straggler", "0:+0.05s", *FEW_EXAMPLES, *snapshots
     )
     wait_until(lambda: list((run_dir / "snapshots").glob("step-*.npz")), within_s=90)
     os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
@@ -70,7 +79,9 @@ def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_s
 
 def test_a_killed_worker_of_synchronous_rounds_comes_back_and_no_round_is_short(tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--mode", "sync-ps", "--steps", 60, "--no-evaluator", "--straggler", "0:+0.05s")
+    process = start_run(
+        run_dir, "--mode", "sync-ps", "--steps", 60, "--no-evaluator", "--straggler", "0:+0.05s", *FEW_EXAMPLES
+    )
     wait_for_training(run_dir, updates=10)
     os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
     finish(process)
@@ -83,7 +94,14 @@ def test_a_killed_worker_of_synchronous_rounds_comes_back_and_no_round_is_short(
 def test_a_worker_killed_while_it_waits_leaves_nothing_held(tmp_path):
     """Its graph stays on the parameter server beside that of the process that comes after it."""
     run_dir = tmp_path / "run"
-    slow = ("--straggler", "2:+0.5s", "--steps", 30, "--no-evaluator")  # the others wait nearly all the time
+    slow = (
+        *FEW_EXAMPLES,
+        "--straggler",
+        "2:+0.5s",
+        "--steps",
+        30,
+        "--no-evaluator",
+    )  # the others wait nearly all the time
     process = start_run(run_dir, "--mode", "sync-ps", *slow, *MOMENTUM)
     for updates in (3, 10):
         wait_for_training(run_dir, updates=updates)

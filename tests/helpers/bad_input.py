@@ -130,17 +130,22 @@ class Commands:
             self._process = None
 
 
+def _files(folder: Path) -> set[Path]:
+    """Return all that is in a folder, but for what Python keeps of a module that it has read."""
+    return {path for path in folder.rglob("*") if "__pycache__" not in path.parts}
+
+
 def assert_told(row: Row, folder: Path, commands: Commands) -> None:
     """Assert exit code 2, one short line that names the mistake, bounded memory and time, and no files left."""
     for name, content in row.files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
-    before = set(folder.rglob("*"))
+    before = _files(folder)
     told = commands.run(folder, row.arguments, row.environment)
     assert_one_line(told.exit_code, told.stderr, row.says)
     assert not told.traceback, told.traceback
     assert all(character == "\n" or character.isprintable() for character in told.stdout + told.stderr), told
     assert told.memory < MOST_MEMORY and told.cpu_s < MOST_CPU_S, told
-    assert set(folder.rglob("*")) == before
+    assert _files(folder) == before
 
 
 def assert_one_line(exit_code: int, stderr: str, says: Sequence[str]) -> None:

@@ -29,12 +29,26 @@ class ToldRun:
       actions: all so far.
     """
 
-    def __init__(self, mode="async", *, workers=2, evaluator=True, snapshot=False, stop_takes_s=0.0, **limits):
+    def __init__(
+        self,
+        mode="async",
+        *,
+        workers=2,
+        ps=1,
+        evaluator=True,
+        snapshot=False,
+        stop_takes_s=0.0,
+        bounds=(None, None),
+        **limits,
+    ):
         config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"})
-        self._config = config if mode == "single" else config.with_values({"cluster.workers": workers})
+        bounded = {"cluster.workers": workers, "cluster.min_workers": bounds[0], "cluster.max_workers": bounds[1]}
+        self._config = config if mode == "single" else config.with_values(bounded)
+        self._ps = ps
         self._evaluator, self._snapshot, self._stop_takes_s = evaluator, snapshot, stop_takes_s
         self.now, self.actions, self.pids, self.frozen = 0.0, [], {}, set()
-        self._pid_numbers, self._given_up = itertools.count(100), frozenset()
+        self._pid_numbers = itertools.count(100)
+        self._absent = frozenset(range(self._config.training_workers, self._config.most_workers))
         self.decisions = Decisions(self._config, RunDir(Path("/run")), Limits(**limits), self.now)
         self._start()
 
@@ -70,13 +84,12 @@ class ToldRun:
         return [in_words(action) for action in self.actions]
 
     def _start(self, types=(*TRAINING_TYPES, "evaluator")):
-        cluster = self._config.cluster
         self.topology = ClusterTopology.local(
             self._config.mode_kind.tasks,
-            cluster.workers,
-            1,
+            self._config.most_workers,
+            self._ps,
             evaluator=self._evaluator,
-            given_up=self._given_up,
+            absent=self._absent,
             pick_port=lambda: 4000,
         )
         self.pids |= {each: next(self._pid_numbers) for each in self.topology.tasks if each.type in types}
@@ -94,8 +107,16 @@ class ToldRun:
                 self._start(TRAINING_TYPES)
             case ea.RestartTask(of):
                 self.pids[of] = next(self._pid_numbers)
-            case ea.GiveUpWorker(of):
-                self._given_up |= {of.index}
+            case ea.GiveUp(Task("ps")):
+                self._ps -= 1
+            case ea.GiveUp(of):
+                self._obey(ea.Scale((), (of,), 0))
+            case ea.Scale(start, stop):
+                self.topology = self.topology.with_workers(started=start, stopped=stop)
+                self._absent = self.topology.absent
+                self.pids = {each: pid for each, pid in self.pids.items() if each not in stop}
+                self.pids |= {each: next(self._pid_numbers) for each in start}
+                self.tell(ea.ClusterStarted(self.topology))
             case ea.Kill(of):
                 self.frozen.discard(of)
             case ea.StopAll():
@@ -187,6 +208,11 @@ def scored(_):
 def ctrl_c(_):
     """The user presses Ctrl-C."""
     return ea.StopRequested(130)
+
+
+def scale_to(workers):
+    """The user asks for so many workers."""
+    return lambda _: ea.ScaleRequested(workers)
 
 
 def sigterm(_):

@@ -1,5 +1,6 @@
 """Print what a forked process sees of itself, as JSON, then end as its argument says: `exit 3`, `raise`, `wait`."""
 
+import gc
 import json
 import os
 import sys
@@ -14,6 +15,7 @@ if __name__ == "__main__":
         "folder": os.getcwd(),
         "variable": os.environ.get("GREETING"),
         "preloaded": "tensorflow" in sys.modules,
+        "collects_garbage": gc.isenabled(),
         "descriptors": sorted(
             os.readlink(f"/proc/self/fd/{fd}").split(":")[0] for fd in os.listdir("/proc/self/fd")[:-1]
         ),

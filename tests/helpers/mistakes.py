@@ -59,12 +59,12 @@ def writes_a_row_without_applying() -> None:
 
 
 def forgets_a_step() -> None:
-    schedule = async_trainer._Chief._schedule
+    schedule = async_trainer.Chief._schedule
 
     def all_but_one(self, function, what):
         schedule(self, function, what[what != STEP])
 
-    async_trainer._Chief._schedule = all_but_one
+    async_trainer.Chief._schedule = all_but_one
 
 
 MISTAKES = {

@@ -49,9 +49,11 @@ class OneWorker:
         steps = len(rows["target"])
         self.config = build_config(overrides=PLAIN | {"training.steps": steps} | (settings or {}))
         network = FlatNetwork(model)
+        if network.has_moving_statistics:
+            network.trace(spec)
         weights, statistics = flatten(model.trainable_variables), flatten(statistics_of(model))
         start = Start(weights, np.ones_like(weights), statistics, network.keep)
-        self._store = ParameterStore(["/device:CPU:0"], start, config=self.config, total_steps=steps)
+        self._store = ParameterStore(["/device:CPU:0"], [start], config=self.config, total_steps=steps)
         compute = GivenBatches(rows, self.config, network, spec, train_examples=1000)
         self._run = steps_function(self._store, compute, self.config)
 

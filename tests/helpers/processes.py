@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +26,12 @@ def assert_none_left(run_dir: Path, within_s: float = 10.0) -> None:
         time.sleep(0.05)
         left = of_run(run_dir)
     assert not left, f"still there: {left}"
+
+
+def has_heard(pid: int, number: int) -> bool:
+    """Return whether this signal no longer waits for the process to take it."""
+    waiting = re.search(r"^ShdPnd:\s+(\w+)$", Path(f"/proc/{pid}/status").read_text(), re.M)
+    return waiting is not None and not int(waiting[1], 16) >> (number - 1) & 1
 
 
 def wait_until(condition: Callable[[], object], within_s: float = 20.0) -> None:

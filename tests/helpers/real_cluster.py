@@ -20,15 +20,23 @@ TWO_AT_ONCE = ("--set", "cluster.steps_per_dispatch=2")
 ELASTIC = ("--set", "optimizer.rule=sgd", "--set", "optimizer.learning_rate=0.05")
 
 
-def small(*options):
-    """Return the options of a small training: `options`, and of SMALL those that they don't give."""
-    return (*(part for name, value in SMALL.items() if name not in options for part in (name, value)), *options)
+def small(*options, draws=False):
+    """Return the options of a small training: `options`, and of SMALL those that they don't give.
+
+    `draws`: whether its results are drawn, which takes a second.
+    """
+    usual = (part for name, value in SMALL.items() if name not in options for part in (name, value))
+    return (*usual, *options, *(() if draws else ("--set", "evaluation.draw_results=false")))
+
+
+# Examples in a step of a worker, for what does not depend on how much it computes.
+FEW_EXAMPLES = ("--batch-size", 8)
 
 
 def unhurried(workers=3, seconds=0.05):
     """Return options for a long training that needs little CPU: every worker waits `seconds` in each step."""
     slow = ";".join(f"{worker}:+{seconds}s" for worker in range(workers))
-    return "--batch-size", 8, "--set", f"cluster.straggler={slow}"
+    return *FEW_EXAMPLES, "--set", f"cluster.straggler={slow}"
 
 
 def start(*arguments, env=None):

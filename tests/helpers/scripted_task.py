@@ -238,6 +238,7 @@ if __name__ == "__main__":
     parser.add_argument("--type")
     parser.add_argument("--index", type=int)
     parser.add_argument("--cores")
+    parser.add_argument("--least-workers")
     parser.add_argument("--resume", action="store_true")
     options = parser.parse_args()
     globals()[(USUAL | options.behaviours)[options.type]](Run(options.run_dir), options)

@@ -34,7 +34,7 @@ def make_store(
             np.ones(LENGTH, np.float32) if factors is None else np.asarray(factors, np.float32),
             np.zeros(statistics, np.float32),
             np.full(statistics, keep, np.float32),
-        ),
+        ).split(slices),
         config=config,
         total_steps=config.total_steps(50_000),
         kind=kind,

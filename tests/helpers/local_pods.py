@@ -1,0 +1,213 @@
+"""Start the containers of manifests as processes of this machine, and restart them as their JobSet says."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import defaultdict
+from dataclasses import dataclass
+from pathlib import Path
+
+import portpicker
+
+from ps_cluster.catalogue.task_types import Task
+from ps_cluster.chaos.restarter import Restarter, RestartPolicy
+from tests.helpers.manifests import pods_of
+from tests.helpers.processes import wait_until
+
+PROJECT = Path(__file__).resolve().parents[2]
+OF_THE_IMAGE = ("PATH", "OPENBLAS_CORETYPE", "OPENBLAS_L2_SIZE")  # the image has a system that fits its processor
+
+
+class LocalPods:
+    """Starts a pod's container: exactly its command and environment, with other names for hosts and folders.
+
+    A claim is a folder for all pods, an emptyDir one that begins empty with each pod. The cache is shared too, to save
+    the time of packing the same data in every pod.
+    """
+
+    def __init__(self, documents, root):
+        self._roles = {pods.role: pods for pods in pods_of(documents)}
+        self._root = root
+        self._ports = defaultdict(lambda: f"127.0.0.1:{portpicker.pick_unused_port()}")
+        self._started = 0
+        (self._config,) = [one["data"] for one in documents if one["kind"] == "ConfigMap"]
+
+    @property
+    def tasks(self):
+        return [Task(role, index) for role, pods in self._roles.items() for index in range(pods.count)]
+
+    def claim(self, name):
+        return self._root / "claims" / name
+
+    def start(self, task):
+        """Start the pod of a task."""
+        self._started += 1
+        pods, pod = self._roles[task.type], self._root / f"{self._started}-{task}"
+        volumes = {one["name"]: self._folder(one, pod) for one in pods.template["spec"]["volumes"]}
+        places = {mount["mountPath"]: volumes[mount["name"]] for mount in pods.container["volumeMounts"]}
+        environment = {name: self._here(value, places) for name, value in pods.environment(task.index).items()}
+        program, *arguments = (self._here(word, places) for word in pods.container["command"])
+        assert program == "ps-cluster"
+        with (pod / "output").open("w") as output:
+            return subprocess.Popen(
+                [sys.executable, PROJECT / "cli.py", *arguments], cwd=pod, start_new_session=True,
+                env={name: os.environ[name] for name in OF_THE_IMAGE if name in os.environ} | environment,
+                stdout=output, stderr=subprocess.STDOUT,
+            )  # fmt: skip
+
+    def outputs(self):
+        """Return the last lines of all pods, for the message of a test that fails."""
+        return "\n".join(
+            f"{file.parent.name}: {line}"
+            for file in sorted(self._root.glob("*/output"))
+            for line in file.read_text().splitlines()[-4:]
+        )
+
+    def _folder(self, volume, pod):
+        if "persistentVolumeClaim" in volume:
+            folder = self.claim(volume["persistentVolumeClaim"]["claimName"])
+        else:
+            folder = (self._root if volume["name"] == "cache" else pod) / volume["name"]
+        folder.mkdir(parents=True, exist_ok=True)
+        for name, content in self._config.items() if "configMap" in volume else ():
+            (folder / name).write_text(content)
+        return folder
+
+    def _here(self, text, places):
+        """Return a value of the manifest with the names of this machine."""
+        for place, folder in places.items():
+            if text == place or text.startswith(f"{place}/"):
+                return f"{folder}{text.removeprefix(place)}"
+        if text.startswith("{"):  # TF_CONFIG
+            content = json.loads(text)
+            content["cluster"] = {
+                kind: [self._ports[address] for address in addresses] for kind, addresses in content["cluster"].items()
+            }
+            return json.dumps(content)
+        return text
+
+
+@dataclass(frozen=True)
+class OfJob(RestartPolicy):
+    """The policy of a Job whose pods are not restarted where they are."""
+
+    backoff_limit: int = 0
+
+    @classmethod
+    def read(cls, job):
+        fail, _ = job["podFailurePolicy"]["rules"]
+        limit = job.get("backoffLimitPerIndex", job.get("backoffLimit"))
+        return cls(frozenset({0, *fail["onExitCodes"]["values"]}), backoff_limit=limit)
+
+    def is_final(self, exit_code, times):
+        return exit_code in self.final or times > self.backoff_limit
+
+
+class Jobs:
+    """Does what Kubernetes does with Jobs: each pod is replaced until its Job is complete or has failed."""
+
+    def __init__(self, documents, root):
+        self.pods = LocalPods(documents, root)
+        jobs = [one["spec"] for one in documents if one["kind"] == "Job"]
+        self._run({job["template"]["metadata"]["labels"]["app.kubernetes.io/component"]: job for job in jobs})
+
+    def _run(self, jobs):
+        self.restarters = {
+            role: Restarter([task for task in self.pods.tasks if task.type == role], self.pods.start, OfJob.read(job))
+            for role, job in jobs.items()
+        }
+
+    @property
+    def ended(self):
+        """Task → exit code, of those that are not started again."""
+        return {task: code for one in self.restarters.values() for task, code in one.final.items()}
+
+    @property
+    def running(self):
+        return {task: process for one in self.restarters.values() for task, process in one.running.items()}
+
+    @property
+    def is_over(self):
+        return set(self.ended) == set(self.pods.tasks)
+
+    def look(self):
+        for restarter in self.restarters.values():
+            restarter.poll()
+
+    def wait_for(self, what, within_s):
+        """Act as the operator until something is the case."""
+
+        def looked():
+            self.look()
+            return what()
+
+        try:
+            wait_until(looked, within_s=within_s)
+        except AssertionError as error:
+            raise AssertionError(f"{error}\n{self.ended}\n{self.pods.outputs()}") from error
+
+    def stop_all(self, grace_s=30):
+        """Delete all pods."""
+        running = self.running.values()
+        for process in running:
+            process.terminate()
+        for process in running:
+            try:
+                process.wait(timeout=grace_s)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+class JobSet(Jobs):
+    """Does what the controller of JobSet does: counts Jobs that are complete, and follows the rules for those that failed.
+
+    Attributes:
+      outcome: "Completed" or "Failed"; None before.
+      restarts: how often all Jobs were recreated.
+    """
+
+    def __init__(self, documents, root):
+        self.pods = LocalPods(documents, root)
+        self._spec = next(one["spec"] for one in documents if one["kind"] == "JobSet")
+        self._jobs = {one["name"]: one["template"]["spec"] for one in self._spec["replicatedJobs"]}
+        self._run(self._jobs)
+        self.outcome, self.restarts = None, 0
+
+    @property
+    def is_over(self):
+        return self.outcome is not None
+
+    def look(self):
+        super().look()
+        failed = next(((task, code) for task, code in self.ended.items() if code), None)
+        if failed:
+            self._follow(self._action(*failed), failed[0])
+        elif self._targets() <= {task for task, code in self.ended.items() if code == 0}:
+            self.stop_all()
+            self.outcome = "Completed"
+
+    def _targets(self):
+        return {task for task in self.pods.tasks if task.type in self._spec["successPolicy"]["targetReplicatedJobs"]}
+
+    def _action(self, task, code):
+        reason = "PodFailurePolicy" if OfJob.read(self._jobs[task.type]).is_final(code, 0) else "BackoffLimitExceeded"
+        for rule in self._spec["failurePolicy"]["rules"]:
+            if reason not in rule.get("onJobFailureReasons", [reason]):
+                continue
+            if task.type in rule.get("targetReplicatedJobs", [task.type]):
+                return rule["action"]
+        return "RestartJobSet"
+
+    def _follow(self, action, task):
+        self.restarts += action == "RestartJobSet"
+        if action == "FailJobSet" or self.restarts > self._spec["failurePolicy"]["maxRestarts"]:
+            self.stop_all()
+            self.outcome = "Failed"
+        elif action == "RestartJobSet":
+            self.stop_all()
+            self._run(self._jobs)
+        else:
+            self.restarters[task.type].start_anew()

@@ -1,0 +1,102 @@
+"""Join hosts by an encrypted tunnel, with the configuration that docs/security.md gives; look at what the wire carries."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from ps_cluster.hosts.host import Host
+from ps_cluster.processes.isolation import RunNetwork
+from tests.helpers.real_cluster import PROJECT
+
+WIREGUARD_PORT, TCP, UDP = 51820, 6, 17
+
+_PAGE = PROJECT / "docs" / "security.md"
+_NAMES = "ABC"  # of the machines, in the page's placeholders for keys
+# Every interface here; a line for each packet: what the link says it is, and its bytes, in hexadecimal digits.
+_RECORD = """
+import socket, sys
+tap = socket.socket(socket.AF_PACKET, socket.SOCK_DGRAM, socket.htons(3))
+print("ready", flush=True)
+with open(sys.argv[1], "w", 1) as file:
+    while True:
+        packet, (_, protocol, *_) = tap.recvfrom(70000)
+        file.write(f"{protocol:04x} {packet.hex()}\\n")
+"""
+
+
+class Packet(NamedTuple):
+    """An IP packet. `protocol`: that of its content, of IPv6 what the first header says. `ports`: of TCP and UDP."""
+
+    version: int
+    protocol: int
+    ports: tuple[int, int]
+    content: bytes
+
+
+def why_no_tunnel() -> str | None:
+    """Return why WireGuard can't be had here; None where it can."""
+    for program in ("wg", "wg-quick"):
+        if not shutil.which(program):
+            return f"no program {program} here: apt-get install wireguard-tools"
+    if not (shutil.which("wireguard-go") or Path("/sys/module/wireguard").exists()):
+        return "no WireGuard in this kernel, and no wireguard-go: apt-get install wireguard-go"
+    return None if Path("/dev/net/tun").exists() else "no /dev/net/tun here"
+
+
+def join(machines: Sequence[Host], folder: Path) -> None:
+    """Bring up the page's wg0 on three hosts, with new keys and the hosts' addresses in place of the page's."""
+    private = [_said("wg", "genkey") for _ in _NAMES]
+    public = [_said("wg", "pubkey", given=key) for key in private]
+    configurations = re.findall(r"```ini\n(.*?)```", _PAGE.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for machine, name, text in zip(machines, _NAMES, configurations, strict=True):
+        for other, secret, known, peer in zip(_NAMES, private, public, machines, strict=True):
+            text = text.replace(f"PRIVATE-KEY-OF-{other}", secret).replace(f"PUBLIC-KEY-OF-{other}", known)
+            text = text.replace(f"192.0.2.{_NAMES.index(other) + 1}:", f"{peer.address}:")
+        file = folder / name / "wg0.conf"
+        file.parent.mkdir(mode=0o700)
+        file.write_text(text)
+        # The control socket of wireguard-go is a file below /run named by the interface, and that is the same on all hosts.
+        up = f"mount -t tmpfs none /run && wg-quick up '{file}'"
+        ended = machine.popen(["/bin/sh", "-c", up], stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        assert ended.stdout is not None
+        said = ended.stdout.read() if ended.wait(timeout=30) else b""
+        assert ended.returncode == 0, said.decode()
+
+
+class Recording:
+    """What all interfaces of a network carry, from the beginning of the block to its end."""
+
+    def __init__(self, network: RunNetwork, file: Path):
+        self._network, self._file = network, file
+
+    def __enter__(self) -> Recording:
+        self._process = self._network.popen([sys.executable, "-c", _RECORD, str(self._file)], stdout=subprocess.PIPE)
+        assert self._process.stdout is not None and self._process.stdout.readline() == b"ready\n"
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.communicate()
+
+    def packets(self) -> list[Packet]:
+        """Return the IP packets so far. The rest is ARP."""
+        lines = [line.split() for line in self._file.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        assert {kind for kind, _ in lines} <= {"0800", "86dd", "0806"}
+        return [_packet(bytes.fromhex(content)) for kind, content in lines if kind != "0806"]
+
+
+def _packet(content: bytes) -> Packet:
+    version = content[0] >> 4
+    protocol, header = (content[9], 4 * (content[0] & 15)) if version == 4 else (content[6], 40)
+    ports = content[header : header + 4] if protocol in (TCP, UDP) else b""
+    return Packet(version, protocol, (int.from_bytes(ports[:2]), int.from_bytes(ports[2:])), content)
+
+
+def _said(*argv: str, given: str = "") -> str:
+    return subprocess.run(argv, input=given, capture_output=True, text=True, check=True).stdout.strip()
