@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
@@ -11,6 +12,7 @@ import grpc
 
 ANSWER_WITHIN_S = 3.0
 _AT_ONCE = 64
+_ASK_EVERY_S = 0.2
 _STATUS = "/tensorflow.WorkerService/GetStatus"  # of every TensorFlow server; an empty message asks for all
 
 Key = TypeVar("Key")
@@ -45,3 +47,11 @@ def working(addresses: Mapping[Key, str]) -> set[Key]:
     with ThreadPoolExecutor(min(_AT_ONCE, len(addresses)), thread_name_prefix="reach") as pool:
         answers: Iterable[bool] = pool.map(works, addresses.values())
         return {key for key, works_ in zip(addresses, answers, strict=True) if works_}
+
+
+def until_none_works(addresses: Iterable[str], within_s: float) -> None:
+    """Wait, at most `within_s`, until no server at these addresses works any more."""
+    left, deadline = set(addresses), time.monotonic() + within_s
+    while left and time.monotonic() < deadline:
+        left = working({address: address for address in left})
+        time.sleep(_ASK_EVERY_S if left else 0)

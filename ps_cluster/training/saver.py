@@ -27,8 +27,9 @@ FIRST_S, LONGEST_S = 5.0, 60.0
 # The chief looks at nothing while it saves. The pause after a save limits that to 5 % of the time; it has a maximum,
 # because with a slow disk longer pauses would risk more lost work than they save.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
-# With several slices, a state that other numbers of them can go on from (run/reslicing.py) is there at least so often.
-# Many snapshots are even by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
+# With several slices, a state that other numbers of them can go on from (run/reslicing.py) is there at least so often, the
+# first one as soon as a snapshot is due: until then a server that is lost for good costs all work. Many snapshots are even
+# by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
 EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 
 
@@ -58,7 +59,9 @@ class Saver:
             self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
             if self._checkpoints_kept < ALL:  # where all are kept, none has to be spared, and there may be many
                 self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
-        self._even_at, self._even_every_s = clock(), EVEN_EVERY_S
+        has_even = any(step is not None for step in self._even.values())
+        first_s = min(EVEN_EVERY_S, config.checkpoints.snapshot_every_seconds)
+        self._even_at, self._even_every_s = clock(), EVEN_EVERY_S if has_even else first_s
         self._resting_at = 0  # updates applied at the last look of a rest
         self.last_seconds: float | None = None
 
@@ -69,11 +72,14 @@ class Saver:
 
     @property
     def _rested_s(self) -> float:
-        since_s = self._clock() - self._even_at
-        return since_s - self._even_every_s if self._config.slices > 1 else -1.0
+        if self._config.slices == 1 or not self._progress.applied:
+            return -1.0
+        return self._clock() - self._even_at - self._even_every_s
 
     def save_when_due(self) -> None:
         """Save a checkpoint or a snapshot if one is due. A disk that refuses is reported, and training goes on."""
+        if not self._progress.applied:
+            self._even_at = self._clock()  # a state before the first update spares nobody any work
         if self.rests:
             self._save_at_rest()
         if self._clock() < self._next:

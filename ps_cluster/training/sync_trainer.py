@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import signal
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import TypeAlias
@@ -25,6 +24,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import LostTask, UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.writing import write_whole
+from ps_cluster.processes.reach import until_none_works
 from ps_cluster.processes.stop_requests import Drain
 from ps_cluster.run import checkpoints
 from ps_cluster.run.agreement import Agreement
@@ -44,7 +44,7 @@ _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
 GO_ON, STOP, GO_ON_LATER = 0.0, 1.0, 2.0  # what worker 0 wants; the others want to go on, so a sum is the same
 _RECEIVED = "received.npz"
-_LEAVES_LAST_S = 1.0
+_LEAVE_WITHIN_S = 60.0  # some workers may need that long on a busy machine
 
 RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
 
@@ -74,7 +74,7 @@ def train(
     lost_s = leading.silent_after_s if leading.alone else None
     strategy = _connect(config, lost_after_s=lost_s)
     group = WorkerGroup(strategy, index, config.cluster.workers)
-    _agree(group, index)
+    _agree(group, cluster["worker"], index)
     _share_checkpoint(group, session)
     device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
     store, compute = session.build([device], device)
@@ -88,7 +88,10 @@ def train(
     elif not leading.alone:
         threading.Event().wait()  # the launcher stops it when worker 0 has ended
     if leading.alone:
-        _end_together(group, session, index, stop)
+        group.wait()  # until worker 0 has written all
+        _leave(cluster["worker"], index)
+        if index > 0 and stop == GO_ON_LATER and not session.progress.completed:
+            raise LostTask("worker-0 was stopped; start this task again to go on from its checkpoint")
 
 
 def _train(
@@ -106,7 +109,7 @@ def _train(
     return stop
 
 
-def _agree(group: WorkerGroup, index: int) -> None:
+def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
     """Raise UserError at every worker where one works with something else than worker 0."""
     own = Path(AGREEMENT).read_bytes()
     leaders = group.broadcast(own)
@@ -117,7 +120,7 @@ def _agree(group: WorkerGroup, index: int) -> None:
         told = f"what worker-0 works with can't be read at worker-{index}: {error}"
     for other, difference in enumerate(group.gather((told or "").encode())):
         if difference:
-            _leave_last(index)
+            _leave(workers, index)
             raise UserError(f"worker-{other} can't take part: {difference.decode()}: make it the same for every task")
 
 
@@ -141,18 +144,15 @@ def _give_up(lost_after_s: float | None) -> None:
     context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
 
 
-def _end_together(group: WorkerGroup, session: Session, index: int, stop: float) -> None:
-    """Wait until worker 0 has written all, then end. Raises LostTask where training is to be gone on with."""
-    group.wait()
-    _leave_last(index)
-    if index > 0 and stop == GO_ON_LATER and not session.progress.completed:
-        raise LostTask("worker-0 was stopped; start this task again to go on from its checkpoint")
+def _leave(workers: list[str], index: int) -> None:
+    """Wait until this worker may end: no other one needs it any more.
 
-
-def _leave_last(index: int) -> None:
-    """Let worker 0 wait until the others have ended: TensorFlow aborts a worker that outlives it."""
+    A worker that has its part of an all-reduce may be ahead of one that still asks it for the rest. And TensorFlow
+    aborts a worker that outlives worker 0, so that one waits for the others to end.
+    """
+    context.context().wait_at_barrier("leave", round(1000 * _LEAVE_WITHIN_S))
     if index == 0:
-        time.sleep(_LEAVES_LAST_S)
+        until_none_works(workers[1:], _LEAVE_WITHIN_S)
 
 
 def _connect(config: RunConfig, *, lost_after_s: float | None) -> tf.distribute.MultiWorkerMirroredStrategy:

@@ -70,11 +70,11 @@ def test_snapshots_and_checkpoints_are_written_each_at_its_interval(saving):
 
 
 class Trained:
-    """Progress of which only the passes over the training images are known."""
+    """Progress that was made up in part."""
 
-    def __init__(self, progress):
+    def __init__(self, progress, **made_up):
         self._progress = progress
-        self.epochs = 0.0
+        vars(self).update(made_up)
 
     def __getattr__(self, name):
         return getattr(self._progress, name)
@@ -83,7 +83,7 @@ class Trained:
 def test_checkpoints_are_written_after_so_many_images_where_that_is_asked_for_whatever_the_time(tmp_path):
     settings = {"every_seconds": 1.0, "every_epochs": 0.125, "snapshot_every_seconds": 1e6, "keep": 9}
     saving = make_saving(tmp_path, settings)
-    progress = saving.saver._progress = Trained(saving.saver._progress)
+    progress = saving.saver._progress = Trained(saving.saver._progress, epochs=0.0)
     written = []
     for epochs in (0.0, 0.12, 0.13, 0.24, 0.25, 0.26, 0.6, 0.61):
         progress.epochs = epochs
@@ -194,7 +194,35 @@ def saving_of_two(tmp_path):
     settings = {"every_seconds": 1e6, "snapshot_every_seconds": 2.0}
     saving = make_saving(tmp_path, settings, books=BooksOfTwo, **{"cluster.parameter_servers": 2})
     saving.rests = lambda: saving.saver.rests
+    saving.progress = saving.saver._progress
+    saving.saver._progress = Trained(saving.progress, applied=1)
     return saving
+
+
+def test_the_first_even_snapshot_is_there_once_a_snapshot_is_due(saving_of_two):
+    saving, books = saving_of_two, saving_of_two.books
+    saving.saver._progress.applied = 0
+    saving.progress.scheduled(np.array([0]))
+    saving(5)
+    assert not saving.rests(), "before the first update there is nothing to save"
+    saving.saver._progress.applied = 1
+    saving(2)
+    assert saving.rests(), "a step is under way"
+    saving.progress.scheduled_updates = StepSet()
+    books.even = True
+    saving(1)
+    assert not saving.rests() and newest_even(saving.run_dir.snapshots) == books.version
+
+
+def test_a_training_that_goes_on_from_an_even_snapshot_does_not_rest_for_another_one_at_once(saving_of_two):
+    saving_of_two.books.even = True
+    saving_of_two(3)
+    config, run_dir, clock = saving_of_two.saver._config, saving_of_two.run_dir, Clock()
+    progress = Trained(RunProgress(config, 100), applied=1)
+    saver = Saver(config, run_dir, "synthetic", FakeBooks(clock), progress, clock=clock)
+    for clock.now in range(1, 60):
+        saver.save_when_due()
+        assert not saver.rests
 
 
 def test_while_snapshots_are_even_by_chance_nothing_rests_and_the_newest_even_one_is_kept(saving_of_two):
@@ -213,12 +241,15 @@ def test_while_snapshots_are_even_by_chance_nothing_rests_and_the_newest_even_on
 
 def test_without_an_even_snapshot_for_a_minute_nothing_is_handed_out_until_there_is_one(saving_of_two):
     saving, books = saving_of_two, saving_of_two.books
+    books.even = True
+    saving(2)
+    books.even = False
     saving(59)
     assert not saving.rests()
-    saving.saver._progress.scheduled(np.array([0]))
+    saving.progress.scheduled(np.array([0]))
     saving(3)
     assert saving.rests(), "a step is under way"
-    saving.saver._progress.scheduled_updates = StepSet()
+    saving.progress.scheduled_updates = StepSet()
     books.even = True
     saving(1)
     assert not saving.rests() and checkpoints.steps(saving.run_dir.snapshots)[-1] == books.version
@@ -227,9 +258,9 @@ def test_without_an_even_snapshot_for_a_minute_nothing_is_handed_out_until_there
 
 def test_a_rest_that_leads_nowhere_ends_and_the_next_one_comes_much_later(saving_of_two):
     saving = saving_of_two
-    saving.saver._progress.scheduled(np.array([0]))
+    saving.progress.scheduled(np.array([0]))
     limit = round(max(LONGEST_REST_S, saving.saver._config.longest_update_seconds)) + 1
-    saving(60 + limit)
+    saving(3 + limit)
     assert not saving.rests()
     saving(PAUSE_FACTOR * (limit - 1) - 5)
     assert not saving.rests()
@@ -239,7 +270,6 @@ def test_a_rest_that_leads_nowhere_ends_and_the_next_one_comes_much_later(saving
 
 def test_a_disk_that_refuses_at_rest_does_not_keep_training_waiting(saving_of_two):
     saving = saving_of_two
-    saving(58)
     saving.books.refuse, before = True, len(saving.said)
     saving(4)
     assert not saving.rests() and len(saving.said) <= before + 3
