@@ -66,7 +66,8 @@ class HostedExperiment:
             with hosts(self._settings.hosts, run_dir=folder) as machines:
                 places = placed(self._settings.topology.tasks, machines)
                 self._places = {str(task): host.name for task, host in places.items()}
-                options = self._settings.task_options(constant_rate(self._settings.most_steps()))
+                lost = {"cluster.lost_after_seconds": self._settings.lost_after_seconds}
+                options = self._settings.task_options(constant_rate(self._settings.most_steps()) | lost)
                 output, tools = self._root / "output", self._root / "faults"
                 run = HostedRun(folder, output, (*_PRECISION, *options), places, tools)
                 still_there = self._disturbed(run, faults)

@@ -40,6 +40,8 @@ class ChaosSettings:
     workers: int = 3
     parameter_servers: int = 1
     least_cool_down: int = SHORTEST_COOL_DOWN  # steps
+    # On hosts. Less than most faults last, so that what they hit counts as lost and has to be taken in again.
+    lost_after_seconds: float = 20.0
     more_options: tuple[str, ...] = ()  # of `run`, or of `task`
 
     def most_steps(self) -> int:

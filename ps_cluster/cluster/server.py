@@ -9,7 +9,7 @@ from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.processes.control_group import allowance
-from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.processes.quiet_import import import_tensorflow
 from ps_cluster.run.run_dir import say
 from ps_cluster.run.told import Told, forget_told, read_told
 
@@ -27,8 +27,8 @@ def serve(
       UserError: the leader does not take this task.
       tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
     """
-    with without_first_lines():
-        import tensorflow as tf
+    import_tensorflow()
+    import tensorflow as tf
 
     if told is not None:
         forget_told(told)

@@ -39,7 +39,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.processes import environment
 from ps_cluster.processes.connections import give_up_lost_connections
 from ps_cluster.processes.lifeline import die_with_launcher
-from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.processes.quiet_import import import_tensorflow
 from ps_cluster.processes.stop_requests import Drain, stop_signals
 from ps_cluster.run import log_formats
 from ps_cluster.run.leaders import Claim, Superseded
@@ -180,6 +180,7 @@ def run_task(
     named = task if index is None else Task(task.type, index)
     workspace.enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
     if task.type == EVALUATOR:
+        import_tensorflow()
         from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate
 
         try:
@@ -187,8 +188,8 @@ def run_task(
         except OutOfPatience as error:
             raise LostTask(str(error)) from error
     elif task.type == topology.leader.type:
-        with without_first_lines():
-            train = trainer or find(config.mode_kind.trainer)
+        import_tensorflow()
+        train = trainer or find(config.mode_kind.trainer)
         train(config, run_dir, dataset, topology.cluster, task.index, resume=resume, drain=drain, leading=leading)
     else:
         from ps_cluster.cluster.server import serve

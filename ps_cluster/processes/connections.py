@@ -1,15 +1,19 @@
-"""Let the system give up connections to machines that have vanished, in a process that can't be told to itself.
+"""End connections of this process to machines that have vanished or are silent: TensorFlow itself never does.
 
-TensorFlow sets no keepalive. A machine that loses its power or its network closes nothing, so a request to it would
-wait for a quarter of an hour, and one without data on the way for ever.
+It sets no keepalive. A machine that loses its power or its network closes nothing, so a request to it would wait for a
+quarter of an hour, and one without data on the way for ever. A process that is paused looks alive to the system, so
+nothing but this process can end a connection to it.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ipaddress
 import os
 import socket
 import threading
+from collections.abc import Callable
+from typing import Any
 
 LOOK_EVERY_S = 2.0
 _PROBES = 3
@@ -20,29 +24,46 @@ def give_up_lost_connections(after_s: float) -> None:
     threading.Thread(target=_watch, args=(after_s,), name="connections", daemon=True).start()
 
 
+def cut(address: str) -> None:
+    """End all TCP connections of this process to `host:port`. Whoever uses one here sees that it was closed."""
+    host, _, port = address.rpartition(":")
+    ends = {_end(found) for *_, found in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)}
+
+    def end(connection: socket.socket) -> None:
+        if _end(connection.getpeername()) in ends:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    _for_each_connection(end)
+
+
+def _end(address: tuple[Any, ...]) -> tuple[str, int]:
+    """Return host and port; an IPv4 host in one way, although a socket for both versions writes it as one of IPv6."""
+    host = ipaddress.ip_address(address[0])
+    return str(getattr(host, "ipv4_mapped", None) or host), address[1]
+
+
 def _watch(after_s: float) -> None:
     while True:
-        with contextlib.suppress(OSError):  # e.g. no descriptor is left just now
-            for descriptor in _descriptors():
-                with contextlib.suppress(OSError):
-                    _limit(descriptor, after_s)
+        _for_each_connection(lambda connection: _limit(connection, after_s))
         threading.Event().wait(LOOK_EVERY_S)
 
 
-def _descriptors() -> list[int]:
-    return [int(name) for name in os.listdir("/proc/self/fd")]
+def _for_each_connection(act: Callable[[socket.socket], None]) -> None:
+    """Call `act` with each TCP connection of this process. One that is closed meanwhile is passed over."""
+    with contextlib.suppress(OSError):  # e.g. no descriptor is left just now
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    continue
+                with socket.socket(fileno=os.dup(int(name))) as connection:
+                    if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
+                        act(connection)
 
 
-def _limit(descriptor: int, after_s: float) -> None:
-    """Set the limits of one descriptor. Raises OSError where it is no TCP connection, or closed meanwhile."""
-    if not os.readlink(f"/proc/self/fd/{descriptor}").startswith("socket:"):
-        return
-    with socket.socket(fileno=os.dup(descriptor)) as connection:
-        if connection.family not in (socket.AF_INET, socket.AF_INET6) or connection.type != socket.SOCK_STREAM:
-            return
-        idle_s = max(1, round(after_s / (_PROBES + 1)))
-        connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, idle_s)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
-        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(after_s * 1000))
+def _limit(connection: socket.socket, after_s: float) -> None:
+    idle_s = max(1, round(after_s / (_PROBES + 1)))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, idle_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(after_s * 1000))

@@ -27,6 +27,7 @@ import psutil
 from setproctitle import getproctitle, setproctitle
 
 from ps_cluster.processes.lifeline import die_with_launcher
+from ps_cluster.processes.quiet_import import import_tensorflow
 
 MESSAGE_BYTES = 1 << 20
 # For tests: the variable names a file. If the file exists after a fork, this process deletes it and stops itself
@@ -44,6 +45,7 @@ PRELOADED = (
 def serve(channel: socket.socket) -> None:
     """Fork a task for every message until the launcher closes the channel; answer with the task's pid."""
     gc.disable()  # all that is imported stays: to look it through again and again takes a tenth of the time
+    import_tensorflow()
     for module in PRELOADED:
         importlib.import_module(module)
     getproctitle()  # finds where the title is stored; forks can't, once their environment has changed

@@ -11,9 +11,10 @@ The names with an underscore are TensorFlow's own, of the version that is pinned
 from __future__ import annotations
 
 import contextlib
+import math
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -24,6 +25,7 @@ from tensorflow.python.eager import context
 from ps_cluster.catalogue.task_types import CHIEF, PS, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
+from ps_cluster.processes.connections import cut
 from ps_cluster.processes.reach import check_is_free, working
 from ps_cluster.run.agreement import Agreement
 from ps_cluster.run.leading import Leading
@@ -79,18 +81,26 @@ class Membership:
 
     def __init__(
         self, addresses: Mapping[int, str], present: set[int], welcome: Callable[[Task], str | None],
-        *, reach: Callable[[Mapping[int, str]], set[int]] = working, notify: Callable[[str], None] = say,
+        *, silent_after_s: float = math.inf, reach: Callable[[Mapping[int, str]], set[int]] = working,
+        cut: Callable[[str], None] = cut, notify: Callable[[str], None] = say,
+        clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         """Begin with the workers `present`, out of all that may ever come: `addresses`, index → host:port.
 
         Args:
           welcome: returns why a worker that has come can't take part; None if it can.
+          silent_after_s: a member that has answered nothing for so long keeps nobody out any more.
+          cut: ends the connections to an address.
         """
         self.present = set(present)
         self._addresses = dict(addresses)
         self._welcome = welcome
         self._reach = reach
+        self._cut = cut
         self._notify = notify
+        self._clock = clock
+        self._silent_after_s = silent_after_s
+        self._silent_since: dict[int, float] = {}
         self._update = threading.Lock()
         self._refused: dict[int, str] = {}
         self._over = threading.Event()
@@ -155,7 +165,9 @@ class Membership:
     def _takes_in(self, worker: int) -> bool:
         with self._update:
             others = {index: self._addresses[index] for index in self.present if index != worker}
-            if self._reach(others) != others.keys():
+            silent = others.keys() - self._reach(others)
+            self._cut_off(silent)
+            if silent:
                 return False  # TensorFlow would wait for the silent one, and hold up everything
             try:
                 update_members({index: self._addresses[index] for index in self.present | {worker}})
@@ -164,6 +176,16 @@ class Membership:
                 return False
             self.present.add(worker)
         return self._is_welcome(worker)
+
+    def _cut_off(self, silent: Collection[int]) -> None:
+        """End the connections to those of the members `silent` now that are so for too long: their dispatches then fail."""
+        now = self._clock()
+        self._silent_since = {worker: self._silent_since.get(worker, now) for worker in silent}
+        for worker, since in self._silent_since.items():
+            if now - since >= self._silent_after_s:
+                self._notify(f"worker-{worker} answers nothing for {now - since:.0f} s: its connections are cut")
+                self._cut(self._addresses[worker])
+                self._silent_since[worker] = now
 
     def _is_welcome(self, worker: int) -> bool:
         try:
@@ -238,7 +260,8 @@ def connect(
     check_is_free(cluster[CHIEF][0])  # before a wait that may be long
     present = _wait_for(cluster, leading.least_workers)
     strategy = _Strategy(cluster, present)
-    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome)
+    silent_after_s = leading.silent_after_s if leading.alone else math.inf  # a launcher ends what is silent
+    membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, silent_after_s=silent_after_s)
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
     return _coordinator(strategy, membership), membership
 

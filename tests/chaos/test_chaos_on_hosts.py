@@ -28,6 +28,7 @@ INJECTED = (
     "worker never back",
     "host vanishes",
     "cut off worker",
+    "silent worker",
     "kill ps+chief",
 )
 
@@ -38,7 +39,7 @@ def disturbed(tmp_path_factory):
     skip_without_hosts()
     folder = tmp_path_factory.mktemp("hosts") / "chaos"
     options = tuple(map(str, (*unhurried(seconds=0.03), "--set", "evaluation.draw_results=false")))
-    settings = ChaosSettings(hosts=3, faults=len(INJECTED), more_options=options)
+    settings = ChaosSettings(hosts=3, faults=len(INJECTED), lost_after_seconds=4, more_options=options)
     source, tasks = random.Random(0), settings.topology.tasks
     kinds = [SHORT.get(name) or FAULTS[name] for name in INJECTED]
     faults = [replace(make_fault(kind, source, tasks, ON_DEATH), pause_s=0.0) for kind in kinds]

@@ -1,5 +1,6 @@
 """A connection whose other side has vanished ends in time, although TensorFlow never asks for that."""
 
+import os
 import socket
 import time
 
@@ -26,11 +27,31 @@ def test_every_connection_of_the_process_is_given_its_limits(pair):
 
 
 def test_what_is_no_connection_is_left_alone(tmp_path):
+    acted = []
     with (
         (tmp_path / "file").open("w") as file,
         socket.socketpair()[0] as local,
         socket.socket(type=socket.SOCK_DGRAM) as udp,
+        socket.socket() as tcp,
     ):
-        for one in (file, local, udp):
-            connections._limit(one.fileno(), 8.0)
+        connections._for_each_connection(
+            lambda connection: acted.append(os.readlink(f"/proc/self/fd/{connection.fileno()}"))
+        )
+        named = [os.readlink(f"/proc/self/fd/{one.fileno()}") for one in (file, local, udp, tcp)]
         assert udp.fileno() > 0 and local.fileno() > 0, "they are still open"
+    assert set(named) & set(acted) == {named[-1]}
+
+
+@pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6], ids=["IPv4", "IPv4 as gRPC writes it"])
+def test_connections_to_an_address_are_cut_and_no_others(family):
+    host = "127.0.0.1" if family == socket.AF_INET else "::ffff:127.0.0.1"
+    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_server(("127.0.0.1", 0)) as other:
+        ports = [one.getsockname()[1] for one in (server, other)]
+        with socket.socket(family) as client, socket.socket(family) as stays:
+            client.connect((host, ports[0]))
+            stays.connect((host, ports[1]))
+            client.settimeout(5)
+            connections.cut(f"localhost:{ports[0]}")
+            assert client.recv(1) == b"", "closed"
+            other.accept()[0].sendall(b"!")
+            assert stays.recv(1) == b"!"

@@ -50,3 +50,16 @@ def test_nothing_is_done_where_tensorflow_is_imported_already():
     code = IMPORTS.format(then="pass").replace("import os, sys", "import os, sys; sys.modules['tensorflow'] = sys")
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=30)
     assert len(ended.stderr.splitlines()) == 4
+
+
+def test_a_task_imports_tensorflow_without_what_keras_takes_only_where_it_is_there_and_can_use_it_later():
+    code = """
+import gc, sys
+from ps_cluster.processes.quiet_import import import_tensorflow
+import_tensorflow()
+print("tensorflow" in sys.modules, {"matplotlib", "pandas"} & set(sys.modules), gc.isenabled())
+import matplotlib.pyplot, pandas, keras
+print(keras.Sequential([keras.layers.Dense(2)])(pandas.DataFrame([[1.0]]).to_numpy()).shape)
+"""
+    ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60)
+    assert ended.stdout.splitlines() == ["True set() True", "(1, 2)"], ended.stderr

@@ -24,13 +24,14 @@ WRONG = tf.errors.InvalidArgumentError(None, None, "shapes differ")
 def members(monkeypatch):
     """Members 0 and 1 of 3; `members.up` are the addresses that work, `members.updates` the memberships set."""
     monkeypatch.setattr(membership, "LOOK_EVERY_S", 0.01)
-    up, updates, said, unwelcome = {"a:0", "a:1"}, [], [], {}
+    up, updates, said, unwelcome, cut = {"a:0", "a:1"}, [], [], {}, []
     monkeypatch.setattr(membership, "update_members", lambda workers: updates.append(sorted(workers)))
     one = Membership(
         {index: f"a:{index}" for index in range(3)}, {0, 1}, lambda task: unwelcome.get(task.index),
         reach=lambda addresses: {key for key, address in addresses.items() if address in up}, notify=said.append,
+        silent_after_s=60, cut=cut.append, clock=lambda: one.now,
     )  # fmt: skip
-    one.up, one.updates, one.said, one.unwelcome = up, updates, said, unwelcome
+    one.up, one.updates, one.said, one.unwelcome, one.were_cut, one.now = up, updates, said, unwelcome, cut, 0.0
     yield one
     one.stop()
 
@@ -94,6 +95,39 @@ def test_nobody_is_taken_in_while_a_member_is_silent_because_tensorflow_would_wa
     members.up.add("a:0")
     thread.join(10)
     assert members.updates == [[0, 1, 2]]
+
+
+def test_the_connections_to_a_member_that_stays_silent_are_cut_and_others_are_taken_in_once_its_dispatch_has_failed(
+    members,
+):
+    members.up.discard("a:0")
+    members.up.add("a:2")
+    _, thread = fail(members, 2, UNKNOWN)
+    time.sleep(0.1)
+    members.now = 59.0
+    time.sleep(0.1)
+    assert not members.were_cut
+    members.now = 60.0
+    until(lambda: members.were_cut == ["a:0"])
+    fail(members, 0, GONE)
+    thread.join(10)
+    assert members.present == {1, 2} and members.updates == [[1, 2]] and members.were_cut == ["a:0"]
+
+
+def test_a_member_that_answers_between_is_not_silent_for_long(members):
+    members.up.discard("a:0")
+    members.up.add("a:2")
+    members.unwelcome[2] = "it differs"
+    fail(members, 2, UNKNOWN)
+    time.sleep(0.1)
+    members.now = 30.0
+    members.up.add("a:0")
+    until(lambda: members.updates)
+    members.up.discard("a:0")
+    time.sleep(0.1)
+    members.now = 80.0
+    time.sleep(0.1)
+    assert not members.were_cut
 
 
 def test_a_worker_that_differs_stays_out_and_is_named_once(members):

@@ -7,6 +7,8 @@ import signal
 from collections.abc import Mapping, Sequence
 from typing import cast
 
+import psutil
+
 from ps_cluster.catalogue.task_types import CHIEF, WORKER, Task
 from ps_cluster.chaos.kind import FaultKind, Hosted, Injection, Run, Scene
 from ps_cluster.chaos.signs import Sign, TrainingGoesOn, WorkerBack, WorkerGoesOn, worker_pids
@@ -52,10 +54,10 @@ class WorkerNeverBack(_BetweenHosts):
     victims = (WORKER, WORKER)
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        return tuple(source.sample([task for task in tasks if task.type == WORKER], 2))
+        return _two_workers(source, tasks)
 
     def why_not(self, run: Run) -> str | None:
-        return None if sum(task.type == WORKER for task in run.running()) > 1 else "it needs two workers"
+        return _two_needed(run)
 
     def inject(self, scene: Scene) -> Injection:
         run, began = _hosted(scene), scene.now()
@@ -64,6 +66,34 @@ class WorkerNeverBack(_BetweenHosts):
         for pid in scene.victims.values():
             scene.kill(pid, signal.SIGKILL)
         return Injection(began, [_back(scene, other, scene.victims)], then=lambda: run.release([missing]))
+
+
+class SilentWorker(_BetweenHosts):
+    """A worker is stopped as in a paused container: its connections stay, and it answers nothing. Another one is killed,
+    and has to take part again meanwhile.
+    """
+
+    name = "silent worker"
+    others_go_on = True
+    victims = (WORKER, WORKER)
+
+    def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
+        return _two_workers(source, tasks)
+
+    def why_not(self, run: Run) -> str | None:
+        return _two_needed(run)
+
+    def inject(self, scene: Scene) -> Injection:
+        (_, pid), (other, killed) = scene.victims.items()
+        began, paused = scene.now(), [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+
+        def signal_all(number: int) -> None:
+            for one in paused:
+                scene.kill(one, number)
+
+        signal_all(signal.SIGSTOP)
+        scene.kill(killed, signal.SIGKILL)
+        return Injection(began, [_back(scene, other, scene.victims)], then=lambda: signal_all(signal.SIGCONT))
 
 
 class CutOff(_BetweenHosts):
@@ -99,6 +129,14 @@ class BadLink(_BetweenHosts):
         return Injection(scene.now(), [_goes_on(victim, scene.now())])
 
 
+def _two_workers(source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
+    return tuple(source.sample([task for task in tasks if task.type == WORKER], 2))
+
+
+def _two_needed(run: Run) -> str | None:
+    return None if sum(task.type == WORKER for task in run.running()) > 1 else "it needs two workers"
+
+
 def _hosted(scene: Scene) -> Hosted:
     """Return the run, which is on hosts: these kinds are for no other."""
     return cast(Hosted, scene.run)
@@ -115,6 +153,7 @@ def _goes_on(victim: Task, since: float) -> Sign:
 
 HOST_VANISHES = HostVanishes()
 WORKER_NEVER_BACK = WorkerNeverBack()
+SILENT_WORKER = SilentWorker()
 CUT_OFF_WORKER = CutOff(WORKER)
 CUT_OFF_CHIEF = CutOff(CHIEF)
 BAD_LINK = BadLink()
