@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
-from ps_cluster.run.rows.base import Count, Index, Row, Text, Word
+from typing import Literal
+
+from ps_cluster.run.rows.base import Count, Index, Row, Text
 
 
 class ScaleRequest(Row):
-    """The number of workers that somebody asks for. `asked`: a name of this request, which the answer repeats."""
+    """The number of workers that somebody asks for."""
 
-    asked: Word
     workers: Index
 
 
 class ScaleAnswer(Row):
-    """The launcher's answer on one line: its action, or the reason for none."""
+    """The launcher's answer on one line: its action, or the reason for none.
 
-    asked: Word
+    Attributes:
+      outcome: "replaced": a newer request came before the launcher had seen this one.
+    """
+
     line: Text
-    refused: bool
+    outcome: Literal["done", "refused", "replaced"]
 
 
 class ScalingRow(Row):
