@@ -1,10 +1,10 @@
-"""The request of `ps-cluster scale`, the launcher's answer, and what the summary says about it."""
+"""The request of `ps-cluster scale`, the launcher's answer, and what the summary says about changes."""
 
 from __future__ import annotations
 
 from typing import Literal
 
-from ps_cluster.run.rows.base import Count, Index, Row, Text
+from ps_cluster.run.rows.base import Count, Index, Row, Seconds, Text
 
 
 class ScaleRequest(Row):
@@ -25,7 +25,14 @@ class ScaleAnswer(Row):
 
 
 class ScalingRow(Row):
-    """A change of the number of workers: how many there were then, and how many updates had been applied."""
+    """A change of the number of workers while a run trained: by `ps-cluster scale`, or because one was given up.
+
+    Attributes:
+      applied: updates until then, as far as known. train_seconds: seconds of training until then, likewise.
+      before, workers: how many there were before and after it.
+    """
 
     applied: Count
+    train_seconds: Seconds
+    before: Count
     workers: Count
