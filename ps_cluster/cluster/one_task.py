@@ -213,5 +213,5 @@ def _check_min_workers(topology: ClusterTopology, mode: Mode, min_workers: int |
         return
     if min_workers > workers:
         raise UserError(f"--min-workers: got {min_workers}; the cluster has {workers} of type {WORKER}")
-    if not mode.on_death[WORKER].dispensable:
-        raise UserError(f"--min-workers: got {min_workers}; mode {mode.name} needs all {workers}: leave it out")
+    if mode.fixed_workers:
+        raise UserError(f"--min-workers: got {min_workers}: {mode.cannot_scale}: leave it out")

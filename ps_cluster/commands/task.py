@@ -61,7 +61,7 @@ if TYPE_CHECKING:
 @option(
     "--min-workers",
     type=Whole(1),
-    help="Begin as soon as so many workers answer; default: all, or after a minute those there.",
+    help="Begin as soon as so many workers answer (modes async, bounded); default: all, or after a minute those there.",
 )
 @config_options(
     "--mode", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision", "--seed"

@@ -194,7 +194,7 @@ def test_work_that_can_not_be_read_is_not_begun_anew(one_task):
 def test_fewer_workers_are_enough_only_where_the_mode_can_do_without_one(one_task):
     one_task("async", CLUSTERS["async"], "chief", min_workers=1)
     one_task("sync", CLUSTERS["sync"], "worker", min_workers=2)
-    with pytest.raises(UserError, match="--min-workers: got 1; mode sync needs all 2"):
+    with pytest.raises(UserError, match="--min-workers: got 1: mode sync keeps its number of workers"):
         one_task("sync", CLUSTERS["sync"], "worker", min_workers=1)
     with pytest.raises(UserError, match="--min-workers: got 3; the cluster has 2 of type worker"):
         one_task("async", CLUSTERS["async"], "chief", min_workers=3)
