@@ -25,11 +25,14 @@ def pair():
 
 
 def quickest(pair, size=1):
-    """Return the fewest seconds that `size` bytes took to the second host and back: other programs may slow some down."""
+    """Return the fewest seconds that `size` bytes took to the first host and back: other programs may slow some down."""
 
     def once():
-        echo(pair[1])
-        return ask(pair[0], pair[1], size)[1]
+        server = echo(pair[0])
+        process, seconds = ask(pair[1], pair[0], size)
+        process.kill()
+        server.wait(5)
+        return seconds
 
     return min(once() for _ in range(5))
 
