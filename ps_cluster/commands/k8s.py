@@ -7,8 +7,9 @@ from typing import Any
 
 import click
 
+from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.command_line import OneLineErrors, config_layers, config_options, examples, layered_config, option
-from ps_cluster.commands.parts import TEXT_FILE, write_text_to
+from ps_cluster.commands.parts import OPTIONS_OF_TASKS, TEXT_FILE, waiting_options, waiting_words, write_text_to
 from ps_cluster.deploy.workload_kind import KINDS
 from ps_cluster.parameter_types import Matching, NameOf, OfTypes, Whole
 
@@ -59,16 +60,21 @@ def k8s() -> None:
     help="Kinds jobset and trainjob: recreate single Jobs, for which the controller needs its feature gate RestartJob.",
 )
 @option("--output", type=TEXT_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
-@config_options()
+@waiting_options()
+@config_options(*OPTIONS_OF_TASKS)
 @config_layers
 def render(
     kind: str, output: Path, file: Path | None, assignments: tuple[str, ...], data_volume: str | None,
     cpu: tuple[tuple[str | None, str], ...], memory: tuple[tuple[str | None, str], ...],
     restarts: tuple[tuple[str | None, int], ...], share_run_dir: bool, restart_job: bool,
-    name: str, namespace: str | None, image: str, run_volume: str, **options: Any,
+    name: str, namespace: str | None, image: str, run_volume: str, wait_seconds: float | None, min_workers: int | None,
+    **options: Any,
 ) -> None:  # fmt: skip
-    """Print the manifests of a training on Kubernetes. Options and files of settings are those of `run`."""
-    from ps_cluster.cluster.one_task import check_named
+    """Print the manifests of a training on Kubernetes.
+
+    Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    """
+    from ps_cluster.cluster.one_task import check_min_workers, check_named
     from ps_cluster.deploy import paths
     from ps_cluster.deploy.deployment import Deployment, roles_of
     from ps_cluster.deploy.kubernetes_yaml import dump_documents
@@ -77,14 +83,17 @@ def render(
         options["data__data_dir"] = Path(paths.DATA)
     config = layered_config(file, assignments, options)
     check_named(config)
+    roles = roles_of(config, shared_by_all=share_run_dir, cpu=cpu, memory=memory, restarts=restarts)
+    check_min_workers(min_workers, sum(role.count for role in roles if role.type == WORKER), config.mode_kind)
     deployment = Deployment(
         name=name,
         namespace=namespace,
         image=image,
         config=config,
-        roles=roles_of(config, shared_by_all=share_run_dir, cpu=cpu, memory=memory, restarts=restarts),
+        roles=roles,
         run_volume=run_volume,
         data_volume=data_volume,
         restart_job=restart_job,
+        task_options=waiting_words(wait_seconds, min_workers),
     )
     write_text_to(output, dump_documents(KINDS[kind].documents(deployment)))

@@ -79,7 +79,7 @@ def _container(deployment: Deployment, role: Role, kind: WorkloadKind) -> Part:
 def command(deployment: Deployment) -> list[str]:
     """Return the command of every task: the same for all, and each time that it is started."""
     config = f"{paths.CONFIG_FOLDER}/{paths.CONFIG_NAME}"
-    return ["ps-cluster", "task", "--run-dir", _run_dir(deployment), "--config", config]
+    return ["ps-cluster", "task", "--run-dir", _run_dir(deployment), "--config", config, *deployment.task_options]
 
 
 def _run_dir(deployment: Deployment) -> str:
