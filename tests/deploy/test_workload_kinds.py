@@ -156,6 +156,19 @@ def test_volcano_ends_for_bad_input_and_restarts_a_worker_alone():
     actions = {name: policies[2]["action"] for name, policies in tasks.items()}
     assert actions == {"chief": "RestartJob", "ps": "RestartJob", "worker": "RestartPod", "evaluator": "RestartPod"}
     assert tasks["evaluator"][3] == {"event": "TaskCompleted", "action": "CompleteJob"}
+    for_deleted = {
+        name: [one["action"] for one in policies if "PodEvicted" in (one.get("event"), *one.get("events", ()))]
+        for name, policies in tasks.items()
+    }
+    again = "a worker that Volcano deletes to restart it would be restarted again"
+    assert for_deleted == {"chief": ["RestartJob"], "ps": ["RestartJob"], "worker": [], "evaluator": []}, again
+
+
+@pytest.mark.parametrize(("restarts", "allowed"), [(0, 0), (3, 3 + 3 + 2 * 3 + 3)])  # chief, ps, 2 workers, evaluator
+def test_volcano_gives_up_after_as_many_restarts_as_are_allowed(restarts, allowed):
+    asked = deployment(roles=roles_of(deployment().config, restarts=[(None, restarts)]))
+    most = rendered("volcano", asked)[-1]["spec"]["maxRetry"] or 3  # its webhook makes 3 of 0
+    assert most - 1 == allowed, "the job has failed when a restart makes the count reach maxRetry"
 
 
 def test_in_mode_sync_worker_0_leads_and_any_failure_restarts_all():
