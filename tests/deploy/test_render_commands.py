@@ -38,8 +38,7 @@ def test_every_container_waits_as_it_was_asked_for_and_as_task_does_where_it_was
     roles = pods_of(list(yaml.safe_load_all(rendered(*COMMANDS["k8s"], "--kind", kind, *given))))
     assert len(roles) == 4
     for pods in roles:
-        command = pods.container["command"]
-        assert command[command.index("--config") + 2 :] == list(given)
+        assert pods.command[pods.command.index("--config") + 2 :] == list(given)
 
 
 @pytest.mark.parametrize("given", [(), WAITING])
