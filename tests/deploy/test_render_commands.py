@@ -58,3 +58,26 @@ def test_they_are_the_options_of_task(command, name):
 @pytest.mark.parametrize("seconds", ["0", "0.25", "1234567.5", "1000000000"])
 def test_no_digit_of_the_seconds_is_lost(seconds):
     assert f"--wait-seconds {seconds})" in rendered(*COMMANDS["slurm"], "--wait-seconds", seconds)
+
+
+def data_of(*words):
+    """The section `data` of the configuration that the containers get."""
+    command = ("k8s", "render", "--image", "me/x:1", "--run-volume", "runs", "--precision", "float32", *words)
+    (found,) = [one for one in yaml.safe_load_all(rendered(*command)) if one["kind"] == "ConfigMap"]
+    return yaml.safe_load(found["data"]["config.yaml"])["data"]
+
+
+def test_a_data_set_that_has_to_be_found_is_looked_for_on_its_volume(tmp_path):
+    volume = ("--data-volume", "data", "--dataset", "cifar10")
+    assert data_of(*volume)["data_dir"] == "/data"
+    assert data_of(*volume, "--data-dir", "/data/cifar")["data_dir"] == "/data/cifar"
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("data: {data_dir: /data/packed}\n")
+    assert data_of(*volume, "--config", str(settings))["data_dir"] == "/data/packed"
+
+
+def test_a_data_set_with_a_path_of_its_own_gets_no_other_place(tmp_path):
+    table = tmp_path / "numbers.csv"
+    table.write_text("a,b\n1,2\n")
+    own = data_of("--data-volume", "data", "--dataset", str(table))
+    assert (own["dataset"].endswith(str(table)), own["data_dir"]) == (True, None), "task refuses both"
