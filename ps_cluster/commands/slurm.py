@@ -14,6 +14,8 @@ from ps_cluster.parameter_types import Matching, Whole
 
 _NAME = Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "letters, digits, ., _ and -, at most 100")
 _PATH = Matching(r"/[^\n\r]{0,999}", "a whole path")
+# srun puts a node's name, a number, … in the place of % and a letter in the path of an output.
+_RUN_DIR = Matching(r"/[^\n\r%\\]{0,999}", "a whole path without % and \\")
 _TIME = Matching(r"[0-9]{1,6}(:[0-9]{2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-9]{2}){0,2}", "a time: 90, 12:00:00 or 2-0")
 _MEMORY = Matching(r"[1-9][0-9]{0,8}[KMGT]?", "an amount of memory: 2G or 500M")
 _OPTION = Matching(r"--[a-z][a-z-]*(=[^\n\r]{1,300})?", "an option of sbatch: --partition=long")
@@ -36,7 +38,7 @@ def slurm() -> None:
 
 @slurm.command(epilog=examples(*_EXAMPLES))
 @option("--name", type=_NAME, default="ps-cluster", help="The name of the job.")
-@option("--run-dir", type=_PATH, required=True, help="The run directory, on a file system that all nodes share.")
+@option("--run-dir", type=_RUN_DIR, required=True, help="The run directory, on a file system that all nodes share.")
 @option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")
 @option("--time", type=_TIME, help="The limit of time; a job that reaches it goes on in the queue.")
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
