@@ -84,7 +84,7 @@ def main(ps: int, workers: int, weights: int) -> None:
     store = store_on(ps, weights)
     acts: dict[str, Callable[[ParameterStore], object]] = {
         "look": lambda one: one.read_ledgers([0] * len(one.slices)),
-        "snapshot": lambda one: one.snapshot([0] * len(one.slices)),
+        "snapshot": lambda one: one.snapshot([0] * len(one.slices), closed=0),
     }
     found = {name: seconds(partial(act, store)) for name, act in acts.items()}
     found |= {f"{name}_one_by_one": seconds(one_by_one(store, act)) for name, act in acts.items()}

@@ -28,7 +28,7 @@ from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import read_rows
 from ps_cluster.reporting.dashboard import Row
 from ps_cluster.run import checkpoints
-from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.checkpoints import ACCEPTED_STEPS, Checkpoint
 from ps_cluster.run.journal import CHUNK_ROWS, Journal, read
 from ps_cluster.run.ledger import COUNTS
 from ps_cluster.run.rows.checkpoint import ProgressState, StepsState
@@ -64,9 +64,7 @@ class ResumedView(TimedView):
 def lengthen(run_dir: RunDir, steps: int) -> None:
     """Make the finished run in `run_dir` look as if it had taken `steps` steps."""
     last = checkpoints.load_newest_good([run_dir.checkpoints], print)
-    seen, counts = last.arrays["seen"].copy(), last.arrays["counts"].copy()
-    ids = np.arange(max(0, steps - seen.shape[1]), steps)
-    seen[:, ids % seen.shape[1]] = ids + 1
+    counts = last.arrays["counts"].copy()
     for name in ("version", "applied", "accepted"):
         counts[:, COUNTS.index(name)] = steps
     done = StepsState(below=steps, count=steps)
@@ -81,9 +79,8 @@ def lengthen(run_dir: RunDir, steps: int) -> None:
             journal.append(rows)
         journal.flush()
         journal.close()
-    checkpoints.save(
-        run_dir.checkpoints, Checkpoint(steps, {**last.arrays, "seen": seen, "counts": counts}, meta), keep=1
-    )
+    arrays = {**last.arrays, ACCEPTED_STEPS: np.full([len(counts), 1], steps), "counts": counts}
+    checkpoints.save(run_dir.checkpoints, Checkpoint(steps, arrays, meta), keep=1)
 
 
 def _generated(pattern: np.ndarray, steps: int) -> Iterator[np.ndarray]:

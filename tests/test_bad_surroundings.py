@@ -69,7 +69,7 @@ OF_TWO_WORKERS = [
     ("--set cluster.straggler=2:5x", ["cluster.straggler", "workers 0 to 1"]),
     ("--mode sync-ps --set mode.backup_workers=2", ["mode.backup_workers: got 2"]),
     ("--min-workers 3", ["--min-workers: got 3", "has 2 of type worker"]),
-    ("--mode sync-ps --min-workers 1", ["--min-workers: got 1", "sync-ps needs all 2"]),
+    ("--mode sync-ps --min-workers 1", ["--min-workers: got 1", "sync-ps keeps its number of workers"]),
     ("--type worker --index 0", ["--type: got worker, but no --cluster"]),
     ("--index 0", ["--index: got 0, but no --cluster"]),
 ]

@@ -90,6 +90,14 @@ def test_show_prints_the_closing_table_again():
     assert "was killed" in run("show", "runs/killed").stdout
 
 
+def test_show_says_how_the_number_of_workers_changed(folder):
+    change = {"applied": 40, "train_seconds": 9.5, "before": 3, "workers": 5}
+    summary = folder / "good/summary.json"
+    summary.write_text(json.dumps(json.loads(summary.read_text()) | {"scaled": [change]}))
+    assert "3 → 5 at update 40" in run("show", "runs/good").stdout
+    assert "at update" not in run("show", "runs/bad").stdout
+
+
 def test_show_with_page_draws_the_results_and_says_where_they_are(folder):
     told = run("show", "runs/good", "--page")
     page = folder / "good/results/results.html"

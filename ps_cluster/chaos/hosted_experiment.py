@@ -63,8 +63,8 @@ class HostedExperiment:
             path.mkdir()
         assert self._settings.hosts
         try:
-            with hosts(self._settings.hosts, run_dir=folder) as machines:
-                places = placed(self._settings.topology.tasks, machines)
+            with hosts(self._settings.hosts, run_dir=folder, shared=False) as machines:
+                places = placed(self._settings.topology, machines)
                 self._places = {str(task): host.name for task, host in places.items()}
                 lost = {"cluster.lost_after_seconds": self._settings.lost_after_seconds}
                 options = self._settings.task_options(constant_rate(self._settings.most_steps()) | lost)

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.catalogue.task_types import EVALUATOR, Task
+from ps_cluster.catalogue.task_types import EVALUATOR, WORKER, Task
 from ps_cluster.chaos.restarter import Ended, Restarter
 from ps_cluster.chaos.training_run import last_line_of
 from ps_cluster.cluster.topology import ClusterTopology
@@ -32,10 +32,15 @@ from ps_cluster.run.run_dir import RunDir
 FIRST_PORT = 2222
 
 
-def placed(tasks: Sequence[Task], machines: Sequence[Host]) -> dict[Task, Host]:
-    """Return the host of each task: workers are on all but the first, which has what others depend on."""
+def placed(topology: ClusterTopology, machines: Sequence[Host]) -> dict[Task, Host]:
+    """Return the host of each task. The first has the run directory, and so the leader, and what all depend on.
+
+    The other workers share the other hosts.
+    """
     others = machines[1:] or machines
-    return {task: others[task.index % len(others)] if task.type == "worker" else machines[0] for task in tasks}
+    apart = [task for task in topology.tasks if task.type == WORKER and task != topology.leader]
+    places = {task: others[number % len(others)] for number, task in enumerate(apart)}
+    return {task: places.get(task, machines[0]) for task in topology.tasks}
 
 
 class HostedRun:

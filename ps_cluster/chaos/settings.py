@@ -41,7 +41,7 @@ class ChaosSettings:
     parameter_servers: int = 1
     least_cool_down: int = SHORTEST_COOL_DOWN  # steps
     # On hosts. Less than most faults last, so that what they hit counts as lost and has to be taken in again.
-    lost_after_seconds: float = 20.0
+    lost_after_seconds: float = 10.0
     more_options: tuple[str, ...] = ()  # of `run`, or of `task`
 
     def most_steps(self) -> int:

@@ -183,7 +183,7 @@ class Decisions:
         if self._stage is not Stage.TRAINING or CLUSTER in self._plans:
             line = f"not now, while {self._stage.value}: workers are started and stopped during training"
             return (AnswerScale(line, refused=True),)
-        actions = scale(self._config, self._topology, workers, self._most_applied)
+        actions = scale(self._config, self._topology, workers)
         for action in actions:
             self._plans.drop(*(action.stop if isinstance(action, Scale) else ()))
         return actions

@@ -171,15 +171,10 @@ class GiveUp:
 
 @dataclass(frozen=True)
 class Scale:
-    """Start workers that are absent, and stop others politely: what they had under way goes to others.
-
-    Attributes:
-      applied: updates until then, as far as known.
-    """
+    """Start workers that are absent, and stop others politely: what they had under way goes to others."""
 
     start: tuple[Task, ...]
     stop: tuple[Task, ...]
-    applied: int
 
 
 @dataclass(frozen=True)

@@ -84,7 +84,8 @@ class Gathering:
                 self._notice(CONNECTED("all other tasks answer"))
                 return workers
             if rest_s is not None and (self._patience.least_workers is not None or now_s - rest_s >= REST_S):
-                self._notice(f"beginning with {workers} workers; {self._names(missing)} may come later")
+                of_all = f"{workers} of {workers + len(missing)} workers"
+                self._notice(f"beginning with {of_all}; {self._names(missing)} may come later")
                 return workers
             waited_s = now_s - began_s
             if waited_s >= self._patience.wait_s:

@@ -58,7 +58,7 @@ def run_one_task(
       view: shows the training. notify: gets lines from before it begins.
     """
     _check_mode(topology, config.mode_kind)
-    _check_min_workers(topology, config.mode_kind, min_workers)
+    check_min_workers(min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
     check_named(config)
     run_dir, leads = RunDir(root.resolve()), task == topology.leader
     _goes_on(resume, run_dir, leads=leads)
@@ -206,12 +206,11 @@ def _check_mode(topology: ClusterTopology, mode: Mode) -> None:
         )
 
 
-def _check_min_workers(topology: ClusterTopology, mode: Mode, min_workers: int | None) -> None:
-    """Raise UserError where training can't begin with so many workers."""
-    workers = len(topology.cluster.get(WORKER, ()))
+def check_min_workers(min_workers: int | None, workers: int, mode: Mode) -> None:
+    """Raise UserError where training can't begin with so many of the workers of the cluster. None is always fine."""
     if min_workers is None or min_workers == workers:
         return
     if min_workers > workers:
         raise UserError(f"--min-workers: got {min_workers}; the cluster has {workers} of type {WORKER}")
-    if not mode.on_death[WORKER].dispensable:
-        raise UserError(f"--min-workers: got {min_workers}; mode {mode.name} needs all {workers}: leave it out")
+    if mode.fixed_workers:
+        raise UserError(f"--min-workers: got {min_workers}: {mode.cannot_scale}: leave it out")

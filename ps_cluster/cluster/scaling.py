@@ -19,12 +19,8 @@ def refusal(config: RunConfig, workers: int) -> str | None:
     return f"--workers: got {workers}: this run was started for {between} workers (run --min-workers, --max-workers)"
 
 
-def scale(config: RunConfig, topology: ClusterTopology, workers: int, applied: int) -> Actions:
-    """Return the actions that lead to so many workers: the lowest spare index starts, the highest stops.
-
-    Args:
-      applied: the updates so far.
-    """
+def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
+    """Return the actions that lead to so many workers: the lowest spare index starts, the highest stops."""
     if line := refusal(config, workers):
         return (AnswerScale(line, refused=True),)
     more = workers - len(topology.workers)
@@ -32,7 +28,7 @@ def scale(config: RunConfig, topology: ClusterTopology, workers: int, applied: i
     if not more:
         return (AnswerScale(f"{_count(workers)} already: nothing to do"),)
     done = f"started {_listed(start)}" if start else f"stopped {_listed(stop)}; others take their steps"
-    return Scale(tuple(start), tuple(stop), max(0, applied)), AnswerScale(f"{done}; now {_count(workers)}")
+    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; now {_count(workers)}")
 
 
 def _count(workers: int) -> str:

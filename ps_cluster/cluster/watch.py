@@ -63,7 +63,7 @@ class Watch:
     """The event loop. Each look polls everything once and tells it as events, in the order of `_look`.
 
     Attributes:
-      scalings: how many workers there were after each `ps-cluster scale`.
+      scalings: the changes of the number of workers.
     """
 
     def __init__(
@@ -89,6 +89,8 @@ class Watch:
         self._grace_s = limits.grace_s
         self._scale_desk = ScaleDesk(run_dir, self._notice)
         self.scalings: list[ScalingRow] = []
+        self._workers: int | None = None  # None: the cluster has not started
+        self._newest = ProgressRow(phase="starting")
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
         self._decisions = Decisions(config, run_dir, limits, clock())
@@ -140,6 +142,7 @@ class Watch:
 
     def _read_rows(self) -> None:
         for row in self._progress.new_rows():
+            self._newest = row
             self._view.progress(row.model_dump())
             workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}
             self._tell(ProgressSeen(row, workers))
@@ -190,7 +193,6 @@ class Watch:
                 self._has_started()
             case Scale(start, stop):
                 cluster.scale(start=start, stop=stop, grace_s=self._grace_s)
-                self.scalings.append(ScalingRow(applied=action.applied, workers=len(cluster.topology.workers)))
                 self._has_started()
             case AnswerScale(line, refused):
                 self._scale_desk.answer(line, refused=refused)
@@ -215,8 +217,22 @@ class Watch:
                 assert_never(action)
 
     def _has_started(self) -> None:
+        self._note_the_number_of_workers()
         self._show_tasks()
         self._tell(ClusterStarted(self._cluster.topology))
+
+    def _note_the_number_of_workers(self) -> None:
+        before, self._workers = self._workers, len(self._cluster.topology.workers)
+        if before is not None and before != self._workers:
+            now = self._newest
+            self.scalings.append(
+                ScalingRow(
+                    applied=now.applied,
+                    train_seconds=max(0.0, now.train_seconds),
+                    before=before,
+                    workers=self._workers,
+                )
+            )
 
     def _has_stopped(self) -> None:
         self._show_tasks()

@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.command_line import OneLineErrors, config_layers, config_options, examples, layered_config, option
-from ps_cluster.commands.parts import TEXT_FILE, write_text_to
+from ps_cluster.commands.parts import OPTIONS_OF_TASKS, TEXT_FILE, waiting_options, waiting_words, write_text_to
 from ps_cluster.deploy.workload_kind import KINDS
+from ps_cluster.errors import UserError
 from ps_cluster.parameter_types import Matching, NameOf, OfTypes, Whole
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
 
 _NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 small letters, digits and -, the first a letter")
 _CLAIM = Matching(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a PersistentVolumeClaim")
@@ -59,32 +64,55 @@ def k8s() -> None:
     help="Kinds jobset and trainjob: recreate single Jobs, for which the controller needs its feature gate RestartJob.",
 )
 @option("--output", type=TEXT_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
-@config_options()
+@waiting_options()
+@config_options(*OPTIONS_OF_TASKS)
 @config_layers
 def render(
     kind: str, output: Path, file: Path | None, assignments: tuple[str, ...], data_volume: str | None,
     cpu: tuple[tuple[str | None, str], ...], memory: tuple[tuple[str | None, str], ...],
     restarts: tuple[tuple[str | None, int], ...], share_run_dir: bool, restart_job: bool,
-    name: str, namespace: str | None, image: str, run_volume: str, **options: Any,
+    name: str, namespace: str | None, image: str, run_volume: str, wait_seconds: float | None, min_workers: int | None,
+    **options: Any,
 ) -> None:  # fmt: skip
-    """Print the manifests of a training on Kubernetes. Options and files of settings are those of `run`."""
-    from ps_cluster.cluster.one_task import check_named
-    from ps_cluster.deploy import paths
+    """Print the manifests of a training on Kubernetes.
+
+    Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    """
+    from ps_cluster.cluster.one_task import check_min_workers, check_named
     from ps_cluster.deploy.deployment import Deployment, roles_of
     from ps_cluster.deploy.kubernetes_yaml import dump_documents
 
-    if data_volume and options["data__data_dir"] is None:
-        options["data__data_dir"] = Path(paths.DATA)
     config = layered_config(file, assignments, options)
     check_named(config)
+    if data_volume is not None:
+        config = _reading_volume(config, data_volume)
+    roles = roles_of(config, shared_by_all=share_run_dir, cpu=cpu, memory=memory, restarts=restarts)
+    check_min_workers(min_workers, sum(role.count for role in roles if role.type == WORKER), config.mode_kind)
     deployment = Deployment(
         name=name,
         namespace=namespace,
         image=image,
         config=config,
-        roles=roles_of(config, shared_by_all=share_run_dir, cpu=cpu, memory=memory, restarts=restarts),
+        roles=roles,
         run_volume=run_volume,
         data_volume=data_volume,
         restart_job=restart_job,
+        task_options=waiting_words(wait_seconds, min_workers),
     )
     write_text_to(output, dump_documents(KINDS[kind].documents(deployment)))
+
+
+def _reading_volume(config: RunConfig, claim: str) -> RunConfig:
+    """Return the configuration with the volume as the place of a data set that has to be found, unless it names another.
+
+    Raises UserError for a data set that is made up: nothing would read the volume.
+    """
+    from ps_cluster.catalogue.datasets import DATASETS
+    from ps_cluster.deploy import paths
+
+    kind = DATASETS[config.data.dataset]
+    if kind.generated:
+        raise UserError(f"--data-volume: got '{claim}', but the data set '{kind.name}' is generated: leave it out")
+    if config.data.data_dir is not None or not kind.is_on_disk:
+        return config
+    return config.with_values({"data.data_dir": paths.DATA})

@@ -1,18 +1,24 @@
-"""Parts of several commands: write to a file or to standard output; ask a question."""
+"""Parts of several commands: write to a file or to standard output; options of `task`; ask a question."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import click
 
+from ps_cluster.command_line import Body, option
+from ps_cluster.config import LONGEST_SECONDS
+from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.errors import UserError
 from ps_cluster.files.places import check_file
-from ps_cluster.parameter_types import OutputPath
+from ps_cluster.parameter_types import Number, OutputPath, Whole
 
 STDOUT = Path("-")
+# Options for settings, of a command that writes `task` commands: --min-workers is that of `task`, and only a `run` scales.
+OPTIONS_OF_TASKS = tuple(name for name in CONFIG_OPTIONS if name not in ("--min-workers", "--max-workers"))
 
 
 class FileOrStdout(OutputPath):
@@ -44,6 +50,25 @@ def write_text_to(file: Path, content: str) -> None:
         print(content, end="")
     else:
         write_whole(file, content)
+
+
+def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]:
+    """Add --wait-seconds and --min-workers of `task` to a command. `wait_seconds`: the default; None: not to be passed on."""
+
+    def add(command: Body) -> Body:
+        limit = "End after waiting so long for the other tasks."
+        command = option("--wait-seconds", type=Number(0, LONGEST_SECONDS), default=wait_seconds, help=limit)(command)
+        least = "Begin as soon as so many workers answer (modes async, bounded)"
+        default = "default: all, or after a minute those there."
+        return option("--min-workers", type=Whole(1), help=f"{least}; {default}")(command)
+
+    return add
+
+
+def waiting_words(wait_seconds: float | None, min_workers: int | None) -> tuple[str, ...]:
+    """Return what of `waiting_options` was given, as words of a command line."""
+    seconds = () if wait_seconds is None else ("--wait-seconds", f"{wait_seconds:.15g}")
+    return (*seconds, *(() if min_workers is None else ("--min-workers", str(min_workers))))
 
 
 def confirmed(question: str) -> bool:

@@ -7,12 +7,15 @@ from typing import Any
 
 import click
 
+from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.command_line import OneLineErrors, config_layers, config_options, examples, layered_config, option
-from ps_cluster.commands.parts import TEXT_FILE, write_text_to
+from ps_cluster.commands.parts import OPTIONS_OF_TASKS, TEXT_FILE, waiting_options, waiting_words, write_text_to
 from ps_cluster.parameter_types import Matching, Whole
 
 _NAME = Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "letters, digits, ., _ and -, at most 100")
 _PATH = Matching(r"/[^\n\r]{0,999}", "a whole path")
+# srun puts a node's name, a number, … in the place of % and a letter in the path of an output.
+_RUN_DIR = Matching(r"/[^\n\r%\\]{0,999}", "a whole path without % and \\")
 _TIME = Matching(r"[0-9]{1,6}(:[0-9]{2}){0,2}|[0-9]{1,4}-[0-9]{1,2}(:[0-9]{2}){0,2}", "a time: 90, 12:00:00 or 2-0")
 _MEMORY = Matching(r"[1-9][0-9]{0,8}[KMGT]?", "an amount of memory: 2G or 500M")
 _OPTION = Matching(r"--[a-z][a-z-]*(=[^\n\r]{1,300})?", "an option of sbatch: --partition=long")
@@ -35,7 +38,7 @@ def slurm() -> None:
 
 @slurm.command(epilog=examples(*_EXAMPLES))
 @option("--name", type=_NAME, default="ps-cluster", help="The name of the job.")
-@option("--run-dir", type=_PATH, required=True, help="The run directory, on a file system that all nodes share.")
+@option("--run-dir", type=_RUN_DIR, required=True, help="The run directory, on a file system that all nodes share.")
 @option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")
 @option("--time", type=_TIME, help="The limit of time; a job that reaches it goes on in the queue.")
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
@@ -45,15 +48,19 @@ def slurm() -> None:
 @option("--port", type=Whole(1024, _LAST_PORT), default=2222, help="Port of the first task; the next have the next.")
 @option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Any other of sbatch; repeatable.")
 @option("--output", type=TEXT_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
-@config_options()
+@waiting_options()
+@config_options(*OPTIONS_OF_TASKS)
 @config_layers
 def render(
     output: Path, file: Path | None, assignments: tuple[str, ...], name: str, run_dir: str, program: str | None,
     time: str | None, cpus: int, mem_per_cpu: str, tasks_per_node: int, restarts: int, port: int, more: tuple[str, ...],
-    **options: Any,
+    wait_seconds: float | None, min_workers: int | None, **options: Any,
 ) -> None:  # fmt: skip
-    """Print a script for sbatch that trains on several nodes. Options and files of settings are those of `run`."""
-    from ps_cluster.cluster.one_task import check_named
+    """Print a script for sbatch that trains on several nodes.
+
+    Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
+    """
+    from ps_cluster.cluster.one_task import check_min_workers, check_named
     from ps_cluster.deploy.deployment import roles_of
     from ps_cluster.deploy.slurm_script import SlurmJob
     from ps_cluster.errors import UserError
@@ -61,6 +68,7 @@ def render(
     config = layered_config(file, assignments, options)
     check_named(config)
     roles = roles_of(config)
+    check_min_workers(min_workers, sum(role.count for role in roles if role.type == WORKER), config.mode_kind)
     if port + (count := sum(role.count for role in roles)) - 1 > _LAST_PORT:
         raise UserError(f"--port: got {port}: the last of {count} tasks would have a port over {_LAST_PORT}")
     job = SlurmJob(
@@ -75,6 +83,7 @@ def render(
         tasks_per_node=tasks_per_node,
         restarts=restarts,
         first_port=port,
+        task_options=waiting_words(wait_seconds, min_workers),
         more=more,
     )
     write_text_to(output, job.script())

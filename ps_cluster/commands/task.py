@@ -11,9 +11,9 @@ import click
 from ps_cluster.catalogue.task_types import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.command_line import config_layers, config_options, examples, layered_config, option
 from ps_cluster.commands.observing import log_format_option, metrics_options
-from ps_cluster.config import LONGEST_SECONDS
+from ps_cluster.commands.parts import waiting_options
 from ps_cluster.errors import UserError
-from ps_cluster.parameter_types import OUTPUT_FOLDER, Number, OneOf, Whole
+from ps_cluster.parameter_types import OUTPUT_FOLDER, OneOf, Whole
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run.log_formats import LOG_TASK
 
@@ -52,17 +52,7 @@ if TYPE_CHECKING:
     help="Go on from the newest checkpoint or snapshot in the run directory; auto: if there is one. "
     "Without a value: always.",
 )
-@option(
-    "--wait-seconds",
-    type=Number(0, LONGEST_SECONDS),
-    default=600.0,
-    help="End after waiting so long for the other tasks.",
-)
-@option(
-    "--min-workers",
-    type=Whole(1),
-    help="Begin as soon as so many workers answer; default: all, or after a minute those there.",
-)
+@waiting_options(600.0)
 @config_options(
     "--mode", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision", "--seed"
 )  # fmt: skip

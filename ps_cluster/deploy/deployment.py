@@ -52,6 +52,7 @@ class Deployment:
       run_volume: the claim of the volume with the run directory.
       data_volume: the claim of the volume that is mounted at `paths.DATA`, read-only.
       restart_job: JobSet may recreate a single Job, which its feature gate RestartJob has to allow.
+      task_options: more words for the command `task`.
     """
 
     name: str
@@ -62,6 +63,7 @@ class Deployment:
     run_volume: str
     data_volume: str | None = None
     restart_job: bool = True
+    task_options: tuple[str, ...] = ()
     port: int = 2222
 
 

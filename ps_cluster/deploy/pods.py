@@ -55,7 +55,7 @@ def _container(deployment: Deployment, role: Role, kind: WorkloadKind) -> Part:
     return {
         "name": kind.container_name,
         "image": deployment.image,
-        "command": command(deployment),
+        "command": kind.command(deployment, role),
         "env": _environment(deployment, role, kind),
         **({"ports": [port]} if role.type != EVALUATOR else {}),
         # Equal, so that TensorFlow sees the cores that it may use, and no neighbour slows a worker down.
@@ -76,10 +76,10 @@ def _container(deployment: Deployment, role: Role, kind: WorkloadKind) -> Part:
     }
 
 
-def command(deployment: Deployment) -> list[str]:
-    """Return the command of every task: the same for all, and each time that it is started."""
+def task_command(deployment: Deployment) -> list[str]:
+    """Return the command `task`: the same for all tasks, and each time that one is started."""
     config = f"{paths.CONFIG_FOLDER}/{paths.CONFIG_NAME}"
-    return ["ps-cluster", "task", "--run-dir", _run_dir(deployment), "--config", config]
+    return ["ps-cluster", "task", "--run-dir", _run_dir(deployment), "--config", config, *deployment.task_options]
 
 
 def _run_dir(deployment: Deployment) -> str:

@@ -23,6 +23,7 @@ class SlurmJob:
       time: the limit, as `sbatch` takes it; None: that of the partition.
       cpus, memory_per_cpu: of every task.
       restarts: of each task.
+      task_options: more words for the command `task`.
       more: other options of `sbatch`.
     """
 
@@ -37,6 +38,7 @@ class SlurmJob:
     tasks_per_node: int
     restarts: int
     first_port: int
+    task_options: tuple[str, ...] = ()
     more: tuple[str, ...] = ()
 
     def script(self) -> str:
@@ -63,10 +65,12 @@ class SlurmJob:
         yield from (f"#SBATCH {one}" for one in self.more)
 
     def _variables(self) -> Iterator[str]:
-        run_dir = shlex.quote(str(self.run_dir))
+        options = map(shlex.quote, self.task_options)
+        command = (shlex.quote(self.program), 'task --run-dir "$run_dir" --config "$config"', *options)
         yield f"roles=({' '.join(f'{role.type}:{role.count}' for role in self.roles)})"
-        yield f"run_dir={run_dir}"
-        yield f"program=({shlex.quote(self.program)})"
+        yield f"run_dir={shlex.quote(str(self.run_dir))}"
+        yield "config=$run_dir.yaml"
+        yield f"command=({' '.join(command)})"
         yield f"tasks_per_node={self.tasks_per_node} first_port={self.first_port} restarts={self.restarts}"
-        yield 'config=$run_dir.yaml\nmkdir -p "$(dirname "$run_dir")"\ncat > "$config" <<\'CONFIG\''
+        yield 'mkdir -p "$(dirname "$run_dir")"\ncat > "$config" <<\'CONFIG\''
         yield f"{self.config.to_yaml().rstrip()}\nCONFIG\n"

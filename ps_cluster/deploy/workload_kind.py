@@ -10,7 +10,7 @@ from ps_cluster.catalogue.task_types import EVALUATOR
 from ps_cluster.deploy import paths
 from ps_cluster.deploy.deployment import NEVER_RETRY, Deployment, Role
 from ps_cluster.deploy.kubernetes_yaml import Document
-from ps_cluster.deploy.pods import TASK_INDEX, config_name, labels
+from ps_cluster.deploy.pods import TASK_INDEX, config_name, labels, task_command
 from ps_cluster.errors import UserError
 
 
@@ -46,7 +46,15 @@ class WorkloadKind:
             raise UserError(
                 f"--kind: got '{self.name}', whose operator sets no TF_CONFIG where there is only one task: take jobs"
             )
-        return [_config_map(deployment), _network_policy(deployment), *self.workload(deployment)]
+        return [_config_map(deployment, self.files()), _network_policy(deployment), *self.workload(deployment)]
+
+    def command(self, deployment: Deployment, role: Role) -> list[str]:
+        """Return the command of the containers of a role."""
+        return task_command(deployment)
+
+    def files(self) -> dict[str, str]:
+        """Return name → content of the files that are in each container beside the configuration."""
+        return {}
 
     def tf_config(self, deployment: Deployment, role: Role) -> str | None:
         """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace; None: not ours to set."""
@@ -81,12 +89,12 @@ def finishing(deployment: Deployment) -> list[str]:
     return [role.type for role in deployment.roles if role.leads or role.type == EVALUATOR]
 
 
-def _config_map(deployment: Deployment) -> Document:
+def _config_map(deployment: Deployment, files: dict[str, str]) -> Document:
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
         "metadata": metadata(deployment, config_name(deployment)),
-        "data": {paths.CONFIG_NAME: deployment.config.to_yaml()},
+        "data": {paths.CONFIG_NAME: deployment.config.to_yaml(), **files},
     }
 
 

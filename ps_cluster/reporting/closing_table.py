@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -28,6 +28,7 @@ BARS = "▁▂▃▄▅▆▇█"
 HISTOGRAM_COLUMNS = 24
 WIDE = 80  # columns from which addresses have room
 MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48
+MOST_CHANGES = 3  # of the number of workers
 _TOLD_ALREADY = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}  # in the rows above
 _COLOURS = {"completed": "bold green", "stopped": "bold yellow", "failed": "bold red"}
 
@@ -122,6 +123,8 @@ def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
     yield metric, _score(evaluation, updates["applied"], summary["unit"])
     yield "speed", f"{number(summary['examples_per_second'], ',.0f')} {summary['unit']}/s"
     yield "time", _time(summary)
+    if summary["scaled"]:
+        yield "workers", _changes(summary["scaled"])
     yield "updates", _ledger(updates)
     if summary["proof"]:
         yield "proof", _proof(summary["proof"])
@@ -191,6 +194,13 @@ def _time(summary: Json) -> str:
         return f"{training} · {command}{_in_vain(summary)}"
     mine = f"since the last resume: {number(summary['session_train_seconds'], '.1f')} s training · {command}"
     return f"{training} over {summary['sessions']} sessions{_in_vain(summary)}\n{mine}"
+
+
+def _changes(scaled: Sequence[Json]) -> str:
+    """Return the changes of the number of workers, e.g. `2 → 3 at update 120 · 3 → 1 at update 341`; of many the last."""
+    more = [f"{len(scaled) - MOST_CHANGES} earlier"] if len(scaled) > MOST_CHANGES else []
+    last = [f"{row['before']} → {row['workers']} at update {row['applied']:,}" for row in scaled[-MOST_CHANGES:]]
+    return " · ".join([*more, *last])
 
 
 def _in_vain(summary: Json) -> str:

@@ -76,7 +76,7 @@ def write_summary(
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
       silences: worker processes that were ended because they did nothing (cluster/silence.py).
-      scaled: how many workers there were after each `ps-cluster scale`, in this start of the launcher.
+      scaled: the changes of the number of workers, in this start of the launcher.
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (processes/usage.py).
       machine: the machine of this start of the launcher (processes/machine.py).
       network: "private", and "notice": the message if it is not private (processes/isolation.py).

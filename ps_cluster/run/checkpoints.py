@@ -23,13 +23,14 @@ from ps_cluster.run.rows.scores import EndedMark, Ending
 ENDED = "ended.json"
 
 _FILE_NAME = re.compile(r"step-(\d{9,})\.npz")
-BY_SLICE = ("seen", "counts")  # arrays that have a row for each slice
+ACCEPTED_STEPS = "accepted_steps"
+BY_SLICE = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each slice
 ONE_A_SLICE = "each_"  # begins the names of slots that are one number of each slice: float32 [ps]
 # Array → dtype, and how many axes it may have. A slot is a vector, or has a row for each worker.
 KNOWN = {
     "weights": (np.float32, (1,)),
     "statistics": (np.float32, (1,)),
-    "seen": (np.int64, (2,)),
+    ACCEPTED_STEPS: (np.int64, (2,)),
     "counts": (np.int64, (2,)),
     "waiting": (np.float64, (2,)),
 }

@@ -16,14 +16,14 @@ import numpy as np
 from ps_cluster.files.opening import open_regular
 from ps_cluster.files.writing import create_beside, remove
 from ps_cluster.run import checkpoints
-from ps_cluster.run.checkpoints import BY_SLICE, ONE_A_SLICE, Checkpoint, CheckpointError
+from ps_cluster.run.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE, Checkpoint, CheckpointError
 from ps_cluster.run.journal import RECORD, JournalNotWritten
 from ps_cluster.run.ledger import COUNTS
 from ps_cluster.run.run_dir import RunDir
 
 Arrays = Mapping[str, np.ndarray]
 
-LEDGER = {"counts", "seen", "waiting"}  # the arrays that a resumed training needs beside its parameters
+LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed training needs beside its parameters
 _ALIKE = [COUNTS.index(name) for name in ("version", "applied", "accepted")]
 
 
@@ -31,8 +31,8 @@ def is_even(arrays: Arrays) -> bool:
     """Return whether all slices of a checkpoint have taken in the same steps."""
     if not arrays.keys() >= LEDGER:
         return False
-    counts, seen = arrays["counts"][:, _ALIKE], arrays["seen"]
-    return not len(arrays["waiting"]) and bool((counts == counts[:1]).all()) and bool((seen == seen[:1]).all())
+    alike = (arrays["counts"][:, _ALIKE], arrays[ACCEPTED_STEPS])
+    return not len(arrays["waiting"]) and all(bool((rows == rows[:1]).all()) for rows in alike)
 
 
 def newest_even(directory: Path) -> int | None:

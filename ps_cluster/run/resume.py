@@ -12,7 +12,7 @@ from ps_cluster.config import RunConfig, fitted
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.run import checkpoints, journal, step_set
-from ps_cluster.run.checkpoints import Checkpoint, CheckpointError
+from ps_cluster.run.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError
 from ps_cluster.run.journal import JournalDamaged
 from ps_cluster.run.ledger import COLUMNS, COUNTS, check_values, rows_of
 from ps_cluster.run.reslicing import LEDGER, is_even
@@ -96,8 +96,10 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
     gradients = sum(progress.tally.staleness.values())
     waiting = found.arrays["waiting"]
     whole = (
-        counts.shape[0] == found.arrays["seen"].shape[0] == config.slices
+        counts.shape[0] == len(found.arrays[ACCEPTED_STEPS]) == config.slices
         and counts.min(initial=0) >= 0
+        and found.arrays[ACCEPTED_STEPS].shape[1] > 0
+        and (found.arrays[ACCEPTED_STEPS][:, 0] <= applied.below).all()
         and len(waiting) <= MOST_OPEN
         and np.isin(waiting[:, 0], np.arange(config.slices)).all()
         and _are_rows(waiting[:, 1:])

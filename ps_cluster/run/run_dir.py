@@ -96,15 +96,21 @@ class RunDir:
     def cluster(self) -> Path:
         return self.root / "cluster.json"
 
-    @property
-    def scale(self) -> Path:
-        """The request of `ps-cluster scale` to the launcher, which takes it away."""
-        return self.root / "scale.json"
+    def scale_request(self, asked: str) -> Path:
+        """A request of `ps-cluster scale` to the launcher, which takes it away. `asked`: its name."""
+        return self.root / f"scale-{asked}.json"
 
-    @property
-    def scaled(self) -> Path:
-        """The launcher's answer to `ps-cluster scale`, which takes it away."""
-        return self.root / "scaled.json"
+    def scale_answer(self, asked: str) -> Path:
+        """The launcher's answer to the request `asked`; the command takes it away."""
+        return self.root / f"scaled-{asked}.json"
+
+    def scale_requests(self) -> list[str]:
+        """Return the names of the requests that nobody has taken away, in the order of names."""
+        return sorted(path.stem.removeprefix("scale-") for path in self.root.glob("scale-*.json"))
+
+    def scale_answers(self) -> list[str]:
+        """Return the names of the requests whose answers nobody has taken away."""
+        return sorted(path.stem.removeprefix("scaled-") for path in self.root.glob("scaled-*.json"))
 
     @property
     def dataset(self) -> Path:

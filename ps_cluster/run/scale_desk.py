@@ -1,13 +1,13 @@
-"""Ask a launcher for another number of workers, and hear such requests: two files, each written whole."""
+"""Ask a launcher for another number of workers, and hear such requests: a file for each, and one for its answer."""
 
 from __future__ import annotations
 
 import contextlib
+import secrets
 import time
-import uuid
 from collections.abc import Callable
 
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks, ownership
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json
@@ -26,32 +26,42 @@ class ScaleDesk:
         self._run_dir = run_dir
         self._notify = notify
         self._asked = ""
-        for left in (run_dir.scale, run_dir.scaled):
-            left.unlink(missing_ok=True)
+        for asked in (*run_dir.scale_requests(), *run_dir.scale_answers()):
+            _clear(run_dir, asked)
 
     def asked(self) -> int | None:
-        """Return how many workers a new request asks for; None without one. It is taken away."""
-        path = self._run_dir.scale
-        try:
-            ownership.refuse_foreign(path)
-            request = read_json(path, ScaleRequest, _MOST_BYTES)
-        except FileNotFoundError:
+        """Return how many workers the newest request asks for; None without one. All requests are taken away."""
+        taken = [(asked, request) for asked in self._run_dir.scale_requests() if (request := self._take(asked))]
+        if not taken:
             return None
-        except UserError as error:
-            self._notify(f"a request to scale is left out: {error}")
-            request = None
-        path.unlink(missing_ok=True)
-        if request is None:
-            return None
-        self._asked = request.asked
-        return request.workers
+        *earlier, (self._asked, newest) = taken
+        for asked, request in earlier:
+            self._notify(f"scale: a newer request, for {newest.workers}, replaces the one for {request.workers}")
+            line = f"a newer request, for --workers {newest.workers}, replaced this one before the launcher had seen it"
+            self._write(asked, ScaleAnswer(line=line, outcome="replaced"))
+        return newest.workers
 
     def answer(self, line: str, *, refused: bool) -> None:
         """Answer the newest request, and show the answer."""
         self._notify(f"scale: {line}")
-        answer = ScaleAnswer(asked=self._asked, line=line, refused=refused)
+        self._write(self._asked, ScaleAnswer(line=line, outcome="refused" if refused else "done"))
+
+    def _take(self, asked: str) -> ScaleRequest | None:
+        path = self._run_dir.scale_request(asked)
+        try:
+            ownership.refuse_foreign(path)
+            return read_json(path, ScaleRequest, _MOST_BYTES)
+        except FileNotFoundError:  # the command has ended
+            return None
+        except UserError as error:
+            self._notify(f"a request to scale is left out: {error}")
+            return None
+        finally:
+            path.unlink(missing_ok=True)
+
+    def _write(self, asked: str, answer: ScaleAnswer) -> None:
         with contextlib.suppress(OSError):  # the disk may be full; the line is in the log
-            write_json(self._run_dir.scaled, answer.model_dump())
+            write_json(self._run_dir.scale_answer(asked), answer.model_dump())
 
 
 def ask(
@@ -62,28 +72,25 @@ def ask(
 
     Raises:
       UserError: it refuses, it has ended, or it does not answer.
+      RunFailed: a newer request replaced this one.
     """
-    asked = uuid.uuid4().hex
-    write_json(run_dir.scale, ScaleRequest(asked=asked, workers=workers).model_dump())
+    asked = f"{time.time_ns():020}-{secrets.token_hex(4)}"  # in the order of names the newest is the last
+    write_json(run_dir.scale_request(asked), ScaleRequest(workers=workers).model_dump())
     try:
         return _answer(run_dir, asked, clock, sleep)
     finally:
-        with contextlib.suppress(FileNotFoundError, UserError):  # another command's request stays
-            if read_json(run_dir.scale, ScaleRequest, _MOST_BYTES).asked == asked:
-                run_dir.scale.unlink(missing_ok=True)
+        _clear(run_dir, asked)
 
 
 def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Callable[[float], None]) -> str:
     until = clock() + ANSWER_WITHIN_S
     while clock() < until:
-        try:
-            answer = read_json(run_dir.scaled, ScaleAnswer, _MOST_BYTES)
-        except FileNotFoundError:
-            answer = None
-        if answer is not None and answer.asked == asked:
-            run_dir.scaled.unlink(missing_ok=True)
-            if answer.refused:
+        with contextlib.suppress(FileNotFoundError):
+            answer = read_json(run_dir.scale_answer(asked), ScaleAnswer, _MOST_BYTES)
+            if answer.outcome == "refused":
                 raise UserError(answer.line)
+            if answer.outcome == "replaced":
+                raise RunFailed(answer.line)
             return answer.line
         if not locks.is_held(run_dir.root):
             raise UserError(
@@ -91,3 +98,8 @@ def _answer(run_dir: RunDir, asked: str, clock: Callable[[], float], sleep: Call
             )
         sleep(_LOOK_EVERY_S)
     raise UserError(f"the launcher gave no answer within {ANSWER_WITHIN_S:.0f} s (log: {run_dir.launcher_log})")
+
+
+def _clear(run_dir: RunDir, asked: str) -> None:
+    for path in (run_dir.scale_request(asked), run_dir.scale_answer(asked)):
+        path.unlink(missing_ok=True)

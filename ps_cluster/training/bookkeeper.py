@@ -40,7 +40,7 @@ class Bookkeeper:
         Raises:
           JournalNotWritten: the disk refuses.
         """
-        arrays, ledgers = self._store.snapshot(self._progress.positions)
+        arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps)
         self._take(ledgers)
         for journal in self._journals:
             journal.flush()

@@ -106,17 +106,20 @@ class ParameterStore:
         answers = self._on_all(lambda part, first: part.read_ledger(tf.constant(first, tf.int64)), firsts)
         return Ledgers([rows_of(rows.numpy()) for rows, _ in answers], np.stack([c.numpy() for _, c in answers]))
 
-    def snapshot(self, firsts: Sequence[int]) -> tuple[dict[str, np.ndarray], Ledgers]:
+    def snapshot(self, firsts: Sequence[int], closed: int) -> tuple[dict[str, np.ndarray], Ledgers]:
         """Return arrays for a checkpoint and the new rows. Each slice is at one version of its own (no barrier),
         unless `in_turn` keeps steps away.
 
         "weights" [n], "statistics" [m] and the slots "slot_…" [..., n] are whole; slots "each_…" [ps] are a number of
-        each slice; "seen" int64 [ps, window] has the steps that are open and accepted; "counts" int64 [ps, len(COUNTS)].
-        The rows, from row number `firsts[slice]`
-        on, are read at the same moment.
+        each slice; "accepted_steps" int64 [ps, 1 + k] has `closed` and the accepted steps from there on, each + 1, then
+        zeros; "counts" int64 [ps, len(COUNTS)]. The rows, from row number `firsts[slice]` on, are read at the same
+        moment.
+
+        Args:
+          closed: all steps below it were accepted, or never will be.
         """
         with self.in_turn:
-            states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first), firsts))
+            states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first, closed), firsts))
         arrays = _joined(states)
         return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
 
@@ -132,7 +135,7 @@ class ParameterStore:
         Raises:
           UserError: they are of another network, optimizer or number of parameter servers.
         """
-        states = [part.snapshot(_NO_ROWS)[0] for part in self.slices]
+        states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.slices]
         own = _joined(states)
         expected = {name: _size(name, array) for name, array in own.items()}
         given = {name: _size(name, array) for name, array in arrays.items()}
@@ -150,8 +153,16 @@ def _joined(states: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
     joined = {}
     for name in states[0]:
         arrays = [state[name] for state in states]
-        joined[name] = np.stack(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
+        joined[name] = _stacked(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
     return joined
+
+
+def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
+    """Return the arrays as rows, with zeros behind the shorter ones."""
+    if arrays[0].ndim == 0:
+        return np.stack(arrays)
+    longest = max(map(len, arrays))
+    return np.stack([np.pad(array, (0, longest - len(array))) for array in arrays])
 
 
 def _parts(name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:

@@ -63,7 +63,7 @@ class RunProgress:
         self._points: deque[tuple[float, int, int]] = deque()
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
-        """Go on from a checkpoint: its arrays "counts", "seen" and "waiting", and its `state`."""
+        """Go on from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
         self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
         self.counts = arrays["counts"]
         scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
@@ -96,9 +96,14 @@ class RunProgress:
         return np.concatenate([self._joiner.waiting_slices[:, None].astype(np.float64), table], axis=1)
 
     @property
+    def closed_steps(self) -> int:
+        """All steps below it were accepted by every slice, or never will be."""
+        return self._applied_steps.first_missing
+
+    @property
     def end_of_window(self) -> int:
         """The first step id that may not be handed out yet, as the parameter servers' ledgers have no room for it."""
-        return self._applied_steps.first_missing + self._config.ledger_window
+        return self.closed_steps + self._config.ledger_window
 
     def scheduled(self, updates: np.ndarray) -> None:
         """Note that `updates` (int64 [k]) were handed out as one dispatch. Except in rounds, an update is one step."""

@@ -21,7 +21,7 @@ from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.lazily import graph, tf
 from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config import RunConfig
-from ps_cluster.run.checkpoints import ONE_A_SLICE
+from ps_cluster.run.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.run.ledger import WORKER_COLUMNS
 from ps_cluster.training.history import History
 from ps_cluster.training.lookahead import Lookahead
@@ -259,21 +259,26 @@ class Slice:
             (f"slot_{name}" if variable.shape.rank else f"{ONE_A_SLICE}{name}"): variable
             for name, variable in self._slots.items()
         }
-        return {"weights": self._weights, "statistics": self._statistics, **slots, **self._ledger.state}
+        return {"weights": self._weights, "statistics": self._statistics, **slots}
 
     @graph
-    def _read_all(self, first: tf.Tensor):
+    def _read_all(self, first: tf.Tensor, closed: tf.Tensor):
         def read():
-            vectors = {name: variable.read_value() for name, variable in self._state.items()}
-            return vectors, self._ledger.read(first), self._counts()
+            arrays = {name: variable.read_value() for name, variable in self._state.items()}
+            arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
+            return arrays, self._ledger.read(first)
 
         with tf.device(self._device):
             return self._section.execute(read)
 
-    def snapshot(self, first: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns]."""
-        vectors, rows, counts = self._read_all(tf.constant(first, tf.int64))
-        return {name: v.numpy() for name, v in vectors.items()} | {"counts": counts.numpy()}, rows.numpy()
+    def snapshot(self, first: int, closed: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
+        """Return the whole state at one version, and the rows from row number `first` on, float64 [k, columns].
+
+        Args:
+          closed: all steps below it were accepted, or never will be.
+        """
+        arrays, rows = self._read_all(tf.constant(first, tf.int64), tf.constant(closed, tf.int64))
+        return {name: array.numpy() for name, array in arrays.items()}, rows.numpy()
 
     def _row_of_newcomer(self, state: dict[str, np.ndarray]) -> np.ndarray:
         """Return the initial row, float32 [n], of per-worker slots for a worker that the snapshot does not have."""
@@ -282,11 +287,12 @@ class Slice:
     def restore(self, state: dict[str, np.ndarray]) -> None:
         """Put a snapshot back. Call it before any worker pulls or pushes."""
         for name, variable in self._state.items():
-            value = self._ledger.fitted(state[name]) if name == "seen" else state[name]
+            value = state[name]
             if variable.shape.rank == 2:  # a row for each worker, and their number may have changed
                 newcomers = np.tile(self._row_of_newcomer(state), [max(0, variable.shape[0] - len(value)), 1])
                 value = np.concatenate([value[: variable.shape[0]], newcomers])
             variable.assign(value)
+        self._ledger.restore(state[ACCEPTED_STEPS])
         for counter, count in zip(self._counters, state["counts"], strict=True):
             counter.assign(count)
         self._history.restart(self._version)

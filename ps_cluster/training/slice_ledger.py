@@ -25,16 +25,24 @@ class SliceLedger:
         self._seen = tf.Variable(tf.zeros([window], tf.int64))  # the step id + 1
         self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
 
-    @property
-    def state(self) -> dict[str, tf.Variable]:
-        """The state for a snapshot, beside `accepted`. The rows are in the chief's journal."""
-        return {"seen": self._seen}
+    def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
+        """Return what a snapshot holds beside `accepted`, int64 [1 + k]: `closed`, and the steps above it, each + 1.
 
-    def fitted(self, seen: np.ndarray) -> np.ndarray:
-        """Return a snapshot's ring of step ids, which may have another length, as int64 [window]."""
-        ring, marks = np.zeros(self._window, np.int64), np.sort(seen[seen > 0])
+        The rows are in the chief's journal.
+
+        Args:
+          closed: int64 []; all steps below it were accepted, or never will be.
+        """
+        seen = self._seen.read_value()
+        return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
+
+    def restore(self, accepted_steps: np.ndarray) -> None:
+        """Put `accepted_steps` back, of a window of any length; zeros behind the first do not count."""
+        closed, above = int(accepted_steps[0]), np.sort(accepted_steps[1:])
+        marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
+        ring = np.zeros(self._window, np.int64)
         ring[(marks - 1) % self._window] = marks  # where several fall on one place, the last and newest stays
-        return ring
+        self._seen.assign(ring)
 
     def has(self, steps: tf.Tensor) -> tf.Tensor:
         """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for a step closed long ago."""

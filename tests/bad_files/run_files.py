@@ -59,7 +59,7 @@ def arrays() -> dict[str, np.ndarray]:
     return {
         "weights": np.zeros([122_570], np.float32),
         "statistics": np.zeros([0], np.float32),
-        "seen": np.zeros([1, 2**10], np.int64),
+        "accepted_steps": np.zeros([1, 1], np.int64),
         "counts": counts(),
         "waiting": np.zeros([0, 1 + len(COLUMNS)]),
     }

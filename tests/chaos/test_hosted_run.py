@@ -29,12 +29,22 @@ RESULT = {
 
 
 def test_workers_share_the_hosts_that_do_not_lead():
-    machines = [SimpleNamespace(name=f"host-{number}") for number in range(3)]
-    places = placed(ChaosSettings(workers=3).topology.tasks, machines)
-    assert {str(task): host.name for task, host in places.items()} == {
+    assert places_of("async") == {
         "chief-0": "host-0", "ps-0": "host-0", "evaluator-0": "host-0",
         "worker-0": "host-1", "worker-1": "host-2", "worker-2": "host-1",
     }  # fmt: skip
+
+
+def test_a_worker_that_leads_is_where_the_run_directory_is():
+    assert places_of("sync") == {
+        "evaluator-0": "host-0", "worker-0": "host-0", "worker-1": "host-1", "worker-2": "host-2",
+    }  # fmt: skip
+
+
+def places_of(mode):
+    machines = [SimpleNamespace(name=f"host-{number}") for number in range(3)]
+    places = placed(ChaosSettings(workers=3, mode=mode).topology, machines)
+    return {str(task): host.name for task, host in places.items()}
 
 
 def test_a_run_on_hosts_gets_the_faults_of_hosts_and_none_that_need_the_launcher():

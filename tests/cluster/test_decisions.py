@@ -350,18 +350,18 @@ FROM_1_TO_4 = {"workers": 2, "bounds": (1, 4)}
 SCALING = {
     "the lowest spare indices start": Story(
         [BEGINS, (2, scale_to(4))],
-        ["Scale(worker-2, worker-3, , 1)", "AnswerScale(started worker-2, worker-3; now 4 workers, False)"],
+        ["Scale(worker-2, worker-3, )", "AnswerScale(started worker-2, worker-3; now 4 workers, False)"],
         FROM_1_TO_4,
     ),
     "the highest indices stop, and come back": Story(
         [BEGINS, (2, scale_to(4)), (3, scale_to(1)), (4, scale_to(2))],
-        ["Scale(worker-2, worker-3, ", "now 4", "Scale(, worker-1, worker-2, worker-3, 1)",
-         "stopped worker-1, worker-2, worker-3; others take their steps; now 1 worker", "Scale(worker-1, , 1)", "now 2"],
+        ["Scale(worker-2, worker-3, ", "now 4", "Scale(, worker-1, worker-2, worker-3)",
+         "stopped worker-1, worker-2, worker-3; others take their steps; now 1 worker", "Scale(worker-1, )", "now 2"],
         FROM_1_TO_4,
     ),
     "a worker that waits for its restart and is to stop is not started again": Story(
         [BEGINS, (2, died("worker-1")), (2.1, died("worker-1")), (2.2, scale_to(1)), (40, row(9))],
-        ["again", "RestartTask(worker-1)", "again in 0.5 s", "Scale(, worker-1, 1)", "now 1 worker"],
+        ["again", "RestartTask(worker-1)", "again in 0.5 s", "Scale(, worker-1)", "now 1 worker"],
         FROM_1_TO_4,
     ),
     "one that was started later is started again when it dies": Story(

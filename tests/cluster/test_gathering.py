@@ -46,7 +46,7 @@ def test_every_ten_seconds_it_says_for_whom_it_waits_until_the_bound(gather):
 def test_a_worker_that_does_not_come_back_is_waited_for_a_minute(gather):
     assert gather(Patience(600), {"b:2": 0, "c:3": 10, "d:4": 0}) == 2
     assert 60 <= gather.time.now_s < 63
-    assert gather.said[-1] == "beginning with 2 workers; worker-2 (e:5) may come later"
+    assert gather.said[-1] == "beginning with 2 of 3 workers; worker-2 (e:5) may come later"
 
 
 def test_as_many_as_were_asked_for_are_enough_at_once(gather):

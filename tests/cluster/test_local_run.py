@@ -164,7 +164,7 @@ def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_
         one_task(mode, CLUSTERS[mode], leader, resume="always")
     one_task(mode, CLUSTERS[mode], *other, resume="always")
     assert one_task.resumed, "the others take the option as it is"
-    arrays = {"seen": np.zeros([config.slices, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
+    arrays = {"accepted_steps": np.zeros([config.slices, 1], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
     arrays["counts"] = np.zeros([config.slices, len(COUNTS)], np.int64)
     none = StepsState(below=0, count=0)
     progress = ProgressState(scheduled=none, applied=none, tally=TallyState(), mixed=0)
@@ -194,7 +194,7 @@ def test_work_that_can_not_be_read_is_not_begun_anew(one_task):
 def test_fewer_workers_are_enough_only_where_the_mode_can_do_without_one(one_task):
     one_task("async", CLUSTERS["async"], "chief", min_workers=1)
     one_task("sync", CLUSTERS["sync"], "worker", min_workers=2)
-    with pytest.raises(UserError, match="--min-workers: got 1; mode sync needs all 2"):
+    with pytest.raises(UserError, match="--min-workers: got 1: mode sync keeps its number of workers"):
         one_task("sync", CLUSTERS["sync"], "worker", min_workers=1)
     with pytest.raises(UserError, match="--min-workers: got 3; the cluster has 2 of type worker"):
         one_task("async", CLUSTERS["async"], "chief", min_workers=3)
@@ -385,7 +385,7 @@ def half_done(tmp_path, monkeypatch):
     run_dir = RunDir.create(tmp_path / "run")
     config = build_config(None, {"training.steps": 10})
     run_dir.config.write_text(config.to_yaml())
-    arrays = {"seen": np.zeros([1, 8], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
+    arrays = {"accepted_steps": np.zeros([1, 1], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
     arrays["counts"] = np.full([1, len(COUNTS)], 6, np.int64)
     write_journal(run_dir.journal(0), rows_of(range(6)))
     six = StepsState(below=6, count=6)

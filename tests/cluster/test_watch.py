@@ -5,6 +5,7 @@ in test_decisions.py.
 """
 
 import itertools
+import json
 import signal
 from collections import Counter
 
@@ -36,8 +37,9 @@ class Machine:
         self.now = 0.0
         self.at = sorted(dict(at).items())
         self.silent, self.stopped, self.unkillable, self.signals = set(), set(), set(), []
-        self.absent, self.pids, self.restarts, self.started_at = frozenset(), {}, Counter(), []
-        self._config, self._run_dir, self._ends_after = config, run_dir, ends_after
+        self.absent = frozenset(range(config.training_workers, config.most_workers))
+        self.pids, self.restarts, self.started_at = {}, Counter(), []
+        self._config, self.run_dir, self._ends_after = config, run_dir, ends_after
         self._numbers, self._exits, self._updates = itertools.count(100), [], Counter()
         self._next_row = 0.0
 
@@ -56,11 +58,12 @@ class Machine:
         workers = [{"index": i, "pid": pid, "updates": count} for (i, pid), count in self._updates.items()]
         applied = self._updates.total()
         append_row(
-            self._run_dir.progress,
+            self.run_dir.progress,
             ProgressRow(
                 phase="training",
                 applied=applied,
                 scheduled=applied + 9,
+                train_seconds=self.now,
                 workers=workers,
                 dispatches=[None] * 9,
             ),
@@ -69,11 +72,11 @@ class Machine:
             self.complete()
 
     def complete(self):
-        self._run_dir.training_result.write_text('{"completed": true}')
+        self.run_dir.training_result.write_text('{"completed": true}')
         self.end(CHIEF, 0)
 
     def end(self, task, code):
-        self._exits.append(TaskExit(task, self.pids.pop(task), code, self._run_dir.launcher_log, "", 0.0, False))
+        self._exits.append(TaskExit(task, self.pids.pop(task), code, self.run_dir.launcher_log, "", 0.0, False))
 
     def start(self):
         self.restart_training(resume=False)
@@ -145,8 +148,8 @@ class View:
 def watch(tmp_path):
     """watch(at={seconds: event}, …) → how it ended; the machine and the notices are watch.machine, watch.notices."""
 
-    def call(*, mode="async", ends_after=2000, **events):
-        config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"})
+    def call(*, mode="async", settings=None, ends_after=2000, **events):
+        config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"} | (settings or {}))
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
         clock, limits = AwakeClock(lambda: machine.now), Limits.of(config)
@@ -217,6 +220,22 @@ def test_a_worker_that_is_silent_every_time_is_given_up_in_the_end_and_no_other(
     assert watch(at={20: never_works}, ends_after=20_000).outcome == "completed"
     assert watch.machine.absent == {1} and watch.machine.restarts == {STUCK: 5}
     assert "(given up after 5 restarts); training goes on without worker-1" in watch.notices[-1]
+    (change,) = watch.watch.scalings
+    assert (change.before, change.workers) == (3, 2)
+
+
+def test_a_change_of_the_number_of_workers_is_kept_with_its_update_and_its_time(watch):
+    def asks_for(workers):
+        return lambda machine: machine.run_dir.scale_request("7").write_text(json.dumps({"workers": workers}))
+
+    bounds = {"cluster.min_workers": 1, "cluster.max_workers": 5}
+    assert watch(at={20: asks_for(5), 30: asks_for(1)}, settings=bounds).outcome == "completed"
+    grown, shrunk = watch.watch.scalings
+    assert (grown.before, grown.workers, shrunk.before, shrunk.workers) == (3, 5, 5, 1)
+    assert [change.train_seconds for change in (grown, shrunk)] == pytest.approx([20, 30], abs=0.6), (
+        "a row comes each 0.5 s"
+    )
+    assert 0 < grown.applied < shrunk.applied
 
 
 @pytest.mark.parametrize("frozen_s", [90, 8 * 3600])

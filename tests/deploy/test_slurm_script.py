@@ -78,7 +78,7 @@ def test_the_script_is_sound_for_shellcheck(tmp_path):
 
 
 def test_every_task_gets_the_same_cluster_made_of_the_nodes_with_a_port_of_its_own(slurm):
-    process = slurm({"chief-0": "stay 0"})
+    process = slurm({"chief-0": "stay 0"}, task_options=("--min-workers", "1"))
     wait_until(lambda: len(list(process.here.glob("*.started"))) == 6)
     process.terminate()
     code, output = finish(process)
@@ -92,7 +92,9 @@ def test_every_task_gets_the_same_cluster_made_of_the_nodes_with_a_port_of_its_o
             "worker": ["10.0.0.2:2225", "10.0.0.2:2226"],
         })
     }  # fmt: skip
-    assert starts(process, "chief-0") == [f"task --run-dir {process.here}/run --config {process.here}/run.yaml"]
+    assert starts(process, "chief-0") == [
+        f"task --run-dir {process.here}/run --config {process.here}/run.yaml --min-workers 1"
+    ]
     assert build_config(process.here / "run.yaml") == build_config(None, SETTINGS | SIZE)
     assert not process.slurm.was_requeued
 

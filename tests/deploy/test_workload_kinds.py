@@ -5,10 +5,11 @@ import json
 import pytest
 
 from ps_cluster.catalogue.task_types import Task
+from ps_cluster.cluster.task import BAD_INPUT, SUPERSEDED
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
 from ps_cluster.config.layers import load_config
-from ps_cluster.deploy.deployment import Role, roles_of
+from ps_cluster.deploy.deployment import NEVER_RETRY, Role, roles_of
 from ps_cluster.deploy.workload_kind import KINDS
 from ps_cluster.errors import UserError
 from tests.helpers.manifests import SETTINGS, SIZE, cluster_of, deployment, pods_of, rendered
@@ -21,6 +22,13 @@ HOSTS = {  # of worker 1, as each operator names it
     "tfjob": "mine-worker-1.lab.svc",
     "volcano": "mine-worker-1.mine",
     "jobs": "mine-worker-1.mine",
+}
+POD_NAMES = {  # of workload, role and index; a pod of a Job gets five more characters
+    "jobset": "{}-{}-{}-0-abcde",
+    "trainjob": "{}-{}-{}-0-abcde",
+    "tfjob": "{}-{}-{}",
+    "volcano": "{}-{}-{}",
+    "jobs": "{}-{}-{}-abcde",
 }
 
 
@@ -54,7 +62,7 @@ def test_command_environment_and_cluster_are_the_same_for_every_kind_up_to_names
             environment = pods.environment(index)
             by_operator = set_by_operator(kind, roles, pods.role, index) if KINDS[kind].writes_tf_config else None
             topology, task = cluster_of(environment, by_operator)
-            assert pods.container["command"] == [
+            assert pods.command == [
                 *("ps-cluster", "task", "--run-dir", "/runs/mine", "--config", "/etc/ps-cluster/config.yaml")
             ]
             assert {name: len(hosts) for name, hosts in topology.cluster.items()} == {"chief": 1, "ps": 2, "worker": 2}
@@ -148,6 +156,10 @@ def test_bad_input_and_a_newer_leader_are_not_retried_and_an_eviction_is_no_fail
         assert fail["onExitCodes"]["containerName"] == container and job["template"]["spec"]["restartPolicy"] == "Never"
 
 
+def test_the_codes_after_which_no_scheduler_retries_are_those_of_task():
+    assert NEVER_RETRY == (BAD_INPUT, SUPERSEDED)
+
+
 def test_volcano_ends_for_bad_input_and_restarts_a_worker_alone():
     tasks = {task["name"]: task["policies"] for task in rendered("volcano", deployment())[-1]["spec"]["tasks"]}
     for policies in tasks.values():
@@ -156,6 +168,19 @@ def test_volcano_ends_for_bad_input_and_restarts_a_worker_alone():
     actions = {name: policies[2]["action"] for name, policies in tasks.items()}
     assert actions == {"chief": "RestartJob", "ps": "RestartJob", "worker": "RestartPod", "evaluator": "RestartPod"}
     assert tasks["evaluator"][3] == {"event": "TaskCompleted", "action": "CompleteJob"}
+    for_deleted = {
+        name: [one["action"] for one in policies if "PodEvicted" in (one.get("event"), *one.get("events", ()))]
+        for name, policies in tasks.items()
+    }
+    again = "a worker that Volcano deletes to restart it would be restarted again"
+    assert for_deleted == {"chief": ["RestartJob"], "ps": ["RestartJob"], "worker": [], "evaluator": []}, again
+
+
+@pytest.mark.parametrize(("restarts", "allowed"), [(0, 0), (3, 3 + 3 + 2 * 3 + 3)])  # chief, ps, 2 workers, evaluator
+def test_volcano_gives_up_after_as_many_restarts_as_are_allowed(restarts, allowed):
+    asked = deployment(roles=roles_of(deployment().config, restarts=[(None, restarts)]))
+    most = rendered("volcano", asked)[-1]["spec"]["maxRetry"] or 3  # its webhook makes 3 of 0
+    assert most - 1 == allowed, "the job has failed when a restart makes the count reach maxRetry"
 
 
 def test_in_mode_sync_worker_0_leads_and_any_failure_restarts_all():
@@ -168,6 +193,18 @@ def test_in_mode_sync_worker_0_leads_and_any_failure_restarts_all():
         for role in rule.get("targetReplicatedJobs", [])
     }
     assert actions == {"worker": "RestartJobSet", "evaluator": "RestartJob"}
+
+
+@pytest.mark.parametrize("kind", KINDS.names)
+def test_no_name_is_too_long_where_that_of_the_workload_is_as_long_as_it_may_be(kind):
+    size = {"cluster.workers": 1000, "cluster.parameter_servers": 256}
+    asked = deployment(size, name="a" * 40)
+    documents = rendered(kind, asked)
+    names = [document["metadata"]["name"] for document in documents]
+    for pods in pods_of(documents):
+        names += pods.template["metadata"]["labels"].values()
+        names.append(POD_NAMES[kind].format(asked.name, pods.role, pods.count - 1))
+    assert max(map(len, names)) <= 63
 
 
 def test_the_leader_has_time_to_drain():
@@ -195,8 +232,8 @@ def test_what_is_given_for_one_type_wins_over_what_is_given_for_all():
         roles_of(config, restarts=[("ps", 1), ("ps", 2)])
 
 
-def test_a_cluster_of_a_thousand_workers_fits_into_an_environment_variable():
-    pods = pods_of(rendered("jobset", deployment({"cluster.workers": 1000, "cluster.parameter_servers": 16})))
-    value = pods[0].environment(0)["TF_CONFIG"]
+def test_the_largest_cluster_fits_into_an_environment_variable():
+    largest = deployment({"cluster.workers": 1000, "cluster.parameter_servers": 256}, name="a" * 40)
+    value = pods_of(rendered("jobset", largest))[0].environment(0)["TF_CONFIG"]
     assert isinstance(cluster_of({"TF_CONFIG": value})[0], ClusterTopology)
     assert len(f"TF_CONFIG={value}") < 2**17  # Linux's limit for one

@@ -43,7 +43,7 @@ def one_after_the_other(run_dir, step_ids, monkeypatch):
     store, compute = build(config, dataset, [LOCAL_DEVICE], LOCAL_DEVICE)
     monkeypatch.chdir(run_dir / "tasks" / "worker-0")
     steps_function(store, compute, config)(tf.constant(step_ids, tf.int64), tf.constant(NOBODY, tf.float64))
-    arrays, _ = store.snapshot([0])
+    arrays, _ = store.snapshot([0], closed=0)
     return arrays["weights"]
 
 

@@ -44,5 +44,5 @@ def test_a_run_that_grows_and_shrinks_applies_each_update_once_and_nobody_starts
     assert_ledger_is_exact(summary)
     assert summary["restarts"] == {} and summary["updates"]["rolled_back"] == 0
     assert tasks(run_dir)["chief", 0]["pid"] == before["chief", 0]["pid"]
-    assert [row["workers"] for row in summary["scaled"]] == [3, 1]
+    assert [(row["before"], row["workers"]) for row in summary["scaled"]] == [(2, 3), (3, 1)]
     assert [worker["updates"] > 20 for worker in summary["workers"]] == [True, True, True]

@@ -13,6 +13,7 @@ import pytest
 from ps_cluster.catalogue.task_types import Task
 from ps_cluster.chaos.restarter import Restarter
 from ps_cluster.cluster.task import BAD_INPUT, RETRY, SUPERSEDED
+from tests.helpers.finished_runs import ledger_rows
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
     SNAPSHOTS,
@@ -20,8 +21,10 @@ from tests.helpers.real_cluster import (
     rows,
     small,
     start,
+    stop,
     unhurried,
     wait_for_snapshots,
+    wait_for_training,
 )
 
 pytestmark = pytest.mark.cluster
@@ -142,6 +145,40 @@ def test_a_chief_that_was_frozen_stops_without_a_word_to_the_files_of_the_newer_
     result = json.loads((run_dir / "metrics" / "training.json").read_text())
     assert result["proof"]["holds"] and result["updates"]["applied"] == result["updates"]["scheduled"] == steps
     assert {server.wait(timeout=60) for server in servers} == {0}
+
+
+def test_a_worker_at_a_spare_address_joins_a_training_and_hands_back_its_steps_when_it_is_stopped(machine):
+    run_dir = machine.folder(*CHIEF)
+    options = ("--steps", 100_000, *unhurried(workers=2))
+    others = [machine(*task, *options) for task in (("ps", 0), ("worker", 0))]
+    chief = machine(*CHIEF, *options, "--min-workers", 1)
+    wait_for_training(run_dir, updates=20)
+    assert updates_by_worker(run_dir).keys() == {0}
+    spare = machine("worker", 1, *options)
+    wait_until(lambda: updates_by_worker(run_dir).get(1, 0) > 20, within_s=90)
+    spare.send_signal(signal.SIGTERM)
+    assert spare.wait(timeout=60) == 128 + signal.SIGTERM
+    before = updates_by_worker(run_dir)
+    wait_until(lambda: updates_by_worker(run_dir)[0] > before[0] + 40, within_s=60)
+    told = stop(chief)
+    assert "beginning with 1 of 2 workers; worker-1 (" in told and "worker-1 takes part" in told
+    assert re.search(r"worker-1 is gone \(.*\); its steps go to others", told), "it had a dispatch under way"
+    assert [process.wait(timeout=60) for process in others] == [0, 0]
+    result = json.loads((run_dir / "metrics" / "training.json").read_text())
+    by_worker = {worker["index"]: worker["updates"] for worker in result["workers"]}
+    assert by_worker[0] >= before[0] + 40 and by_worker[1] > 20
+    assert_all_steps_are_applied_once(run_dir, result, sum(by_worker.values()))
+
+
+def updates_by_worker(run_dir):
+    return {worker["index"]: worker["updates"] for worker in rows(run_dir)[-1]["workers"]}
+
+
+def assert_all_steps_are_applied_once(run_dir, result, total):
+    updates = result["updates"]
+    assert result["proof"]["holds"] and (updates["scheduled"], updates["applied"]) == (total, total)
+    assert updates["lost"] == updates["duplicated"] == 0
+    assert sorted(int(row["step"]) for row in ledger_rows(run_dir)) == list(range(total))
 
 
 def scraped_updates(run_dir):

@@ -110,7 +110,7 @@ class ToldRun:
             case ea.GiveUp(Task("ps")):
                 self._ps -= 1
             case ea.GiveUp(of):
-                self._obey(ea.Scale((), (of,), 0))
+                self._obey(ea.Scale((), (of,)))
             case ea.Scale(start, stop):
                 self.topology = self.topology.with_workers(started=start, stopped=stop)
                 self._absent = self.topology.absent

@@ -27,6 +27,12 @@ class Pods(NamedTuple):
         (container,) = self.template["spec"]["containers"]
         return container
 
+    @property
+    def command(self):
+        """The command `task`, without a script that a kind puts before it."""
+        words = self.container["command"]
+        return words[words.index("ps-cluster") :]
+
     def environment(self, index):
         """Return the environment of a pod's container, with values put in as Kubernetes does."""
         found = {}

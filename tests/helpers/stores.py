@@ -52,7 +52,7 @@ def pull(store, worker=0):
 
 def state_of(store):
     """Return the arrays of a checkpoint."""
-    arrays, _ = store.snapshot([0] * len(store.slices))
+    arrays, _ = store.snapshot([0] * len(store.slices), closed=0)
     return arrays
 
 

@@ -11,14 +11,19 @@ import pytest
 from ps_cluster.catalogue.datasets import Contents
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.data.packing import write_packed
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.reporting.results.after_run import NOT_SCORED, draw, try_to_draw
 from ps_cluster.reporting.results.analysis import MISTAKES, MOST_SHOWN
 from ps_cluster.reporting.results.class_results import Cell, ClassResults, Confusion
 from ps_cluster.reporting.results.label_results import LabelResults
 from ps_cluster.reporting.results.value_results import ValueResults
+from ps_cluster.reporting.results.worker_changes import steps
 from ps_cluster.run import kept_predictions
 from ps_cluster.run.kept_predictions import Predictions
+from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 from tests.comparison.fake_runs import Fake, write_run
 from tests.helpers.data import pack_images, random_images
@@ -260,6 +265,45 @@ def test_whatever_is_wrong_is_one_notice_with_the_command_that_tries_again(of_im
     (line,) = told
     assert line.startswith("the results are not drawn (") and "summary.json" in line and "--page" in line
     assert "\n" not in line and not of_images.results.exists()
+
+
+CHANGES = [
+    {"applied": 30, "train_seconds": 6.0, "before": 2, "workers": 5},
+    {"applied": 70, "train_seconds": 15.0, "before": 5, "workers": 1},
+]
+
+
+def scaled(root, **changes):
+    """A run of 20 s whose number of workers changed twice; `changes`: of its summary."""
+    run_dir = RunDir(write_run(root, Fake({})))
+    for applied in range(10, 90, 10):
+        times = {"train_seconds": applied / 4, "examples": 128 * applied, "examples_per_second": 512.0}
+        append_row(run_dir.progress, ProgressRow(phase="training", applied=applied, **times))
+    run_dir.summary.write_text(json.dumps(json.loads(run_dir.summary.read_text()) | {"scaled": CHANGES} | changes))
+    return run_dir
+
+
+def test_the_page_of_a_run_that_was_scaled_shows_its_workers_over_time(tmp_path):
+    run_dir = scaled(tmp_path / "run")
+    page, numbers, _ = drawn(run_dir)
+    assert "Workers and images/s over time" in page and "2 → 5 at update 30 · 5 → 1 at update 70" in page
+    assert (run_dir.results / "plots" / "workers-over-time.svg").is_file()
+    assert numbers["curves"]["workers"] == CHANGES and numbers["curves"]["training"][0]["examples_per_second"] == 512.0
+
+
+def test_the_page_of_a_run_that_kept_its_workers_shows_none_over_time(tmp_path):
+    run_dir = scaled(tmp_path / "run", scaled=[])
+    page, numbers, _ = drawn(run_dir)
+    assert "workers over time" not in page.lower() and "at update" not in page and numbers["curves"]["workers"] == []
+    assert not (run_dir.results / "plots" / "workers-over-time.svg").exists()
+
+
+@pytest.mark.parametrize(
+    ("session_s", "times"), [(20.0, [0, 6, 15, 20]), (12.0, [8, 8, 15, 20]), (None, [0, 6, 15, 20])]
+)
+def test_the_number_of_workers_is_a_step_line_that_begins_with_the_newest_start(tmp_path, session_s, times):
+    run_dir = scaled(tmp_path / "run", session_train_seconds=session_s)
+    assert steps(read_json(run_dir.summary, Summary)) == (times, [2, 5, 1, 1])
 
 
 def test_drawing_again_replaces_what_was_drawn(of_images):

@@ -15,6 +15,7 @@ from ps_cluster.reporting.closing_table import histogram_bars, print_closing_tab
 from ps_cluster.reporting.summary import refresh_evaluation, write_summary
 from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.scaling import ScalingRow
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
 from tests.helpers.data import only_named
@@ -349,6 +350,30 @@ def test_closing_table_shows_the_evidence_of_several_processes(run_dir):
     assert "4 distinct worker processes did the work (3 workers, 1 started again)" in text
     for expected in ("127.0.0.1:40102", "391 scheduled", "1 replays refused", "16.1 s training", str(run_dir.root)):
         assert expected in text
+
+
+def changed(*numbers):
+    """Changes of the number of workers, one every 100 updates."""
+    pairs = enumerate(zip(numbers, numbers[1:]), start=1)
+    return [
+        ScalingRow(applied=100 * place, train_seconds=5.0 * place, before=before, workers=after)
+        for place, (before, after) in pairs
+    ]
+
+
+@pytest.mark.parametrize(
+    ("numbers", "told"),
+    [
+        ((3,), []),
+        ((3, 5, 1), ["workers        3 → 5 at update 100 · 5 → 1 at update 200"]),
+        ((1, 2, 3, 4, 5, 6), [
+            "workers        2 earlier · 3 → 4 at update 300 · 4 → 5 at update 400 · 5 → 6 at update 500",
+        ]),
+    ],
+)  # fmt: skip
+def test_closing_table_shows_in_one_row_how_the_number_of_workers_changed_if_it_did(run_dir, numbers, told):
+    summary = write(run_dir, scaled=changed(*numbers))
+    assert lines_with("workers ", closing_table(summary, run_dir)) == told
 
 
 def test_closing_table_says_that_data_are_synthetic(run_dir):

@@ -17,8 +17,9 @@ ACCEPTED = COUNTS.index("accepted")
 def arrays_of(slices, accepted=5):
     counts = np.zeros([slices, len(COUNTS)], np.int64)
     counts[:, :3] = accepted
-    seen = np.tile(np.arange(8, dtype=np.int64), [slices, 1])
-    return {"counts": counts, "seen": seen, "waiting": np.zeros([0, 3]), "weights": np.arange(9, dtype=np.float32)}
+    steps = np.tile(np.arange(8, dtype=np.int64), [slices, 1])
+    weights = np.arange(9, dtype=np.float32)
+    return {"counts": counts, "accepted_steps": steps, "waiting": np.zeros([0, 3]), "weights": weights}
 
 
 def test_slices_with_the_same_steps_are_even_whatever_each_has_refused_or_dropped():
@@ -35,7 +36,7 @@ def test_slices_of_which_one_has_a_step_more_are_not_even(uneven):
     elif uneven == "another count":
         arrays["counts"][1, ACCEPTED] += 1
     else:
-        arrays["seen"][1, 4] = 99
+        arrays["accepted_steps"][1, 4] = 99
     assert not is_even(arrays)
 
 
@@ -45,7 +46,7 @@ def test_what_is_of_each_slice_is_repeated_and_what_is_told_of_all_is_the_larges
     meta = Meta(config={"cluster": {"workers": 3, "parameter_servers": 2}, "mode": {}})
     found = resliced(Checkpoint(5, arrays, meta), 3)
     assert found.arrays["counts"].tolist() == [[5, 5, 5, 4, 0]] * 3
-    assert found.arrays["seen"].shape == (3, 8) and found.arrays["each_rate"].tolist() == [0.5] * 3
+    assert found.arrays["accepted_steps"].shape == (3, 8) and found.arrays["each_rate"].tolist() == [0.5] * 3
     assert found.arrays["weights"] is arrays["weights"]
     assert found.meta.config == {"cluster": {"workers": 3, "parameter_servers": 3}, "mode": {}}
 

@@ -20,7 +20,11 @@ def arrays_of(*accepted, columns=len(COLUMNS)):
     """Those of a checkpoint that tell what kind of ledger it is of; so many gradients `accepted` by each slice."""
     counts = np.zeros([len(accepted), len(COUNTS)], np.int64)
     counts[:, COUNTS.index("accepted")] = accepted
-    return {"counts": counts, "seen": np.zeros([len(accepted), 8], np.int64), "waiting": np.zeros([0, 1 + columns])}
+    return {
+        "counts": counts,
+        "accepted_steps": np.zeros([len(accepted), 1], np.int64),
+        "waiting": np.zeros([0, 1 + columns]),
+    }
 
 
 def meta_of(config, begun):

@@ -1,10 +1,8 @@
-"""`ps-cluster scale` and the launcher talk through two files."""
-
-import json
+"""`ps-cluster scale` and the launcher talk through a file for each request, and one for its answer."""
 
 import pytest
 
-from ps_cluster.errors import UserError
+from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.scale_desk import ANSWER_WITHIN_S, ScaleDesk, ask
@@ -29,6 +27,10 @@ class Launcher:
         return ask(run_dir, workers, clock=lambda: self.now, sleep=self.sleep)
 
 
+def left(run_dir):
+    return list(run_dir.root.glob("scale*"))
+
+
 @pytest.fixture
 def run_dir(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
@@ -40,7 +42,7 @@ def test_the_launcher_hears_the_request_and_the_answer_comes_back_and_no_file_is
     launcher = Launcher(run_dir, ("started worker-3", False), ("stopped worker-3", False))
     assert launcher.ask(run_dir, 4) == "started worker-3"
     assert launcher.ask(run_dir, 3) == "stopped worker-3" and launcher.heard == [4, 3]
-    assert not run_dir.scale.exists() and not run_dir.scaled.exists()
+    assert left(run_dir) == []
 
 
 def test_a_refusal_is_bad_input(run_dir):
@@ -48,24 +50,47 @@ def test_a_refusal_is_bad_input(run_dir):
         Launcher(run_dir, ("too many", True)).ask(run_dir, 9)
 
 
+def test_the_newest_of_two_requests_is_heard_and_the_earlier_command_is_told_so(run_dir):
+    launcher, later = Launcher(run_dir, ("started worker-3", False)), []
+
+    def a_second_command_comes(_):
+        later.append(launcher.ask(run_dir, 4))
+
+    with pytest.raises(RunFailed, match="a newer request, for --workers 4, replaced this one"):
+        ask(run_dir, 5, sleep=a_second_command_comes)
+    assert later == ["started worker-3"] and launcher.heard == [4] and left(run_dir) == []
+
+
+def test_a_request_that_was_heard_keeps_its_answer_when_another_one_is_answered_first(run_dir):
+    launcher, later = Launcher(run_dir, ("stopped worker-4", False)), []
+
+    def is_heard_and_a_second_command_comes(_):
+        assert launcher.desk.asked() == 5
+        launcher.desk.answer("started worker-4", refused=False)
+        later.append(launcher.ask(run_dir, 4))
+
+    assert ask(run_dir, 5, sleep=is_heard_and_a_second_command_comes) == "started worker-4"
+    assert later == ["stopped worker-4"] and left(run_dir) == []
+
+
 def test_a_launcher_that_does_not_answer_is_not_waited_for_longer_than_the_limit(run_dir):
     launcher = Launcher(run_dir)
     with pytest.raises(UserError, match="no answer within"):
         launcher.ask(run_dir, 2)
-    assert launcher.now < ANSWER_WITHIN_S + 1 and not run_dir.scale.exists()
+    assert launcher.now < ANSWER_WITHIN_S + 1 and left(run_dir) == []
 
 
 def test_a_request_that_nobody_heard_is_not_for_the_next_launcher(run_dir):
-    run_dir.scale.write_text('{"asked": "a", "workers": 2}')
+    run_dir.scale_request("7").write_text('{"workers": 2}')
     assert ScaleDesk(run_dir, lambda _: None).asked() is None
 
 
-@pytest.mark.parametrize("content", ["", "{", "[]", '{"asked": "a"}', json.dumps({"asked": "a", "workers": 2.5})])
+@pytest.mark.parametrize("content", ["", "{", "[]", "{}", '{"workers": 2.5}', '{"workers": -1}'])
 def test_a_request_that_can_not_be_read_is_left_out_and_said_once(run_dir, content):
     launcher = Launcher(run_dir)
-    run_dir.scale.write_text(content)
+    run_dir.scale_request("7").write_text(content)
     assert launcher.desk.asked() is None and launcher.desk.asked() is None
-    assert len(launcher.notices) == 1 and "scale.json" in launcher.notices[0]
+    assert len(launcher.notices) == 1 and "scale-7.json" in launcher.notices[0]
 
 
 def test_a_run_that_has_ended_is_told_at_once(tmp_path):

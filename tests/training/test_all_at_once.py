@@ -53,7 +53,7 @@ def push_a_step(store):
         push_a_step,
         lambda store: store.tick(1.0, last_step=NO_END),
         lambda store: store.read_ledgers([0, 0]),
-        lambda store: store.snapshot([0, 0]),
+        lambda store: store.snapshot([0, 0], closed=0),
     ],
     ids=["pull and push", "tick", "look", "snapshot"],
 )

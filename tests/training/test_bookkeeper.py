@@ -27,8 +27,9 @@ class FakeStore:
         counts[:, COUNTS.index("accepted")] = [len(rows) for rows in self.rows]
         return Ledgers([rows[first:] for rows, first in zip(self.rows, firsts)], counts)
 
-    def snapshot(self, firsts):
+    def snapshot(self, firsts, closed):
         ledgers = self.read_ledgers(firsts)
+        self.closed = closed
         return {"counts": ledgers.counts}, ledgers
 
 
@@ -61,6 +62,7 @@ def test_every_row_is_in_its_journal_once_and_counted_once(tmp_path):
     books.look()
     store.accept(1)
     arrays = books.snapshot()
+    assert store.closed == 1, "of the look before: 0 was accepted, 1 was not"
     assert [np.concatenate(list(journal.read(path)))["step"].tolist() for path in paths] == [[0, 2, 1]] * 2
     assert (progress.applied, progress.examples, said) == (3, 30, [])
     assert arrays["counts"][:, COUNTS.index("accepted")].tolist() == [3, 3] and arrays["waiting"].shape[0] == 0

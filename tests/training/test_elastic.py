@@ -117,6 +117,18 @@ def test_after_a_resume_with_other_workers_the_new_ones_begin_at_the_centre(work
         assert (pull(others, worker).weights.numpy() == expected).all()
 
 
+def test_a_worker_that_begins_late_pulls_the_centre_back_to_the_first_weights_so_the_number_is_fixed():
+    store = make_store(kind=ElasticSlice, values={"mode.name": "elastic"}, rule="sgd")
+    for step in range(20):
+        pulled = pull(store, 0)
+        store.push(tf.constant(step, tf.int64), pulled.versions, tf.ones(LENGTH), pulled.statistics, row(worker=0))
+    start, far = np.linspace(-1, 1, LENGTH), state_of(store)["weights"]
+    late = pull(store, 1)
+    store.push(tf.constant(20, tf.int64), late.versions, tf.zeros(LENGTH), late.statistics, row(worker=1))
+    assert state_of(store)["weights"] == pytest.approx(far + 0.9 / WORKERS * (start - far), abs=1e-5)
+    assert (far - start > 5).all(), "the centre had moved far from there"
+
+
 def test_a_push_that_comes_twice_is_one_exchange():
     store = make_store(kind=ElasticSlice, values={"mode.name": "elastic"}, rule="sgd")
     pulled = pull(store, 1)

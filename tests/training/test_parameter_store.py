@@ -136,8 +136,9 @@ def test_each_row_is_read_once_in_the_order_in_which_it_was_accepted():
     assert [rows["version"].tolist() for rows in first.rows] == [[1, 2, 3]] * 2
     push(3, 2, 2)
     assert [rows["step"].tolist() for rows in store.read_ledgers([3, 1]).rows] == [[3, 2], [0, 4, 3, 2]]
-    arrays, then = store.snapshot([5, 4])
+    arrays, then = store.snapshot([5, 4], closed=2)
     assert [rows["step"].tolist() for rows in then.rows] == [[], [2]] and (arrays["counts"] == then.counts).all()
+    assert arrays["accepted_steps"].tolist() == [[2, 3, 4, 5]] * 2, "2 are closed; each of the others + 1"
 
 
 def test_a_restored_store_goes_on_exactly_where_the_snapshot_was():

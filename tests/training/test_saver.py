@@ -186,7 +186,7 @@ class BooksOfTwo(FakeBooks):
         found = super().snapshot()
         if self.even:
             found["counts"][:] = self.version
-        return found | {"seen": np.zeros([2, 4], np.int64), "waiting": np.zeros([0, 2])}
+        return found | {"accepted_steps": np.zeros([2, 1], np.int64), "waiting": np.zeros([0, 2])}
 
 
 @pytest.fixture

@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from ps_cluster.catalogue.task_types import CHIEF, EVALUATOR, PS, WORKER
-from ps_cluster.deploy.deployment import Deployment
+from ps_cluster.deploy import paths
+from ps_cluster.deploy.deployment import Deployment, Role
 from ps_cluster.deploy.kubernetes_yaml import Document
 from ps_cluster.deploy.pods import pod_template
 from ps_cluster.deploy.workload_kind import WorkloadKind, metadata
 
 _REPLICA_TYPES = {CHIEF: "Chief", PS: "PS", WORKER: "Worker", EVALUATOR: "Evaluator"}
+_RETRY = "retry.sh"
+_SCRIPT = Path(__file__).parents[1] / "templates" / "tfjob_retry.sh"
 
 
 class TFJobKind(WorkloadKind):
-    """Restarts every container where it is.
+    """Restarts every task in its container, by a script of its own.
 
-    Its policy ExitCode would take 75 (retry) for final, because only codes from 128 on are retried. With OnFailure also
-    2 and 3 are, until the limit.
+    The policy OnFailure would also run a task again that must not be: a leader that was superseded would take the run
+    directory from the newer one. ExitCode would take 75 (run it again) for final. So the script stands between them.
     """
 
     name = "tfjob"
@@ -25,17 +30,24 @@ class TFJobKind(WorkloadKind):
     container_name = "tensorflow"
     port_name = "tfjob-port"
 
+    def command(self, deployment: Deployment, role: Role) -> list[str]:
+        return ["sh", f"{paths.CONFIG_FOLDER}/{_RETRY}", str(role.restarts), *super().command(deployment, role)]
+
+    def files(self) -> dict[str, str]:
+        return {_RETRY: _SCRIPT.read_text("utf-8")}
+
     def workload(self, deployment: Deployment) -> list[Document]:
         replicas = {
             _REPLICA_TYPES[role.type]: {
                 "replicas": role.count,
-                "restartPolicy": "OnFailure",
+                "restartPolicy": "ExitCode",
                 "template": pod_template(deployment, role, self),
             }
             for role in deployment.roles
         }
         # The job is done when its leader is; the evaluator still scores then, and all other pods end by themselves.
-        policy = {"cleanPodPolicy": "None", "backoffLimit": sum(role.restarts for role in deployment.roles)}
+        # No backoffLimit: it counts restarts of containers, of which there are none.
+        policy = {"cleanPodPolicy": "None"}
         return [
             {
                 "apiVersion": "kubeflow.org/v1",

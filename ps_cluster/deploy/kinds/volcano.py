@@ -31,7 +31,8 @@ class VolcanoKind(WorkloadKind):
                 "spec": {
                     "schedulerName": "volcano",
                     "minAvailable": sum(role.count for role in roles),
-                    "maxRetry": sum(role.restarts for role in roles if not role.alone) or roles[0].restarts,
+                    # Volcano counts restarts of a pod and of the job together, and gives up at this number; 0 means 3.
+                    "maxRetry": 1 + sum(role.restarts * (role.count if role.alone else 1) for role in roles),
                     "plugins": {
                         # Its own policy lets the tasks reach each other at every port.
                         "svc": ["--publish-not-ready-addresses=true", "--disable-network-policy=true"],
@@ -44,14 +45,17 @@ class VolcanoKind(WorkloadKind):
 
     def _task(self, deployment: Deployment, role: Role) -> dict[str, Any]:
         last = finishing(deployment)[-1]
+        # Volcano makes a deleted pod again by itself. Before 1.14 it takes a pod that it has just deleted to restart it for
+        # an evicted one, so with a policy it would go on to restart it.
+        failed = {"event": "PodFailed", "action": "RestartPod"}
+        lost = {"events": ["PodFailed", "PodEvicted"], "action": "RestartJob"}
         return {
             "name": role.type,
             "replicas": role.count,
-            "maxRetry": role.restarts,
             # The first that fits counts.
             "policies": [
                 *({"exitCode": code, "action": "TerminateJob"} for code in NEVER_RETRY),
-                {"events": ["PodFailed", "PodEvicted"], "action": "RestartPod" if role.alone else "RestartJob"},
+                failed if role.alone else lost,
                 *([{"event": "TaskCompleted", "action": "CompleteJob"}] if role.type == last else []),
             ],
             "template": pod_template(deployment, role, self, restartPolicy="Never"),

@@ -1,4 +1,4 @@
-# The same for every training. Above it are: roles, run_dir, config, program, tasks_per_node, first_port, restarts.
+# The same for every training. Above it are: roles, run_dir, command, tasks_per_node, first_port, restarts.
 set -u
 
 # Task number n is on host n / tasks_per_node, at a port of its own. Number 0 leads.
@@ -52,7 +52,7 @@ keep() { # NUMBER
         TF_CONFIG="{\"cluster\": {$cluster}, \"task\": {\"type\": \"$kind\", \"index\": $index}}" \
             srun --nodes=1 --ntasks=1 --exact --cpus-per-task="$SLURM_CPUS_PER_TASK" --nodelist="${places[$1]}" \
             --job-name="$kind-$index" --output="$logs/$kind-$index.log" --open-mode=append --input=none \
-            "${program[@]}" task --run-dir "$run_dir" --config "$config" &
+            "${command[@]}" &
         step=$!
         [ -z "$stopping" ] || tell # the signal came before there was a step
         wait_for "$step"

@@ -25,6 +25,7 @@ from ps_cluster.reporting.plot_style import grid, legend_outside, plot_style
 from ps_cluster.reporting.results.analysis import Analysis, Json, Mistake
 from ps_cluster.reporting.results.mistake_examples import Examples, dataset_of, examples
 from ps_cluster.reporting.results.reliability import HEIGHT_IN, NARROW_IN
+from ps_cluster.reporting.results.worker_changes import worker_changes
 from ps_cluster.run import kept_predictions
 from ps_cluster.run.rows.scores import told
 from ps_cluster.run.rows.summary import Summary
@@ -129,7 +130,7 @@ class _Found:
 
     def numbers(self) -> Json:
         """Return the content of results.json."""
-        analysis = self.analysis
+        analysis, shown = self.analysis, {*ALONG, *self.curves.measures, "examples_per_second"}
         return {
             "schema": SCHEMA,
             "run": self.name,
@@ -141,8 +142,9 @@ class _Found:
             "found": analysis.numbers() if analysis else None,
             "mistakes": [vars(one) for one in self.mistakes],
             "curves": {
-                "training": [row.model_dump(include={*ALONG, *self.curves.measures}) for row in self.curves.trained],
+                "training": [row.model_dump(include=shown) for row in self.curves.trained],
                 "test": [row.model_dump() for row in self.curves.tested],
+                "workers": [row.model_dump() for row in self.summary.scaled],
             },
         }
 
@@ -208,7 +210,8 @@ def _curve(curves: Curves, along: str, measure: str) -> Figure:
 
 def _write(run_dir: RunDir, found: _Found) -> None:
     """Write the files, the page last: if it is there, all are."""
-    curves, plots = _curve_plots(found.curves), found.analysis.plots() if found.analysis else []
+    curves = [*_curve_plots(found.curves), *worker_changes(found.curves, found.summary)]
+    plots = found.analysis.plots() if found.analysis else []
     page, numbers = found.page(curves, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
     folder = run_dir.results / "plots"
     folder.mkdir(parents=True, exist_ok=True)

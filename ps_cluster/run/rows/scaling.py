@@ -1,27 +1,38 @@
-"""The request of `ps-cluster scale`, the launcher's answer, and what the summary says about it."""
+"""The request of `ps-cluster scale`, the launcher's answer, and what the summary says about changes."""
 
 from __future__ import annotations
 
-from ps_cluster.run.rows.base import Count, Index, Row, Text, Word
+from typing import Literal
+
+from ps_cluster.run.rows.base import Count, Index, Row, Seconds, Text
 
 
 class ScaleRequest(Row):
-    """The number of workers that somebody asks for. `asked`: a name of this request, which the answer repeats."""
+    """The number of workers that somebody asks for."""
 
-    asked: Word
     workers: Index
 
 
 class ScaleAnswer(Row):
-    """The launcher's answer on one line: its action, or the reason for none."""
+    """The launcher's answer on one line: its action, or the reason for none.
 
-    asked: Word
+    Attributes:
+      outcome: "replaced": a newer request came before the launcher had seen this one.
+    """
+
     line: Text
-    refused: bool
+    outcome: Literal["done", "refused", "replaced"]
 
 
 class ScalingRow(Row):
-    """A change of the number of workers: how many there were then, and how many updates had been applied."""
+    """A change of the number of workers while a run trained: by `ps-cluster scale`, or because one was given up.
+
+    Attributes:
+      applied: updates until then, as far as known. train_seconds: seconds of training until then, likewise.
+      before, workers: how many there were before and after it.
+    """
 
     applied: Count
+    train_seconds: Seconds
+    before: Count
     workers: Count

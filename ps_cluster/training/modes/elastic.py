@@ -156,7 +156,9 @@ class Elastic(Mode):
     says = "workers train weights of their own and exchange them with the centre"
     Settings = ElasticSettings
     pins_workers = True
-    fixed_workers = "each has weights of its own on the parameter server, and exchanges by beta / workers"
+    fixed_workers = (
+        "one that comes later would pull the centre back to the first weights, and exchanges go by beta / workers"
+    )
     ignores = frozenset({"staleness", "lookahead"})
     own_rule = "sgd"
     unlabelled = frozenset({"beta"})

@@ -1,0 +1,83 @@
+"""`k8s render` and `slurm render`: options of `task` that they pass on to it."""
+
+import shlex
+
+import click
+import pytest
+import yaml
+from click.testing import CliRunner
+
+from ps_cluster.commands.main import main
+from ps_cluster.deploy.workload_kind import KINDS
+from tests.helpers.manifests import pods_of
+
+ASKED = ("--dataset", "synthetic", "--precision", "float32", "--workers", "3")
+COMMANDS = {
+    "k8s": ("k8s", "render", "--image", "me/ps-cluster:1", "--run-volume", "runs", *ASKED),
+    "slurm": ("slurm", "render", "--run-dir", "/shared/a run", *ASKED),
+}
+WAITING = ("--wait-seconds", "90.5", "--min-workers", "2")
+
+
+def rendered(*words):
+    result = CliRunner().invoke(main, words)
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def option_of(command, name):
+    found = main.get_command(None, command[0])
+    found = found.commands[command[1]] if isinstance(found, click.Group) else found
+    (option,) = [one for one in found.params if name in one.opts]
+    return option
+
+
+@pytest.mark.parametrize("given", [(), WAITING, WAITING[:2], WAITING[2:]])
+@pytest.mark.parametrize("kind", KINDS.names)
+def test_every_container_waits_as_it_was_asked_for_and_as_task_does_where_it_was_not(kind, given):
+    roles = pods_of(list(yaml.safe_load_all(rendered(*COMMANDS["k8s"], "--kind", kind, *given))))
+    assert len(roles) == 4
+    for pods in roles:
+        assert pods.command[pods.command.index("--config") + 2 :] == list(given)
+
+
+@pytest.mark.parametrize("given", [(), WAITING])
+def test_every_step_of_slurm_waits_as_it_was_asked_for(given):
+    (line,) = [line for line in rendered(*COMMANDS["slurm"], *given).splitlines() if line.startswith("command=")]
+    words = shlex.split(line.removeprefix("command=(").removesuffix(")"))
+    assert words == ["ps-cluster", "task", "--run-dir", "$run_dir", "--config", "$config", *given]
+
+
+@pytest.mark.parametrize("name", ["--wait-seconds", "--min-workers"])
+@pytest.mark.parametrize("command", COMMANDS)
+def test_they_are_the_options_of_task(command, name):
+    own, that_of_task = option_of(COMMANDS[command], name), option_of(("task",), name)
+    assert (own.type.to_info_dict(), own.help) == (that_of_task.type.to_info_dict(), that_of_task.help)
+
+
+@pytest.mark.parametrize("seconds", ["0", "0.25", "1234567.5", "1000000000"])
+def test_no_digit_of_the_seconds_is_lost(seconds):
+    assert f"--wait-seconds {seconds})" in rendered(*COMMANDS["slurm"], "--wait-seconds", seconds)
+
+
+def data_of(*words):
+    """The section `data` of the configuration that the containers get."""
+    command = ("k8s", "render", "--image", "me/x:1", "--run-volume", "runs", "--precision", "float32", *words)
+    (found,) = [one for one in yaml.safe_load_all(rendered(*command)) if one["kind"] == "ConfigMap"]
+    return yaml.safe_load(found["data"]["config.yaml"])["data"]
+
+
+def test_a_data_set_that_has_to_be_found_is_looked_for_on_its_volume(tmp_path):
+    volume = ("--data-volume", "data", "--dataset", "cifar10")
+    assert data_of(*volume)["data_dir"] == "/data"
+    assert data_of(*volume, "--data-dir", "/data/cifar")["data_dir"] == "/data/cifar"
+    settings = tmp_path / "settings.yaml"
+    settings.write_text("data: {data_dir: /data/packed}\n")
+    assert data_of(*volume, "--config", str(settings))["data_dir"] == "/data/packed"
+
+
+def test_a_data_set_with_a_path_of_its_own_gets_no_other_place(tmp_path):
+    table = tmp_path / "numbers.csv"
+    table.write_text("a,b\n1,2\n")
+    own = data_of("--data-volume", "data", "--dataset", str(table))
+    assert (own["dataset"].endswith(str(table)), own["data_dir"]) == (True, None), "task refuses both"

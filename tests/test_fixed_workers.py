@@ -1,0 +1,60 @@
+"""The modes that keep their number of workers say why, to each command that would change it."""
+
+import json
+
+import pytest
+from click.testing import CliRunner
+
+from ps_cluster.catalogue.modes import MODES
+from ps_cluster.catalogue.task_types import WORKER
+from ps_cluster.commands.main import main
+from tests.comparison.fake_runs import Fake, write_run
+from tests.helpers.bad_input import assert_one_line
+
+FIXED = [mode.name for mode in MODES if mode.fixed_workers]
+WITH_WORKERS = [name for name in FIXED if WORKER in MODES[name].tasks]
+
+
+def settings(name):
+    rule = MODES[name].own_rule
+    return {"mode.name": name} | ({"optimizer.rule": rule} if rule else {})
+
+
+def assert_refused(mode, *command, says, **environment):
+    options = [word for key, value in settings(mode).items() for word in ("--set", f"{key}={value}")]
+    told = CliRunner().invoke(main, [*command, *(options if command[0] != "scale" else ())], env=environment)
+    assert_one_line(
+        told.exit_code, told.stderr, [says, f"mode {mode} keeps its number of workers: {MODES[mode].fixed_workers}"]
+    )
+    assert told.stdout == ""
+
+
+def test_async_and_bounded_alone_may_change_it():
+    assert set(MODES.names) - set(FIXED) == {"async", "bounded"}
+
+
+@pytest.mark.parametrize("mode", FIXED)
+@pytest.mark.parametrize(("option", "number"), [("--min-workers", 1), ("--max-workers", 5)])
+def test_run_refuses_bounds(mode, option, number, tmp_path):
+    field = option.removeprefix("--").replace("-", "_")
+    command = ("run", "--run-dir", str(tmp_path / "run"), "--dataset", "synthetic", option, str(number))
+    assert_refused(mode, *command, says=f"cluster.{field}: got {number}: mode")
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("mode", FIXED)
+def test_scale_refuses_before_it_asks(mode, tmp_path):
+    run = write_run(tmp_path / "run", Fake(settings(mode)))
+    assert_refused(mode, "scale", str(run), "--workers", "5", says="--workers: got 5: mode")
+    assert not list(run.glob("scale*"))
+
+
+@pytest.mark.parametrize("mode", WITH_WORKERS)
+def test_task_refuses_to_begin_with_fewer(mode, tmp_path):
+    tasks = MODES[mode].tasks
+    cluster = {kind: [f"127.0.0.1:{port}"] for port, kind in enumerate(tasks, start=40001)}
+    cluster[WORKER].append("127.0.0.1:40009")
+    tf_config = json.dumps({"cluster": cluster, "task": {"type": tasks[0], "index": 0}})
+    command = ("task", "--run-dir", str(tmp_path / "run"), "--dataset", "synthetic", "--precision", "float32")
+    assert_refused(mode, *command, "--min-workers", "1", says="--min-workers: got 1: mode", TF_CONFIG=tf_config)
+    assert not (tmp_path / "run").exists()
