@@ -51,6 +51,7 @@ from ps_cluster.run.log_events import (
     STANDSTILL,
     TASK_RESTARTED,
 )
+from ps_cluster.run.rows.progress import SAVING
 from ps_cluster.run.run_dir import RunDir
 
 # Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
@@ -137,7 +138,7 @@ class Decisions:
             actions = self._drain(now_s) if self._draining else ()
         if self._under_way:
             self._stuck.see(event, now_s)
-            if (row.applied, row.written) != self._seen:
+            if (row.applied, row.written) != self._seen or row.phase == SAVING:
                 self._seen = row.applied, row.written
                 self._most_applied = max(self._most_applied, row.applied)
                 self._moved_at = now_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -75,7 +76,8 @@ class Gathering:
         """Return how many workers are there, once all that is needed is; None when told to stop, or in vain."""
         began_s, rest_s = self._clock(), None
         while self._requests.count == 0:
-            fence.check()  # a newer leader may have begun meanwhile
+            with contextlib.suppress(OSError):  # a shared folder that can't be read just now
+                fence.check()  # a newer leader may have begun meanwhile
             there, now_s = self._reach(self._addresses), self._clock()
             missing = [task for task in self._addresses if task not in there]
             workers = sum(task.type == WORKER for task in there)

@@ -16,6 +16,7 @@ from collections.abc import Callable
 import psutil
 
 from ps_cluster.catalogue.task_types import WORKER, Task
+from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster.decisions import BEGUN
 from ps_cluster.cluster.gathering import SAY_EVERY_S, Gathering, Patience, Reach, Repeated
 from ps_cluster.cluster.policy import Limits
@@ -30,7 +31,7 @@ from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run import checkpoints
 from ps_cluster.run.leaders import Superseded
 from ps_cluster.run.log_events import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import SAVING, ProgressRow
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
 
@@ -61,13 +62,14 @@ class Keeper:
         self._total = total
         self._reach = reach
         self._clock = clock
+        self._awake = AwakeClock(clock)  # for the limits of the process: both may be frozen together
         self._sleep = sleep
         self._leads = task == topology.leader
         self._progress = RowTail(run_dir.progress, ProgressRow)
         self._scores = RowTail(run_dir.evaluation, EvaluationRow)
         self._begun = False
         self._counts: tuple[int, int] = (0, 0)
-        self._moved_s = clock()  # when the last update was seen, or the process was started
+        self._moved_s = self._awake()  # when the last update was seen, or the process was started
         self._frozen_s: float | None = None
         self._drained_s: float | None = None
         self._next_probe_s = 0.0
@@ -89,7 +91,7 @@ class Keeper:
             if (least := gathering.workers()) is None:
                 return self._not_begun()
         child = self._start(least)
-        self._moved_s = began_s = self._clock()
+        self._moved_s, began_s = self._awake(), self._clock()
         while True:
             ended = child.poll()
             self._read_rows()
@@ -110,7 +112,7 @@ class Keeper:
         if self._requests.count > self._heard:
             first, self._heard = self._heard == 0, self._requests.count
             if self._leads and self._begun and first:
-                self._drained_s = self._moved_s = self._clock()
+                self._drained_s = self._moved_s = self._awake()
                 line = "stopping: no new steps; a last checkpoint is written when those under way have ended"
                 self._view.notice(DRAINING(line))
                 child.send_signal(self._requests.last_signal)
@@ -119,8 +121,8 @@ class Keeper:
         if not _is_frozen(child.pid):
             self._frozen_s = None
         elif self._frozen_s is None:
-            self._frozen_s = self._clock()
-        elif self._clock() - self._frozen_s >= self._limits.frozen_s:
+            self._frozen_s = self._awake()
+        elif self._awake() - self._frozen_s >= self._limits.frozen_s:
             return self._kill(child, f"its process was frozen for {self._limits.frozen_s:g} s")
         return None
 
@@ -154,11 +156,12 @@ class Keeper:
     def _lead(self, child: subprocess.Popen[bytes]) -> int | None:
         """Keep the limits of the leader: a start, an update, and an end all come in time; no newer leader is there."""
         try:
-            fence.check()
+            with contextlib.suppress(OSError):  # a shared folder that can't be read just now
+                fence.check()
         except Superseded:  # the process itself may hang: what it made on the servers is the older leader's
             _end(child)
             raise
-        still_s = self._clock() - self._moved_s
+        still_s = self._awake() - self._moved_s
         if self._drained_s is not None:
             limit_s, what = self._limits.drain_s, "no update came while it drained"
         elif self._begun:
@@ -168,7 +171,12 @@ class Keeper:
                 self._limits.startup_s + self._patience.wait_s * (self._task.type == WORKER),
                 "training did not begin",
             )
-        return self._kill(child, f"{what} for {limit_s:.0f} s") if still_s > limit_s else None
+        if still_s <= limit_s:
+            return None
+        if self._has_ended(self._total):  # only its last words to the others take long
+            _end(child)
+            return self._after_its_end()
+        return self._kill(child, f"{what} for {limit_s:.0f} s")
 
     def _follow(self, child: subprocess.Popen[bytes], began_s: float) -> int | None:
         """Look for the leader; end where it is away for too long."""
@@ -240,8 +248,8 @@ class Keeper:
         for row in self._progress.new_rows():
             self._view.progress(row.model_dump())
             self._begun |= row.phase in BEGUN
-            if self._begun and (row.applied, row.written) != self._counts:
-                self._counts, self._moved_s = (row.applied, row.written), self._clock()
+            if self._begun and ((row.applied, row.written) != self._counts or row.phase == SAVING):
+                self._counts, self._moved_s = (row.applied, row.written), self._awake()
         for score in self._scores.new_rows():
             self._view.evaluation(score)
 

@@ -9,9 +9,10 @@ from collections.abc import Callable, Iterator
 import psutil
 
 from ps_cluster.catalogue.task_types import Task
-from ps_cluster.cluster.topology import ClusterTopology, host_and_port
+from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config.isolations import interface_of
 from ps_cluster.errors import UserError
+from ps_cluster.processes.addresses import host_and_port
 from ps_cluster.processes.firewall import Refused, keep_rules, only_through
 from ps_cluster.processes.isolation import REQUIRE
 

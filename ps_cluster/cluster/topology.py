@@ -24,6 +24,7 @@ from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.validation import first_error
 from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.processes.addresses import host_and_port
 from ps_cluster.run.rows.cluster import TaskRow, TaskType
 
 _ADDRESS = re.compile(r"(?:\[([0-9A-Fa-f:.]{2,45})\]|[A-Za-z0-9_.-]{1,253}):([1-9][0-9]{0,4})")
@@ -191,12 +192,6 @@ class ClusterTopology:
     def tf_config(self, task: Task) -> str:
         """Return the value of TF_CONFIG for `task`."""
         return json.dumps({"cluster": self.cluster, "task": {"type": task.type, "index": task.index}})
-
-
-def host_and_port(address: str) -> tuple[str, int]:
-    """Return the parts of "host:port", an IPv6 address without its brackets."""
-    host, _, port = address.rpartition(":")
-    return host.strip("[]"), int(port)
 
 
 def from_tf_config(text: str | None, notify: Notify = lambda _: None) -> tuple[ClusterTopology, Task]:

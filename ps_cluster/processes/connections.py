@@ -15,6 +15,8 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
+from ps_cluster.processes.addresses import host_and_port
+
 LOOK_EVERY_S = 2.0
 _PROBES = 3
 
@@ -25,9 +27,13 @@ def give_up_lost_connections(after_s: float) -> None:
 
 
 def cut(address: str) -> None:
-    """End all TCP connections of this process to `host:port`. Whoever uses one here sees that it was closed."""
-    host, _, port = address.rpartition(":")
-    ends = {_end(found) for *_, found in socket.getaddrinfo(host, int(port), type=socket.SOCK_STREAM)}
+    """End all TCP connections of this process to `host:port`. Whoever uses one here sees that it was closed.
+
+    Raises:
+      OSError: the host's name is not known.
+    """
+    host, port = host_and_port(address)
+    ends = {_end(found) for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
 
     def end(connection: socket.socket) -> None:
         if _end(connection.getpeername()) in ends:
@@ -55,9 +61,19 @@ def _for_each_connection(act: Callable[[socket.socket], None]) -> None:
             with contextlib.suppress(OSError):
                 if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
                     continue
-                with socket.socket(fileno=os.dup(int(name))) as connection:
+                with _socket_of(int(name)) as connection:
                     if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
                         act(connection)
+
+
+def _socket_of(number: int) -> socket.socket:
+    """Return a duplicate of a descriptor as a socket. Raises OSError where it has become something else meanwhile."""
+    duplicate = os.dup(number)
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)  # of a file it would keep the lock
+        raise
 
 
 def _limit(connection: socket.socket, after_s: float) -> None:

@@ -10,6 +10,8 @@ from typing import TypeVar
 
 import grpc
 
+from ps_cluster.processes.addresses import host_and_port
+
 ANSWER_WITHIN_S = 3.0
 _AT_ONCE = 64
 _ASK_EVERY_S = 0.2
@@ -22,7 +24,7 @@ def check_is_free(address: str) -> None:
     """Raise OSError where another program listens at the port of `host:port`; TensorFlow needs seconds to find out."""
     with socket.socket() as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # as TensorFlow: earlier connections don't matter
-        probe.bind(("", int(address.rpartition(":")[2])))
+        probe.bind(("", host_and_port(address)[1]))
 
 
 def works(address: str, within_s: float = ANSWER_WITHIN_S) -> bool:

@@ -19,10 +19,10 @@ from ps_cluster.processes.usage import age_seconds
 from ps_cluster.run import checkpoints
 from ps_cluster.run.log_formats import LAUNCHER
 from ps_cluster.run.rows.cluster import ClusterFile, TaskFile, TaskRow
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import SAVING, ProgressRow
 from ps_cluster.run.run_dir import RunDir
 
-BEFORE, UNDER_WAY = ("connecting", "building"), ("training", "draining")  # phases of rows
+BEFORE, UNDER_WAY = ("connecting", "building"), ("training", SAVING, "draining")  # phases of rows
 _SLACK_S = 1.0  # between the clock of a process's start and that of rows
 
 

@@ -15,6 +15,7 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -35,8 +36,10 @@ from ps_cluster.run.told import TOLD, Told
 Coordinator: TypeAlias = "tf.distribute.coordinator.ClusterCoordinator"
 
 LOOK_EVERY_S = 1.0
+_LOOKS_LAST_S = 15.0  # one look is at most so long after the one before, probes included; else nobody looked
 TELL_WITHIN_S = 10.0
-# A server keeps what a leader made there for so long after its last sign of life; TensorFlow's default is 600 s.
+# A server keeps what a leader made there for so long after its last sign of life. Without a launcher servers outlive
+# leaders, and each leader makes weights and slots of its own; TensorFlow's 600 s would keep those of several.
 KEEP_S = 120
 _RETRY_S = 0.5  # after a failure between a worker and a parameter server
 _CLOSURE_ERRORS = (
@@ -101,6 +104,7 @@ class Membership:
         self._clock = clock
         self._silent_after_s = silent_after_s
         self._silent_since: dict[int, float] = {}
+        self._looked_s = clock()
         self._update = threading.Lock()
         self._refused: dict[int, str] = {}
         self._over = threading.Event()
@@ -169,8 +173,10 @@ class Membership:
             self._cut_off(silent)
             if silent:
                 return False  # TensorFlow would wait for the silent one, and hold up everything
+            members = {index: self._addresses[index] for index in self.present | {worker}}
             try:
-                update_members({index: self._addresses[index] for index in self.present | {worker}})
+                with self._cutting_off_the_silent_of(members):
+                    update_members(members)
             except tf.errors.OpError as error:
                 self._notify(f"worker-{worker} can't be taken in yet ({_first_line(error)})")
                 return False
@@ -180,12 +186,36 @@ class Membership:
     def _cut_off(self, silent: Collection[int]) -> None:
         """End the connections to those of the members `silent` now that are so for too long: their dispatches then fail."""
         now = self._clock()
-        self._silent_since = {worker: self._silent_since.get(worker, now) for worker in silent}
+        known = self._silent_since if now - self._looked_s <= _LOOKS_LAST_S else {}
+        self._looked_s = now
+        self._silent_since = {worker: known.get(worker, now) for worker in silent}
         for worker, since in self._silent_since.items():
             if now - since >= self._silent_after_s:
-                self._notify(f"worker-{worker} answers nothing for {now - since:.0f} s: its connections are cut")
-                self._cut(self._addresses[worker])
+                self._cut_connections(worker, f"answers nothing for {now - since:.0f} s")
                 self._silent_since[worker] = now
+
+    @contextlib.contextmanager
+    def _cutting_off_the_silent_of(self, members: Mapping[int, str]) -> Iterator[None]:
+        """Cut the connections to members that have fallen silent, if the block takes too long: TensorFlow waits for them."""
+
+        def cut() -> None:
+            for worker in members.keys() - self._reach(members):
+                self._cut_connections(worker, f"answers nothing, and all wait for it for {self._silent_after_s:.0f} s")
+
+        timer = threading.Timer(min(self._silent_after_s, threading.TIMEOUT_MAX), cut)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _cut_connections(self, worker: int, why: str) -> None:
+        self._notify(f"worker-{worker} {why}: its connections are cut")
+        try:
+            self._cut(self._addresses[worker])
+        except OSError as error:  # its name is not known any more
+            self._notify(f"the connections to worker-{worker} can't be cut: {error.strerror}")
 
     def _is_welcome(self, worker: int) -> bool:
         try:
@@ -230,8 +260,10 @@ def update_members(workers: Mapping[int, str]) -> None:
 class _Strategy(tf.distribute.ParameterServerStrategy):
     """A strategy of as many workers as may come, connected to those that are there."""
 
-    def __init__(self, cluster: Mapping[str, list[str]], present: Mapping[int, str]):
+    def __init__(self, cluster: Mapping[str, list[str]], present: Mapping[int, str], keep_s: int | None):
+        """Connect. `keep_s`: how long servers keep what is made there; None: as long as TensorFlow wants."""
         self._all_workers = len(cluster[WORKER])
+        self._keep_s = keep_s
         there = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             there, rpc_layer="grpc", task_type=CHIEF, task_id=0
@@ -239,7 +271,13 @@ class _Strategy(tf.distribute.ParameterServerStrategy):
         super().__init__(resolver)
 
     def _connect_to_cluster(self, coordinator_name: str) -> None:
-        super()._connect_to_cluster(coordinator_name)
+        connect = context.set_server_def
+        if self._keep_s is not None:  # there is no way to tell it
+            context.set_server_def = partial(connect, keep_alive_secs=self._keep_s)
+        try:
+            super()._connect_to_cluster(coordinator_name)
+        finally:
+            context.set_server_def = connect
         self._num_workers = self._all_workers
 
 
@@ -259,7 +297,7 @@ def connect(
     """
     check_is_free(cluster[CHIEF][0])  # before a wait that may be long
     present = _wait_for(cluster, leading.least_workers)
-    strategy = _Strategy(cluster, present)
+    strategy = _Strategy(cluster, present, KEEP_S if leading.alone else None)
     silent_after_s = leading.silent_after_s if leading.alone else math.inf  # a launcher ends what is silent
     membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, silent_after_s=silent_after_s)
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)

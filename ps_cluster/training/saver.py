@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from ps_cluster.config import RunConfig
@@ -31,6 +33,8 @@ PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 # first one as soon as a snapshot is due: until then a server that is lost for good costs all work. Many snapshots are even
 # by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
 EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
+# A save that takes long is told so often, for at most ten minutes: meanwhile nobody takes it for a standstill.
+SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
 
 
 class Saver:
@@ -42,13 +46,15 @@ class Saver:
 
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: Bookkeeper, progress: RunProgress,
-        *, notify: Callable[[str], None] = say, clock: Callable[[], float] = time.monotonic,
+        *, saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
+        clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
         self._config = config
         self._run_dir = run_dir
         self._dataset_kind = dataset_kind
         self._books = books
         self._progress = progress
+        self._saving = saving
         self._notify = notify
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
@@ -144,10 +150,35 @@ class Saver:
 
     def save_last(self) -> None:
         """Save the last checkpoint and remove the snapshots, now useless. Raises RunFailed where the disk refuses."""
-        self._save(self._run_dir.checkpoints, self._checkpoints_kept)
-        remove_folder(self._run_dir.snapshots)
+        even = self._save(self._run_dir.checkpoints, self._checkpoints_kept)
+        if even or self._config.slices == 1:  # else an even snapshot may be all that fewer servers could go on from
+            remove_folder(self._run_dir.snapshots)
 
-    def _save(self, directory: Path, keep: int) -> None:
+    def _save(self, directory: Path, keep: int) -> bool:
+        """Save the state; return whether other numbers of slices can go on from it."""
+        with self._told_while_it_lasts():
+            return self._save_at_once(directory, keep)
+
+    @contextlib.contextmanager
+    def _told_while_it_lasts(self) -> Iterator[None]:
+        """Call `saving` now and then during the block, within bounds: a large state takes longer than a standstill."""
+        over = threading.Event()
+
+        def tell() -> None:
+            for _ in range(SAVE_TOLD_AT_MOST):
+                if over.wait(SAVE_TOLD_EVERY_S):
+                    return
+                self._saving()
+
+        thread = threading.Thread(target=tell, name="saving", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()
+
+    def _save_at_once(self, directory: Path, keep: int) -> bool:
         began = self._clock()
         arrays = self._books.snapshot()
         times = self._progress.clock.times
@@ -160,7 +191,7 @@ class Saver:
             progress=self._progress.state,
         )
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
-        even = bool(self._even) and is_even(arrays)
+        even = self._config.slices > 1 and is_even(arrays)
         spare = step if even else self._even.get(directory)
         checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
         if even:  # not before: a disk that refuses must not cost the one before
@@ -169,3 +200,4 @@ class Saver:
         self._saved[directory] = self._clock()
         self.last_seconds = self._clock() - began
         self._next = self._clock() + min(LONGEST_PAUSE_S, PAUSE_FACTOR * self.last_seconds)
+        return even

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -25,9 +26,10 @@ from ps_cluster.processes.control_group import room
 from ps_cluster.run import checkpoints, reslicing, tables
 from ps_cluster.run.audit import RoundShape, audit
 from ps_cluster.run.journal import Journal, JournalDamaged
+from ps_cluster.run.leaders import Superseded
 from ps_cluster.run.log_events import DISK_REFUSES
 from ps_cluster.run.resume import check_journals, newest_checkpoint
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import SAVING, ProgressRow
 from ps_cluster.run.rows.training import Proof, Server, TrainingResult
 from ps_cluster.run.run_dir import LIFE, RunDir, say
 from ps_cluster.run.training_clock import Times
@@ -164,7 +166,10 @@ class Session:
         if self.resumed is not None:
             self._store.restore({name: a for name, a in self.resumed.arrays.items() if name != "waiting"})
         self._books = Bookkeeper(self._store, self.progress, self._open_journals())
-        self._saver = Saver(self._config, self._run_dir, self._dataset.kind, self._books, self.progress)
+        self._saver = Saver(
+            self._config, self._run_dir, self._dataset.kind, self._books, self.progress,
+            saving=self._reporter.saving,
+        )  # fmt: skip
         return self._store, compute
 
     def _open_journals(self) -> list[Journal]:
@@ -244,6 +249,7 @@ class Reporter:
         self._next_s = 0.0
         self._written = 0
         self.save_seconds: float | None = None
+        self._last: ProgressRow | None = None
 
     def start(self) -> None:
         """Leave the updates so far out of the histograms over time; call it before the first step."""
@@ -251,10 +257,10 @@ class Reporter:
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
     def row(self, phase: str) -> None:
-        fence.check()
         told = {"written": self._written, "save_seconds": self.save_seconds}
-        row = self._progress.row(phase).model_copy(update=told)
+        row = self._last = self._progress.row(phase).model_copy(update=told)
         try:
+            fence.check()
             append_row(self._run_dir.progress, row)
             if phase in ("training", "ended"):
                 # Not earlier: making a writer needs TensorFlow's context, which connecting resets.
@@ -265,6 +271,14 @@ class Reporter:
             # A full disk may have room again later, and the ledger has the same numbers.
             reason = " ".join(str(error).split())[:200]
             say(DISK_REFUSES(f"training goes on, but a row can't be written: {reason}"))
+
+    def saving(self) -> None:
+        """Write the last row again, as the state is being saved. Any thread may call it."""
+        if self._last is not None:
+            now = {"phase": SAVING, "time": time.time(), "monotonic": time.monotonic()}
+            with contextlib.suppress(OSError, Superseded):  # the save itself tells of either
+                fence.check()
+                append_row(self._run_dir.progress, self._last.model_copy(update=now))
 
     def _make_writer(self) -> TrainingWriter:
         writer = TrainingWriter(self._run_dir)

@@ -57,6 +57,9 @@ STARTING = {
         [(180, row(0, phase="connecting")), (181,)],
         ["failed, 1: training did not begin for 180 s (chief-0 running; logs: /run/logs)"],
     ),
+    "a save that takes long is no standstill while it is told": Story(
+        [BEGINS, (60, row(1, phase="saving")), (110, row(1, phase="saving")), (165,)], []
+    ),
     "a leader with nothing left to train has begun": Story([(1, row(9, phase="writing")), (61,)], []),
     "a port that is taken starts all again on other ports": Story(
         [(5, port_taken("worker-0")), (180,), (185,)], ["took the port of worker-0: starting again", *ON_OTHER_PORTS]

@@ -59,7 +59,7 @@ def keep(tmp_path, monkeypatch):
             return child
 
         return Keeper(
-            Task(kind, 0), topology, run_dir, View(), requests, start, Limits(), Patience(wait_s),
+            Task(kind, 0), topology, run_dir, View(), requests, start, Limits(), Patience(wait_s), total=7,
             reach=lambda addresses: {task for task, address in addresses.items() if address in call.there},
             clock=time.clock, sleep=time.sleep,
         ).run()  # fmt: skip
@@ -213,3 +213,35 @@ def test_a_leader_whose_process_hangs_ends_when_a_newer_one_has_made_its_claim(k
     finally:
         fence.set_fence(None)
     assert keep.child.signals == [signal.SIGKILL] and keep.time.now_s < 8
+
+
+def test_a_save_that_takes_long_is_no_standstill_while_it_is_told(keep):
+    for second, phase in ((1, "training"), (50, "saving"), (100, "saving")):
+        keep.time.at(second, lambda phase=phase: keep.row(1, phase))
+    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(100 + Limits.standstill_s, abs=2)
+
+
+def test_time_in_which_all_processes_were_frozen_counts_for_no_limit(keep):
+    keep.time.at(1, lambda: keep.row(1))
+    keep.time.at(30, lambda: setattr(keep.time, "now_s", 1000.0))
+    assert keep("chief") == 75
+    assert keep.time.now_s == pytest.approx(1000 + Limits.standstill_s - 31, abs=2)
+
+
+def test_a_leader_that_hangs_after_its_last_word_has_ended_well(keep):
+    keep.time.at(1, lambda: keep.row(7))
+    keep.time.at(2, lambda: checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=7, outcome="completed"))
+    assert keep("chief") == 0 and keep.child.signals == [signal.SIGKILL]
+
+
+def test_a_folder_that_can_not_be_read_just_now_ends_nobody(keep):
+    def check():
+        if keep.time.now_s < 9:
+            raise OSError(116, "Stale file handle")
+        keep.child.code = 75
+
+    fence.set_fence(check)
+    try:
+        assert keep("chief") == 75 and keep.time.now_s >= 9
+    finally:
+        fence.set_fence(None)

@@ -175,8 +175,10 @@ def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_
         assert one_task.resumed and one_task.said.pop().endswith("training goes on from step 1")
     one_task(mode, CLUSTERS[mode], *other, resume="never")
     assert not one_task.resumed
+    leaders = list(RunDir(one_task.root).leaders.iterdir())
     with pytest.raises(UserError, match="training.seed: got 9"):
         one_task(mode, CLUSTERS[mode], leader, values={"training.seed": 9})
+    assert list(RunDir(one_task.root).leaders.iterdir()) == leaders, "a leader that is at work is not superseded by it"
     assert load_config(RunDir(one_task.root).config) == config, "what the run was still stands"
     with pytest.raises(UserError, match="--resume: got 'never', but run directory .* holds checkpoints or snapshots"):
         one_task(mode, CLUSTERS[mode], leader, resume="never")

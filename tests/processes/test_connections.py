@@ -55,3 +55,17 @@ def test_connections_to_an_address_are_cut_and_no_others(family):
             assert client.recv(1) == b"", "closed"
             other.accept()[0].sendall(b"!")
             assert stays.recv(1) == b"!"
+
+
+def test_an_address_with_brackets_is_taken_apart_and_an_unknown_name_is_told():
+    connections.cut("[::1]:1")
+    with pytest.raises(OSError):
+        connections.cut("no-such-host.invalid:1")
+
+
+def test_a_descriptor_that_became_a_file_meanwhile_is_not_kept_open(tmp_path):
+    with (tmp_path / "file").open("w") as file:
+        before = os.listdir("/proc/self/fd")
+        with pytest.raises(OSError):
+            connections._socket_of(file.fileno())
+        assert len(os.listdir("/proc/self/fd")) == len(before)

@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from ps_cluster.training import membership
 from ps_cluster.training.membership import Membership
+from tests.helpers.fake_time import FakeTime
 
 GONE = tf.errors.UnavailableError(None, None, "Socket closed: /job:worker/replica:0/task:1")
 UNKNOWN = tf.errors.InvalidArgumentError(None, None, "/job:worker/replica:0/task:1/device:CPU:0 unknown device.")
@@ -24,14 +25,14 @@ WRONG = tf.errors.InvalidArgumentError(None, None, "shapes differ")
 def members(monkeypatch):
     """Members 0 and 1 of 3; `members.up` are the addresses that work, `members.updates` the memberships set."""
     monkeypatch.setattr(membership, "LOOK_EVERY_S", 0.01)
-    up, updates, said, unwelcome, cut = {"a:0", "a:1"}, [], [], {}, []
+    up, updates, said, unwelcome, cut, time_ = {"a:0", "a:1"}, [], [], {}, [], FakeTime()
     monkeypatch.setattr(membership, "update_members", lambda workers: updates.append(sorted(workers)))
     one = Membership(
         {index: f"a:{index}" for index in range(3)}, {0, 1}, lambda task: unwelcome.get(task.index),
         reach=lambda addresses: {key for key, address in addresses.items() if address in up}, notify=said.append,
-        silent_after_s=60, cut=cut.append, clock=lambda: one.now,
+        silent_after_s=60, cut=cut.append, clock=time_.clock,
     )  # fmt: skip
-    one.up, one.updates, one.said, one.unwelcome, one.were_cut, one.now = up, updates, said, unwelcome, cut, 0.0
+    one.up, one.updates, one.said, one.unwelcome, one.were_cut, one.time = up, updates, said, unwelcome, cut, time_
     yield one
     one.stop()
 
@@ -50,6 +51,12 @@ def fail(members, worker, error):
     thread = threading.Thread(target=body, daemon=True)
     thread.start()
     return calls, thread
+
+
+def passes(members, seconds):
+    """Let so many seconds pass; a worker that waits to come looks every ten."""
+    for members.time.now_s in (*range(0, seconds, 10), seconds):
+        until(lambda: members._looked_s == members.time.now_s)
 
 
 def until(condition):
@@ -103,11 +110,9 @@ def test_the_connections_to_a_member_that_stays_silent_are_cut_and_others_are_ta
     members.up.discard("a:0")
     members.up.add("a:2")
     _, thread = fail(members, 2, UNKNOWN)
-    time.sleep(0.1)
-    members.now = 59.0
-    time.sleep(0.1)
+    passes(members, 59)
     assert not members.were_cut
-    members.now = 60.0
+    members.time.now_s = 60.0
     until(lambda: members.were_cut == ["a:0"])
     fail(members, 0, GONE)
     thread.join(10)
@@ -119,14 +124,13 @@ def test_a_member_that_answers_between_is_not_silent_for_long(members):
     members.up.add("a:2")
     members.unwelcome[2] = "it differs"
     fail(members, 2, UNKNOWN)
-    time.sleep(0.1)
-    members.now = 30.0
+    passes(members, 30)
     members.up.add("a:0")
     until(lambda: members.updates)
     members.up.discard("a:0")
-    time.sleep(0.1)
-    members.now = 80.0
-    time.sleep(0.1)
+    until(lambda: members._silent_since)
+    for members.time.now_s in range(30, 90, 10):
+        until(lambda: members._looked_s == members.time.now_s)
     assert not members.were_cut
 
 
@@ -164,3 +168,61 @@ def test_at_the_end_nobody_is_waited_for(members):
     members.stop()
     thread.join(10)
     assert not thread.is_alive()
+
+
+def test_that_a_member_was_silent_once_long_ago_does_not_count(members):
+    members.up.discard("a:0")
+    members.up.add("a:2")
+    members.unwelcome[2] = "it differs"
+    fail(members, 2, UNKNOWN)
+    until(lambda: members._silent_since)
+    members.up.discard("a:2")  # nobody wants to come, so nobody looks
+    time.sleep(0.1)
+    members.time.now_s = 3600.0
+    members.up.add("a:2")
+    time.sleep(0.1)
+    assert not members.were_cut
+
+
+def test_a_member_whose_name_is_not_known_any_more_ends_nothing(members):
+    def unknown(address):
+        raise OSError(-2, "Name or service not known")
+
+    members._cut = unknown
+    members.up.discard("a:0")
+    members.up.add("a:2")
+    _, thread = fail(members, 2, UNKNOWN)
+    passes(members, 60)
+    until(lambda: "the connections to worker-0 can't be cut: Name or service not known" in members.said)
+    members.up.add("a:0")
+    thread.join(10)
+    assert members.present == {0, 1, 2}
+
+
+def test_a_member_that_falls_silent_while_another_is_taken_in_is_cut_off_too(members, monkeypatch):
+    """TensorFlow waits for it, until its connections are cut."""
+    cut = threading.Event()
+    members._cut = lambda address: (members.were_cut.append(address), cut.set())
+    members._silent_after_s = 0.05
+
+    def update(workers):
+        members.up.discard("a:1")
+        if not cut.wait(10):
+            raise AssertionError("nobody was cut")
+
+    monkeypatch.setattr(membership, "update_members", update)
+    members.up.add("a:2")
+    _, thread = fail(members, 2, UNKNOWN)
+    thread.join(10)
+    assert members.were_cut == ["a:1"] and 2 in members.present
+
+
+@pytest.mark.parametrize("keep_s", [None, 120])
+def test_servers_without_a_launcher_keep_what_a_leader_made_for_a_shorter_time(monkeypatch, keep_s):
+    asked, base = [], tf.distribute.ParameterServerStrategy
+    monkeypatch.setattr(base, "__init__", lambda self, resolver: self._connect_to_cluster("chief"))
+    monkeypatch.setattr(base, "_connect_to_cluster", lambda self, name: membership.context.set_server_def("cluster"))
+    monkeypatch.setattr(membership.context, "set_server_def", lambda server, **options: asked.append(options))
+    membership._Strategy({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, {0: "c:1"}, keep_s)
+    membership.context.set_server_def("another")
+    assert asked == [{} if keep_s is None else {"keep_alive_secs": keep_s}, {}]

@@ -1,3 +1,5 @@
+import threading
+
 import numpy as np
 import pytest
 
@@ -9,6 +11,7 @@ from ps_cluster.run.reslicing import newest_even
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.step_set import StepSet
 from ps_cluster.run.training_clock import Times, TrainingClock
+from ps_cluster.training import saver as module
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver
 
@@ -273,3 +276,27 @@ def test_a_disk_that_refuses_at_rest_does_not_keep_training_waiting(saving_of_tw
     saving.books.refuse, before = True, len(saving.said)
     saving(4)
     assert not saving.rests() and len(saving.said) <= before + 3
+
+
+def test_a_save_that_takes_long_is_told_now_and_then_while_it_lasts(saving, monkeypatch):
+    monkeypatch.setattr(module, "SAVE_TOLD_EVERY_S", 0.01)
+    told = threading.Semaphore(0)
+    saving.saver._saving = told.release
+
+    def slow():
+        assert all(told.acquire(timeout=10) for _ in range(3))
+        return FakeBooks.snapshot(saving.books)
+
+    saving.books.snapshot = slow
+    saving(2)
+    assert len(checkpoints.steps(saving.run_dir.snapshots)) == 1
+    assert not [thread for thread in threading.enumerate() if thread.name == "saving"]
+
+
+@pytest.mark.parametrize("even", [True, False])
+def test_a_last_checkpoint_that_no_other_number_of_slices_can_go_on_from_leaves_the_snapshots(saving_of_two, even):
+    saving_of_two.books.even = True
+    saving_of_two(3)
+    saving_of_two.books.even = even
+    saving_of_two.saver.save_last()
+    assert (newest_even(saving_of_two.run_dir.snapshots) is None) == even

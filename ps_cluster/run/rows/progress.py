@@ -29,6 +29,9 @@ class WorkerRow(Row):
     examples: Count = 0
 
 
+SAVING = "saving"  # the phase of rows that only say that a save goes on
+
+
 class ProgressRow(Row):
     """The training as the leader last saw it. Means are over the updates since the row before.
 
