@@ -15,7 +15,6 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from functools import partial
 from typing import TypeAlias
 
 import tensorflow as tf
@@ -271,13 +270,13 @@ class _Strategy(tf.distribute.ParameterServerStrategy):
         super().__init__(resolver)
 
     def _connect_to_cluster(self, coordinator_name: str) -> None:
-        connect = context.set_server_def
-        if self._keep_s is not None:  # there is no way to tell it
-            context.set_server_def = partial(connect, keep_alive_secs=self._keep_s)
+        set_server_def, keep_s = context.set_server_def, self._keep_s
+        if keep_s is not None:  # what is called here passes it on to nobody
+            context.set_server_def = lambda server: context.context().set_server_def(server, keep_s)
         try:
             super()._connect_to_cluster(coordinator_name)
         finally:
-            context.set_server_def = connect
+            context.set_server_def = set_server_def
         self._num_workers = self._all_workers
 
 

@@ -2,6 +2,7 @@
 
 import threading
 import time
+from unittest.mock import create_autospec
 
 import pytest
 import tensorflow as tf
@@ -219,10 +220,13 @@ def test_a_member_that_falls_silent_while_another_is_taken_in_is_cut_off_too(mem
 
 @pytest.mark.parametrize("keep_s", [None, 120])
 def test_servers_without_a_launcher_keep_what_a_leader_made_for_a_shorter_time(monkeypatch, keep_s):
-    asked, base = [], tf.distribute.ParameterServerStrategy
+    context, base = membership.context, tf.distribute.ParameterServerStrategy
+    told = create_autospec(context.Context.set_server_def)
+    monkeypatch.setattr(context.Context, "set_server_def", told)
     monkeypatch.setattr(base, "__init__", lambda self, resolver: self._connect_to_cluster("chief"))
-    monkeypatch.setattr(base, "_connect_to_cluster", lambda self, name: membership.context.set_server_def("cluster"))
-    monkeypatch.setattr(membership.context, "set_server_def", lambda server, **options: asked.append(options))
+    monkeypatch.setattr(base, "_connect_to_cluster", lambda self, name: context.set_server_def("cluster"))
     membership._Strategy({"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}, {0: "c:1"}, keep_s)
-    membership.context.set_server_def("another")
-    assert asked == [{} if keep_s is None else {"keep_alive_secs": keep_s}, {}]
+    context.set_server_def("another")
+    assert [call.args[1:] for call in told.call_args_list] == [
+        ("cluster",) if keep_s is None else ("cluster", keep_s), ("another",)
+    ]  # fmt: skip
