@@ -218,7 +218,7 @@ CASES = [
     (f"{SLURM} --sbatch partition=long", ["--sbatch", "--partition=long"]),
     (f"{SLURM} --port 65535", ["--port: got 65535", "over 65535"]),
     (f"{SLURM} --cpus 0", ["--cpus", "0"]),
-    (f"{SLURM} --mode sync --workers 3 --min-workers 1", ["--min-workers: got 1", "sync needs all 3"]),
+    (f"{SLURM} --mode sync --workers 3 --min-workers 1", ["--min-workers: got 1", "sync keeps its number of workers"]),
     (f"{SLURM} --wait-seconds -1", ["--wait-seconds", "-1"]),
     ("task --run-dir new", ["TF_CONFIG is not set", "--cluster, --type and --index"]),
     ("task --run-dir new --resume sometimes", ["--resume", "'sometimes'", "auto"]),

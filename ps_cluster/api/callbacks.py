@@ -8,7 +8,7 @@ from functools import partial
 from operator import itemgetter
 
 from ps_cluster.files.json_rows import RowTail
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import SAVING, ProgressRow
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
 
@@ -44,8 +44,11 @@ class Listener:
         found: list[tuple[float, Callable[[], object]]] = []
         rows, on_progress = self._progress
         if on_progress:
-            # Before the first update nothing can be told, and a run that is stopped then has trained nothing.
-            found += [(row.time, partial(on_progress, row)) for row in rows.new_rows() if row.applied]
+            # Before the first update nothing can be told, and a run that is stopped then has trained nothing. Rows of a save
+            # repeat the one before.
+            found += [
+                (row.time, partial(on_progress, row)) for row in rows.new_rows() if row.applied and row.phase != SAVING
+            ]
         scores, on_evaluation = self._evaluation
         if on_evaluation:
             found += [(score.time, partial(on_evaluation, score)) for score in scores.new_rows()]

@@ -55,7 +55,7 @@ from ps_cluster.run.rows.progress import SAVING
 from ps_cluster.run.run_dir import RunDir
 
 # Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
-BEGUN = (*UNDER_WAY, "writing", "ended")
+BEGUN = (*UNDER_WAY, SAVING, "writing", "ended")
 
 
 class Decisions:

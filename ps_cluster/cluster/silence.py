@@ -10,7 +10,7 @@ from typing import Any
 from ps_cluster.catalogue.modes import Waits
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import RunConfig
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import SAVING, ProgressRow
 
 UNDER_WAY = ("training", "draining")  # phases in which workers have work
 STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends
@@ -116,6 +116,8 @@ class SilenceWatch:
           now_s: when it was read.
         """
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
+        if row.phase == SAVING:  # it repeats the row before
+            return
         if row.phase not in UNDER_WAY:
             return self.forget()
         updates = {(worker.index, worker.pid): worker.updates for worker in row.workers}

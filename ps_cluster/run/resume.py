@@ -41,6 +41,12 @@ def newest_checkpoint(
             f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "
             "begun: resume it with as many or more"
         )
+    steps = found.arrays[ACCEPTED_STEPS]
+    if steps.max() - steps[:, 0].min() > config.ledger_window:
+        raise UserError(
+            f"cluster.workers: got {config.cluster.workers}: the open steps of the run in '{run_dir.root}' are farther apart "
+            f"than the {config.ledger_window:,} of the ledger of so many: resume it with as many workers as before"
+        )
     return found
 
 

@@ -270,13 +270,12 @@ class _Strategy(tf.distribute.ParameterServerStrategy):
         super().__init__(resolver)
 
     def _connect_to_cluster(self, coordinator_name: str) -> None:
-        set_server_def, keep_s = context.set_server_def, self._keep_s
-        if keep_s is not None:  # what is called here passes it on to nobody
-            context.set_server_def = lambda server: context.context().set_server_def(server, keep_s)
+        default = context._KEEP_ALIVE_SECS
+        context._KEEP_ALIVE_SECS = self._keep_s or default  # of the first connection nothing else tells it
         try:
             super()._connect_to_cluster(coordinator_name)
         finally:
-            context.set_server_def = set_server_def
+            context._KEEP_ALIVE_SECS = default
         self._num_workers = self._all_workers
 
 

@@ -68,6 +68,7 @@ class Saver:
         has_even = any(step is not None for step in self._even.values())
         first_s = min(EVEN_EVERY_S, config.checkpoints.snapshot_every_seconds)
         self._even_at, self._even_every_s = clock(), EVEN_EVERY_S if has_even else first_s
+        self._told_at = -1  # updates applied at the last save that took long
         self._resting_at = 0  # updates applied at the last look of a rest
         self.last_seconds: float | None = None
 
@@ -156,29 +157,6 @@ class Saver:
 
     def _save(self, directory: Path, keep: int) -> bool:
         """Save the state; return whether other numbers of slices can go on from it."""
-        with self._told_while_it_lasts():
-            return self._save_at_once(directory, keep)
-
-    @contextlib.contextmanager
-    def _told_while_it_lasts(self) -> Iterator[None]:
-        """Call `saving` now and then during the block, within bounds: a large state takes longer than a standstill."""
-        over = threading.Event()
-
-        def tell() -> None:
-            for _ in range(SAVE_TOLD_AT_MOST):
-                if over.wait(SAVE_TOLD_EVERY_S):
-                    return
-                self._saving()
-
-        thread = threading.Thread(target=tell, name="saving", daemon=True)
-        thread.start()
-        try:
-            yield
-        finally:
-            over.set()
-            thread.join()
-
-    def _save_at_once(self, directory: Path, keep: int) -> bool:
         began = self._clock()
         arrays = self._books.snapshot()
         times = self._progress.clock.times
@@ -193,7 +171,8 @@ class Saver:
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
         even = self._config.slices > 1 and is_even(arrays)
         spare = step if even else self._even.get(directory)
-        checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
+        with self._told_while_it_lasts():
+            checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
         if even:  # not before: a disk that refuses must not cost the one before
             self._even[directory] = step
             self._end_rest()
@@ -201,3 +180,26 @@ class Saver:
         self.last_seconds = self._clock() - began
         self._next = self._clock() + min(LONGEST_PAUSE_S, PAUSE_FACTOR * self.last_seconds)
         return even
+
+    @contextlib.contextmanager
+    def _told_while_it_lasts(self) -> Iterator[None]:
+        """Call `saving` now and then during the block, within bounds: to write a large state takes longer than a standstill.
+
+        It is called only where updates were applied since the last such save: a training that stands still has to be seen.
+        """
+        over, moved = threading.Event(), self._progress.applied > self._told_at
+
+        def tell() -> None:
+            for _ in range(SAVE_TOLD_AT_MOST if moved else 0):
+                if over.wait(SAVE_TOLD_EVERY_S):
+                    return
+                self._told_at = self._progress.applied
+                self._saving()
+
+        thread = threading.Thread(target=tell, name="saving", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            over.set()
+            thread.join()

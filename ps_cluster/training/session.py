@@ -275,10 +275,11 @@ class Reporter:
     def saving(self) -> None:
         """Write the last row again, as the state is being saved. Any thread may call it."""
         if self._last is not None:
-            now = {"phase": SAVING, "time": time.time(), "monotonic": time.monotonic()}
+            # `monotonic` stays: it belongs to the row's times, from which the next leader goes on.
+            row = self._last.model_copy(update={"phase": SAVING, "time": time.time()})
             with contextlib.suppress(OSError, Superseded):  # the save itself tells of either
                 fence.check()
-                append_row(self._run_dir.progress, self._last.model_copy(update=now))
+                append_row(self._run_dir.progress, row)
 
     def _make_writer(self) -> TrainingWriter:
         writer = TrainingWriter(self._run_dir)

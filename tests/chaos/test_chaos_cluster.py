@@ -35,6 +35,7 @@ INJECTED = (
 )
 
 
+@pytest.mark.timeout(600)  # a minute and a half, and more beside other tests
 def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     """Synchronous updates of two workers do not depend on the order of arrival: equal runs are equal bit for bit."""
     doors.trust(doors.parse(TOY).file)
@@ -85,7 +86,7 @@ def test_ctrl_c_ends_the_run_and_leaves_no_process(tmp_path):
 def test_a_killed_chaos_takes_its_run_with_it(tmp_path):
     root = tmp_path / "chaos"
     process = start("chaos", "--run-dir", root, "--workers", 1)
-    wait_until((root / "disturbed" / "cluster.json").exists, within_s=30)
+    wait_until((root / "disturbed" / "cluster.json").exists, within_s=90)
     process.kill()
     process.communicate(timeout=20)
     assert_none_left(root)

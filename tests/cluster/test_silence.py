@@ -330,3 +330,13 @@ def test_a_cluster_that_starts_anew_has_no_past():
     training.train(9)
     training.see(phase="connecting")
     assert training.train(50) == []
+
+
+def test_rows_of_a_save_repeat_the_row_before_and_nobody_is_forgotten_for_them():
+    training = Training()
+    training.train(20)
+    training.rates[1] = 0
+    assert training.train(6) == []
+    training.see(phase="saving")
+    ((worker, at),) = training.train(6)
+    assert worker == 1 and at <= 32

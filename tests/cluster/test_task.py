@@ -148,7 +148,7 @@ def test_taken_port_is_exit_code_98_for_ps_worker_and_chief(run_dir, tmp_path):
         started = [_start(run_dir, topology, task) for task in topology.tasks]
         for process in started:
             stack.callback(process.kill)
-        assert [process.wait(timeout=60) for process in started] == [98, 98, 98]
+        assert [process.wait(timeout=200) for process in started] == [98, 98, 98]
     for task in topology.tasks:
         message = json.loads(run_dir.error(task.type, task.index).read_text())["message"]
         assert ("already in use" if task.type == "chief" else "Could not start gRPC server") in message

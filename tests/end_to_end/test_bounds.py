@@ -6,8 +6,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from ps_cluster.training.modes.bounded import LEASE_S
 from tests.helpers.clocks import unseen
-from tests.helpers.finished_runs import last_arrays, ledger_rows, slowness, update_columns
+from tests.helpers.finished_runs import assert_slow, last_arrays, ledger_rows, update_columns
 from tests.helpers.real_cluster import FEW_EXAMPLES, MOMENTUM, TWO_AT_ONCE, run
 
 pytestmark = pytest.mark.cluster
@@ -52,7 +53,7 @@ def test_the_bound_holds_with_a_straggler_that_would_break_it(tmp_path):
     free = run(tmp_path / "async", *slow)
     bounded = run(tmp_path / "bounded", "--mode", "bounded", "--max-staleness", 2, *slow)
     for mode in ("async", "bounded"):
-        assert slowness(tmp_path / mode) == pytest.approx({0: 1, 1: 1, 2: 5}, abs=0.3)
+        assert_slow(tmp_path / mode, {2: 5})
     assert free["staleness"]["max"] > 2 >= bounded["staleness"]["max"]
     assert bounded["updates"]["applied"] == 150 and bounded["updates"]["lost"] == 0
     assert bounded["straggler"] == "2:5x" and bounded["workers"][2]["updates"] < bounded["workers"][0]["updates"]
@@ -70,7 +71,7 @@ def test_clocks_lag_no_more_than_the_bound_with_a_straggler_that_would_leave_the
         "none holds a place"
     )
     last = np.sort([float(row["applied_time"]) for row in ledger_rows(run_dir)])
-    assert np.diff(last).max() < 5, "at the end nobody waits for a worker that has no step left"
+    assert np.diff(last)[-10:].max() < LEASE_S / 2, "at the end nobody waits for a worker that has no step left"
 
 
 def test_a_clock_lag_of_zero_is_bulk_synchronous(tmp_path):

@@ -177,7 +177,7 @@ def killed(tmp_path_factory):
     """
     run_dir = tmp_path_factory.mktemp("killed") / "run"
     process = start("run", "--dataset", "synthetic", "--run-dir", run_dir, "--steps", 100_000)
-    wait_for_training(run_dir, updates=30)
+    wait_for_training(run_dir, updates=6, within_s=240)  # a large network, on a processor that may lack bfloat16
     workers = [task["pid"] for name, task in tasks(run_dir).items() if name[0] == "worker"]
     own = [psutil.Process(pid).memory_full_info().uss for pid in workers]
     processes = len(of_run(run_dir))

@@ -14,6 +14,8 @@ from tests.helpers.real_cluster import (
     PROJECT,
     SNAPSHOTS,
     finish,
+    rows,
+    start,
     start_run,
     stop,
     summary_of,
@@ -30,7 +32,8 @@ pytestmark = pytest.mark.cluster
 def test_what_a_dead_ps_takes_along_is_done_again_from_the_newest_snapshot(tmp_path):
     run_dir, started = tmp_path / "run", time.monotonic()
     process = start_run(run_dir, "--steps", 600, *unhurried(), *SNAPSHOTS)
-    wait_for_snapshots(run_dir, number=2)
+    wait_for_snapshots(run_dir)
+    wait_for_training(run_dir, updates=60)  # more than the snapshot has
     before = tasks(run_dir)
     os.kill(before["ps", 0]["pid"], signal.SIGKILL)
     killed_after = time.monotonic() - started
@@ -83,7 +86,7 @@ def test_a_killed_evaluator_is_started_again_and_training_does_not_notice(tmp_pa
 
 def test_a_run_whose_launcher_was_killed_goes_on_with_resume_from_the_newest_sound_snapshot(tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--steps", 600, "--no-evaluator", *unhurried(), *SNAPSHOTS)
+    process = start_run(run_dir, "--steps", 100_000, "--no-evaluator", *unhurried(), *SNAPSHOTS)
     wait_for_snapshots(run_dir, number=2)
     process.kill()
     process.communicate(timeout=20)
@@ -92,10 +95,11 @@ def test_a_run_whose_launcher_was_killed_goes_on_with_resume_from_the_newest_sou
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 0xFF
     newest.write_bytes(content)
-    finish(start_run(run_dir, resume=True))
+    steps = rows(run_dir)[-1]["scheduled"] + 200
+    finish(start("run", "--resume", run_dir, "--steps", steps))
     assert_none_left(run_dir)
     assert "passed over" in (run_dir / "logs" / "chief-0.log").read_text()
-    assert_ledger_is_exact(summary_of(run_dir), 600)
+    assert_ledger_is_exact(summary_of(run_dir), steps)
 
 
 def test_without_a_ps_that_is_lost_for_good_the_run_goes_on_from_a_snapshot_with_those_that_are_left(tmp_path):

@@ -31,7 +31,7 @@ def test_workers_killed_at_each_point_of_a_step_are_not_applied_twice(tmp_path):
     process = start_run(run_dir, "--steps", 360, "--no-evaluator", *unhurried(), *one_at_once, env=held)
     killed = {0: 0, 1: 0, 2: 0}
     for point in ("before_pull", "computed", "applied"):
-        wait_until((marks / point).exists, within_s=90)
+        wait_until(lambda: (marks / point).exists() and len((marks / point).read_text().split()) == 2, within_s=90)
         index, pid = map(int, (marks / point).read_text().split())
         os.kill(pid, signal.SIGKILL)
         killed[index] += 1
@@ -58,8 +58,9 @@ def test_killed_workers_take_part_again_while_the_others_go_on(tmp_path):
     for pid in pids.values():
         os.kill(pid, signal.SIGKILL)
     wait_until(lambda: tasks(run_dir)["worker", 0]["pid"] != pids[0], within_s=10)
-    os.kill(tasks(run_dir)["worker", 0]["pid"], signal.SIGKILL)  # while TensorFlow still waits for it
-    known = {0: {pids[0], tasks(run_dir)["worker", 0]["pid"]}, 1: {pid, pids[1]}}
+    second = tasks(run_dir)["worker", 0]["pid"]
+    os.kill(second, signal.SIGKILL)  # while TensorFlow still waits for it
+    known = {0: {pids[0], second}, 1: {pid, pids[1]}}
     wait_until(lambda: all(worked_since(run_dir, index, known[index]) for index in known), within_s=60)
     stop(process)
     assert_none_left(run_dir)
@@ -84,8 +85,9 @@ def test_training_goes_on_without_the_worker_that_dies_every_time(tmp_path):
     wait_until(killed_until_it_is_gone, within_s=60)
     began, chief = rows(run_dir)[-1]["applied"], tasks(run_dir)["chief", 0]["pid"]
     wait_until(lambda: rows(run_dir)[-1]["applied"] > began + 100, within_s=60)
-    os.kill(tasks(run_dir)["worker", 2]["pid"], signal.SIGKILL)  # another one is taken back all the same
-    old = {tasks(run_dir)["worker", 2]["pid"]} | {w["pid"] for w in rows(run_dir)[-1]["workers"]}
+    other = tasks(run_dir)["worker", 2]["pid"]
+    os.kill(other, signal.SIGKILL)  # another one is taken back all the same
+    old = {other} | {w["pid"] for w in rows(run_dir)[-1]["workers"]}
     wait_until(lambda: worked_since(run_dir, 2, old), within_s=60)
     output = stop(process)
     assert_none_left(run_dir)

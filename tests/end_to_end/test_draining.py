@@ -22,6 +22,7 @@ pytestmark = pytest.mark.cluster
 STRAGGLER = (*FEW_EXAMPLES, "--straggler", "0:+0.1s")  # each round waits for it
 SLOWER = (*FEW_EXAMPLES, "--straggler", "0:+0.2s")
 BOUNDS = ("--max-staleness", 3, "--max-clock-lag", 0)
+ONE_AT_ONCE = ("--set", "cluster.steps_per_dispatch=1")  # else two dispatches a worker are nearly all there is
 
 
 @pytest.mark.parametrize(
@@ -29,9 +30,9 @@ BOUNDS = ("--max-staleness", 3, "--max-clock-lag", 0)
     [
         (("sync", *STRAGGLER), None),
         (("sync-ps", *STRAGGLER), None),
-        (("bounded", *BOUNDS, *SLOWER), None),
+        (("bounded", *BOUNDS, *SLOWER, *ONE_AT_ONCE), None),
         (("single", *STRAGGLER), None),
-        (("elastic", "--ps", 2, *ELASTIC, *unhurried(seconds=0.2)), 3),
+        (("elastic", "--ps", 2, *ELASTIC, *unhurried(seconds=0.2), *ONE_AT_ONCE), 3),
     ],
     ids=lambda value: value[0] if isinstance(value, tuple) else "",
 )

@@ -70,9 +70,10 @@ def machine(cluster_of):
     return cluster_of((CHIEF, *SERVERS))
 
 
+@pytest.mark.timeout(600)  # a minute, and more beside other tests
 def test_commands_that_are_only_run_again_survive_the_death_of_a_worker_a_server_and_the_chief(machine):
     run_dir, steps = machine.folder(*CHIEF), 400
-    options = ("--steps", steps, *unhurried(workers=2), *SNAPSHOTS)
+    options = ("--steps", steps, *unhurried(workers=2, seconds=0.1), *SNAPSHOTS)
     own = {"chief": ("--metrics-port", 0, "--log-format", "json"), "worker": ()}  # what only some tasks are given
     restarter = Restarter(
         [Task(*task) for task in (CHIEF, *SERVERS)],

@@ -4,6 +4,7 @@ Its state in the list of processes is then "tracing stop" and not "stopped", so 
 """
 
 import ctypes
+import errno
 import os
 import sys
 
@@ -13,10 +14,13 @@ _SEIZE, _INTERRUPT, _WALL = 0x4206, 0x4207, 0x40000000
 def main(pid: int) -> None:
     libc = ctypes.CDLL(None, use_errno=True)
     libc.ptrace.argtypes = (ctypes.c_long, ctypes.c_long, ctypes.c_void_p, ctypes.c_void_p)
-    for request in (_SEIZE, _INTERRUPT):
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            if libc.ptrace(request, int(thread), None, None):
-                sys.exit(f"thread {thread} can't be held: {os.strerror(ctypes.get_errno())}")
+    held: set[str] = set()
+    while new := set(os.listdir(f"/proc/{pid}/task")) - held:  # until there is no thread that was born meanwhile
+        for request in (_SEIZE, _INTERRUPT):
+            for thread in new:
+                if libc.ptrace(request, int(thread), None, None) and ctypes.get_errno() != errno.ESRCH:
+                    sys.exit(f"thread {thread} can't be held: {os.strerror(ctypes.get_errno())}")
+        held |= new
     while True:
         try:
             os.waitpid(-1, _WALL)  # a thread's end is reported to its debugger first

@@ -76,9 +76,9 @@ def rows(run_dir):
     return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
-def wait_for_training(run_dir, updates=1):
+def wait_for_training(run_dir, updates=1, within_s=90):
     """Wait until `updates` updates are applied."""
-    wait_until(lambda: any(row["applied"] >= updates for row in rows(run_dir)[-1:]), within_s=90)
+    wait_until(lambda: any(row["applied"] >= updates for row in rows(run_dir)[-1:]), within_s=within_s)
 
 
 def tasks(run_dir):

@@ -1,5 +1,7 @@
 """What a run may go on from: refused before anything is started or written."""
 
+from contextlib import nullcontext
+
 import numpy as np
 import pytest
 
@@ -71,6 +73,14 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
 def test_other_work_is_refused_by_name(resumed, values, says):
     with pytest.raises(UserError, match=says):
         resumed(values)
+
+
+@pytest.mark.parametrize("more", [0, 1])
+def test_a_ledger_with_less_room_than_there_is_between_open_steps_is_refused(resumed, more):
+    arrays = arrays_of(5, 6)
+    arrays["accepted_steps"] = np.array([[5, 2**16 + 5 + more]] * 2)
+    with pytest.raises(UserError, match="farther apart than the 65,536 of the ledger") if more else nullcontext():
+        assert resumed(arrays=arrays).step == 5
 
 
 def test_another_number_of_parameter_servers_goes_on_from_the_newest_state_that_all_slices_share(tmp_path):

@@ -1,4 +1,5 @@
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -282,14 +283,21 @@ def test_a_save_that_takes_long_is_told_now_and_then_while_it_lasts(saving, monk
     monkeypatch.setattr(module, "SAVE_TOLD_EVERY_S", 0.01)
     told = threading.Semaphore(0)
     saving.saver._saving = told.release
+    saving.saver._progress = Trained(saving.saver._progress, applied=1)
 
-    def slow():
+    def slow(*arguments):
         assert all(told.acquire(timeout=10) for _ in range(3))
-        return FakeBooks.snapshot(saving.books)
+        save(*arguments)
 
-    saving.books.snapshot = slow
+    save = checkpoints.save
+    monkeypatch.setattr(checkpoints, "save", slow)
     saving(2)
-    assert len(checkpoints.steps(saving.run_dir.snapshots)) == 1
+    monkeypatch.setattr(checkpoints, "save", lambda *arguments: (time.sleep(0.1), save(*arguments)))
+    while told.acquire(blocking=False):
+        pass
+    saving(2)
+    assert not told.acquire(blocking=False), "nothing was applied since: a standstill"
+    assert len(checkpoints.steps(saving.run_dir.snapshots)) == 2
     assert not [thread for thread in threading.enumerate() if thread.name == "saving"]
 
 
