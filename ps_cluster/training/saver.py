@@ -65,7 +65,7 @@ class Saver:
             self._even[run_dir.snapshots] = newest_even(run_dir.snapshots)
             if self._checkpoints_kept < ALL:  # where all are kept, none has to be spared, and there may be many
                 self._even[run_dir.checkpoints] = newest_even(run_dir.checkpoints)
-        has_even = any(step is not None for step in self._even.values())
+        has_even = any(self._even.values())  # one of step 0 spares nobody any work
         first_s = min(EVEN_EVERY_S, config.checkpoints.snapshot_every_seconds)
         self._even_at, self._even_every_s = clock(), EVEN_EVERY_S if has_even else first_s
         self._told_at = -1  # updates applied at the last save that took long
@@ -86,7 +86,7 @@ class Saver:
     def save_when_due(self) -> None:
         """Save a checkpoint or a snapshot if one is due. A disk that refuses is reported, and training goes on."""
         if not self._progress.applied:
-            self._even_at = self._clock()  # a state before the first update spares nobody any work
+            self._even_at = self._clock()
         if self.rests:
             self._save_at_rest()
         if self._clock() < self._next:
@@ -128,8 +128,9 @@ class Saver:
         return self._clock() - self._saved[self._run_dir.checkpoints] >= self._checkpoint_every_s
 
     def _snapshot_is_due(self) -> bool:
+        """Return whether it is time, and there is any work to spare."""
         every_s = self._config.checkpoints.snapshot_every_seconds
-        return self._clock() - self._saved[self._run_dir.snapshots] >= every_s
+        return self._progress.applied > 0 and self._clock() - self._saved[self._run_dir.snapshots] >= every_s
 
     def _whole_epochs(self) -> int:
         """Return how many whole multiples of `every_epochs` were trained."""
@@ -175,7 +176,8 @@ class Saver:
             checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
         if even:  # not before: a disk that refuses must not cost the one before
             self._even[directory] = step
-            self._end_rest()
+            if step:
+                self._end_rest()
         self._saved[directory] = self._clock()
         self.last_seconds = self._clock() - began
         self._next = self._clock() + min(LONGEST_PAUSE_S, PAUSE_FACTOR * self.last_seconds)

@@ -57,9 +57,11 @@ def make_saving(tmp_path, settings, books=FakeBooks, **more):
 
     let_pass.run_dir, let_pass.said = RunDir.create(tmp_path / "run"), said
     let_pass.books = books(clock)
+    let_pass.progress = RunProgress(config, 100)
     let_pass.saver = Saver(
-        config, let_pass.run_dir, "synthetic", let_pass.books, RunProgress(config, 100), notify=said.append, clock=clock
-    )
+        config, let_pass.run_dir, "synthetic", let_pass.books, Trained(let_pass.progress, applied=1),
+        notify=said.append, clock=clock,
+    )  # fmt: skip
     return let_pass
 
 
@@ -198,8 +200,6 @@ def saving_of_two(tmp_path):
     settings = {"every_seconds": 1e6, "snapshot_every_seconds": 2.0}
     saving = make_saving(tmp_path, settings, books=BooksOfTwo, **{"cluster.parameter_servers": 2})
     saving.rests = lambda: saving.saver.rests
-    saving.progress = saving.saver._progress
-    saving.saver._progress = Trained(saving.progress, applied=1)
     return saving
 
 
@@ -283,7 +283,6 @@ def test_a_save_that_takes_long_is_told_now_and_then_while_it_lasts(saving, monk
     monkeypatch.setattr(module, "SAVE_TOLD_EVERY_S", 0.01)
     told = threading.Semaphore(0)
     saving.saver._saving = told.release
-    saving.saver._progress = Trained(saving.saver._progress, applied=1)
 
     def slow(*arguments):
         assert all(told.acquire(timeout=10) for _ in range(3))
