@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -28,11 +29,17 @@ class LocalPods:
     """
 
     def __init__(self, documents, root):
+        (self._kind,) = {one["kind"] for one in documents} & {"JobSet", "TrainJob", "TFJob", "Job"}
         self._roles = {pods.role: pods for pods in pods_of(documents)}
         self._root = root
         self._ports = defaultdict(lambda: f"127.0.0.1:{portpicker.pick_unused_port()}")
         self._started = 0
         (self._config,) = [one["data"] for one in documents if one["kind"] == "ConfigMap"]
+        self._programs = root / "bin"
+        self._programs.mkdir()
+        program = self._programs / "ps-cluster"
+        program.write_text(f'#!/bin/sh\nexec "{sys.executable}" "{PROJECT}/cli.py" "$@"\n')
+        program.chmod(0o755)
 
     @property
     def tasks(self):
@@ -47,23 +54,36 @@ class LocalPods:
         pods, pod = self._roles[task.type], self._root / f"{self._started}-{task}"
         volumes = {one["name"]: self._folder(one, pod) for one in pods.template["spec"]["volumes"]}
         places = {mount["mountPath"]: volumes[mount["name"]] for mount in pods.container["volumeMounts"]}
-        environment = {name: self._here(value, places) for name, value in pods.environment(task.index).items()}
-        program, *arguments = (self._here(word, places) for word in pods.container["command"])
-        assert program == "ps-cluster"
+        given = {"TF_CONFIG": self._tf_config(task)} | pods.environment(task.index)
+        environment = {name: os.environ[name] for name in OF_THE_IMAGE if name in os.environ}
+        environment |= {name: self._here(value, places) for name, value in given.items()}
+        environment["PATH"] = f"{self._programs}{os.pathsep}{environment['PATH']}"
+        command = [self._here(word, places) for word in pods.container["command"]]
+        program = shutil.which(command[0], path=environment["PATH"])
         with (pod / "output").open("w") as output:
             return subprocess.Popen(
-                [sys.executable, PROJECT / "cli.py", *arguments], cwd=pod, start_new_session=True,
-                env={name: os.environ[name] for name in OF_THE_IMAGE if name in os.environ} | environment,
-                stdout=output, stderr=subprocess.STDOUT,
+                [program, *command[1:]], cwd=pod, start_new_session=True,
+                env=environment, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
+
+    def _tf_config(self, task):
+        """Return what an operator writes that sets TF_CONFIG itself; the evaluator has no address in a TFJob."""
+        cluster = {
+            role: [f"{role}-{index}:2222" for index in range(pods.count)]
+            for role, pods in self._roles.items()
+            if role != "evaluator" or self._kind != "TFJob"
+        }
+        return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
 
     def outputs(self):
         """Return the last lines of all pods, for the message of a test that fails."""
         return "\n".join(
-            f"{file.parent.name}: {line}"
-            for file in sorted(self._root.glob("*/output"))
-            for line in file.read_text().splitlines()[-4:]
+            f"{file.parent.name}: {line}" for file in self.all_outputs() for line in file.read_text().splitlines()[-4:]
         )
+
+    def all_outputs(self):
+        """Return the file of each pod that ever was."""
+        return sorted(self._root.glob("*/output"))
 
     def _folder(self, volume, pod):
         if "persistentVolumeClaim" in volume:
@@ -161,6 +181,30 @@ class Jobs:
                 process.wait()
 
 
+class VolcanoJob(Jobs):
+    """Does what Volcano does when the pod of a worker fails: by the policies of the task it is replaced, or all is over."""
+
+    def __init__(self, documents, root):
+        self.pods = LocalPods(documents, root)
+        (job,) = [one["spec"] for one in documents if one["kind"] == "Job"]
+        self.restarters = {task["name"]: self._restarter(task, job["maxRetry"]) for task in job["tasks"]}
+
+    def _restarter(self, task, limit):
+        final = {policy["exitCode"] for policy in task["policies"] if policy["action"] == "TerminateJob"}
+        alone = any(policy["action"] == "RestartPod" for policy in task["policies"])
+        policy = OfJob(frozenset({0, *final}), backoff_limit=limit if alone else 0)
+        return Restarter([one for one in self.pods.tasks if one.type == task["name"]], self.pods.start, policy)
+
+
+class TFJob(Jobs):
+    """Does what the Training Operator does with the policy ExitCode: a code below 128 is final."""
+
+    def __init__(self, documents, root):
+        self.pods = LocalPods(documents, root)
+        below = OfJob(frozenset(range(128)), backoff_limit=0)
+        self.restarters = {"all": Restarter(self.pods.tasks, self.pods.start, below)}
+
+
 class JobSet(Jobs):
     """Does what the controller of JobSet does: counts Jobs that are complete, and follows the rules for those that failed.
 
@@ -171,7 +215,13 @@ class JobSet(Jobs):
 
     def __init__(self, documents, root):
         self.pods = LocalPods(documents, root)
-        self._spec = next(one["spec"] for one in documents if one["kind"] == "JobSet")
+        (self._spec,) = [
+            one["spec"]
+            if one["kind"] == "JobSet"
+            else one["spec"]["template"]["spec"]  # of which Trainer makes a JobSet
+            for one in documents
+            if one["kind"] in ("JobSet", "TrainingRuntime")
+        ]
         self._jobs = {one["name"]: one["template"]["spec"] for one in self._spec["replicatedJobs"]}
         self._run(self._jobs)
         self.outcome, self.restarts = None, 0
