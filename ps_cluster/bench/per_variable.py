@@ -24,7 +24,7 @@ from ps_cluster.run import checkpoints
 from ps_cluster.run.leading import Leading
 from ps_cluster.run.rows.training import Server
 from ps_cluster.run.run_dir import RunDir
-from ps_cluster.training.membership import connect
+from ps_cluster.training.connecting import connect
 from ps_cluster.training.run_progress import RunProgress
 
 

@@ -23,7 +23,7 @@ Predictions = Callable[[Inputs], np.ndarray]
 
 @dataclass(frozen=True)
 class Compared:
-    """What a file does on the test examples.
+    """The results of an exported file on the test examples.
 
     Attributes:
       metric: its accuracy, or its mean absolute error.
@@ -87,7 +87,7 @@ class Checked:
 
     @property
     def fails(self) -> bool:
-        """Whether it differs more than it may; a difference that is no number fails in any format."""
+        """True if the file differs more than is allowed. A difference that is NaN or infinite always fails."""
         largest = self.compared.largest
         return not np.isfinite(largest) or (self.allowed is not None and largest > self.allowed)
 

@@ -179,7 +179,7 @@ class FlatNetwork:
 
     @property
     def has_moving_statistics(self) -> bool:
-        """Whether a batch moves some statistics by a part of the way."""
+        """True if the network keeps moving averages: a batch moves such a statistic only a part of the way."""
         return bool(np.any((self.keep > 0) & (self.keep < 1)))
 
     def forward(

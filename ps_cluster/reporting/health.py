@@ -15,6 +15,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.json_rows import last_row
 from ps_cluster.processes import of_run
+from ps_cluster.processes.addresses import host_and_port
 from ps_cluster.processes.usage import age_seconds
 from ps_cluster.run import checkpoints
 from ps_cluster.run.log_formats import LAUNCHER
@@ -97,7 +98,7 @@ def port_sign(member: Member, scene: Scene) -> Sign | None:
     """Return whether the task's port is open. The leader opens its own when it connects, so its rows are asked."""
     if member.address is None or member.watches_rows:
         return None
-    port = int(member.address.rpartition(":")[2])
+    _, port = host_and_port(member.address)
     good = scene.machine.listens(member.pid, port)
     return Sign("port", good, f"port {port} is open" if good else f"nothing listens at port {port}")
 

@@ -50,7 +50,7 @@ class SafeConsole(Console):
 
     @property
     def can_redraw(self) -> bool:
-        """Whether its reader is a terminal that can move its cursor."""
+        """True if the reader is a terminal that can move its cursor."""
         return cast(Output, self.file).isatty() and self.is_terminal and not self.is_dumb_terminal
 
     def render_str(self, text: str, **options: Any) -> Text:

@@ -1,1 +1,1 @@
-"""What a run is on disk: its files, rows, ledger and checkpoints, and what it may be resumed from. No TensorFlow."""
+"""Read and write a run on disk: files, rows, ledger, checkpoints; check what it may be resumed from. No TensorFlow."""

@@ -151,7 +151,7 @@ class RunDir:
 
     @property
     def predictions(self) -> Path:
-        """What the network of the last scored checkpoint said of each test example."""
+        """The file of predictions for all test examples, by the last checkpoint that was scored."""
         return self.metrics / "predictions.npz"
 
     @property

@@ -124,7 +124,7 @@ class SimulatedCluster:
 
     @property
     def waits(self) -> Waits:
-        """What a worker may have to wait for."""
+        """The event that a worker may have to wait for."""
         return MODES[self.mode].waits
 
     @property

@@ -19,7 +19,7 @@ from ps_cluster.processes.stop_requests import Drain
 from ps_cluster.run.agreement import Agreement
 from ps_cluster.run.leading import Leading
 from ps_cluster.run.run_dir import RunDir, say
-from ps_cluster.training.membership import Welcome, connect, device_of, tell_end
+from ps_cluster.training.connecting import Welcome, connect, device_of, tell_end
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, build
 from ps_cluster.training.slice import NO_END

@@ -24,8 +24,8 @@ from ps_cluster.run.agreement import Agreement
 from ps_cluster.run.leading import Leading
 from ps_cluster.run.run_dir import RunDir, say
 from ps_cluster.training.async_trainer import Chief, LocalDispatcher
+from ps_cluster.training.connecting import Welcome, check_all, tell_end
 from ps_cluster.training.in_turn import InTurn
-from ps_cluster.training.membership import Welcome, check_all, tell_end
 from ps_cluster.training.modes.layers import LAYERS
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.placement import devices_of, first_blocks, names_of_all_devices, recorded, task_of

@@ -227,12 +227,12 @@ def test_servers_without_a_launcher_keep_what_a_leader_made_for_a_shorter_time(k
     code = f"""
 import tensorflow as tf
 from tensorflow.python.eager import context
-from ps_cluster.training import membership
+from ps_cluster.training import connecting
 def connect(handle, keep_s, *rest):
     print(keep_s, flush=True)
     raise SystemExit
 context.pywrap_tfe.TFE_ContextSetServerDefWithTimeoutAndRetries = connect
-membership._Strategy({{"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}}, {{0: "c:1"}}, {keep_s})
+connecting._Strategy({{"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}}, {{0: "c:1"}}, {keep_s})
 """
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == [str(told)], ended.stderr[-1000:]

@@ -46,18 +46,23 @@ class HostVanishes(_BetweenHosts):
         return Injection(scene.now(), [goes_on, *(_back(scene, task, known) for task in lost)])
 
 
-class WorkerNeverBack(_BetweenHosts):
-    """Two workers are killed, and only the second comes back; it has to train again while the first is missing."""
+class _OfTwoWorkers(_BetweenHosts):
+    """Two different workers are hit; the second has to train again while the first is missing."""
 
-    name = "worker never back"
     others_go_on = True
     victims = (WORKER, WORKER)
 
     def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        return _two_workers(source, tasks)
+        return tuple(source.sample([task for task in tasks if task.type == WORKER], 2))
 
     def why_not(self, run: Run) -> str | None:
-        return _two_needed(run)
+        return None if sum(task.type == WORKER for task in run.running()) > 1 else "it needs two workers"
+
+
+class WorkerNeverBack(_OfTwoWorkers):
+    """Two workers are killed, and only the second comes back."""
+
+    name = "worker never back"
 
     def inject(self, scene: Scene) -> Injection:
         run, began = _hosted(scene), scene.now()
@@ -68,20 +73,12 @@ class WorkerNeverBack(_BetweenHosts):
         return Injection(began, [_back(scene, other, scene.victims)], then=lambda: run.release([missing]))
 
 
-class SilentWorker(_BetweenHosts):
-    """A worker is stopped as in a paused container: its connections stay, and it answers nothing. Another one is killed,
-    and has to take part again meanwhile.
+class SilentWorker(_OfTwoWorkers):
+    """The first worker is stopped like a paused container: its connections stay, and it answers nothing. The second is
+    killed.
     """
 
     name = "silent worker"
-    others_go_on = True
-    victims = (WORKER, WORKER)
-
-    def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
-        return _two_workers(source, tasks)
-
-    def why_not(self, run: Run) -> str | None:
-        return _two_needed(run)
 
     def inject(self, scene: Scene) -> Injection:
         (_, pid), (other, killed) = scene.victims.items()
@@ -127,14 +124,6 @@ class BadLink(_BetweenHosts):
         scene.wait(self._seconds)
         host.restore()
         return Injection(scene.now(), [_goes_on(victim, scene.now())])
-
-
-def _two_workers(source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
-    return tuple(source.sample([task for task in tasks if task.type == WORKER], 2))
-
-
-def _two_needed(run: Run) -> str | None:
-    return None if sum(task.type == WORKER for task in run.running()) > 1 else "it needs two workers"
 
 
 def _hosted(scene: Scene) -> Hosted:

@@ -29,7 +29,7 @@ class Mistake:
 
 
 class Analysis(ABC):
-    """What predictions show. Subclass it for an objective, which names it as `results`.
+    """The analysis of predictions. Subclass it for an objective; the objective names the subclass as `results`.
 
     Attributes:
       template: of its part of the page, in templates/.

@@ -128,7 +128,7 @@ class ClassResults(Analysis):
 
     @property
     def has_others(self) -> bool:
-        """Whether any example shown was taken for a class that is not shown, or for none."""
+        """True if some example was taken for a class that is not shown, or for none."""
         return any(row[-1].count for row in self.matrix)
 
     def _counts(self, labels: Sequence[int]) -> np.ndarray:

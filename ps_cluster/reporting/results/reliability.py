@@ -16,7 +16,7 @@ NARROW_IN, HEIGHT_IN = 4.6, 2.6  # of a figure that has another one beside it
 
 
 def as_json(found: Calibration) -> Json:
-    """Return the bins and what follows from them, for results.json."""
+    """Return the bins and the errors that are computed from them, for results.json."""
     about = {"expected_calibration_error": found.expected_error, "overconfidence": found.overconfidence}
     return about | {"bins": BINS} | asdict(found)
 

@@ -49,7 +49,7 @@ class LayersSettings(ModeSettings):
 
     @property
     def places(self) -> tuple[Place, ...]:
-        """What `placement` asks for; nothing for "auto"."""
+        """The places that `placement` names; empty for "auto"."""
         return places_of(self.placement)
 
     @property
