@@ -90,6 +90,16 @@ def test_a_worker_without_a_step_holds_nobody_back_once_the_last_dispatch_has_be
     assert not waits(store, ahead)
 
 
+def test_workers_that_ask_for_the_last_steps_do_not_both_wait_for_one_that_will_get_none():
+    store = store_with(0)
+    take(store, 0, step=0)
+    take(store, 1, step=1)
+    last = [asks(store, 0, step=2, last_of_dispatch=2), asks(store, 1, step=3, last_of_dispatch=3)]
+    wait_until(lambda: store.slices[0]._changed.waiting.numpy() == 2)
+    tick(store, last_step=3)
+    wait_until(lambda: not any(thread.is_alive() for thread in last))
+
+
 def test_a_worker_between_two_steps_of_its_dispatch_is_waited_for_to_the_end():
     store = store_with(0)
     admit(store, 0, step=0, last_of_dispatch=1)

@@ -54,7 +54,7 @@ class BoundedSlice(WaitingSlice):
     every update made at a clock up to c - s - 1, its own included. With s = 0 training is bulk-synchronous: nobody
     begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    Workers wait for all others except those not heard of for `LEASE_S` and, once the last dispatch has begun, those
+    Workers wait for all others except those not heard of for `LEASE_S` and, once a worker has the last dispatch, those
     without a step left. A worker that comes back (or late) goes on at the lowest clock that the bound allows. If it was
     under way, others should already have seen its update: its gradient is dropped and computed again, like one that is
     staler than `max_staleness`. So both bounds hold for every update, whoever died.
@@ -71,13 +71,14 @@ class BoundedSlice(WaitingSlice):
         workers, spare = config.most_workers, config.most_workers - config.training_workers
         with tf.device(device):
             self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
-            self._has_steps = tf.Variable(tf.fill([workers], False))  # more steps in its dispatch, after this one
+            # A step of its dispatch that it has not begun.
+            self._has_steps = tf.Variable(tf.fill([workers], False))
             # For as many workers as there may ever be: a run may be resumed with another number of them.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
             # Seconds, on the clock of the ticks. Nobody waits for a worker that was never there.
             self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
             self._now = tf.Variable(0.0, dtype=tf.float64)  # seconds, the sum of the ticks
-            self._newest_step = tf.Variable(-1, dtype=tf.int64)  # the last one of a dispatch that has begun
+            self._newest_step = tf.Variable(-1, dtype=tf.int64)  # the last one of a dispatch that a worker has
             self._last_step = tf.Variable(NO_END, dtype=tf.int64)
 
     @property
@@ -97,22 +98,31 @@ class BoundedSlice(WaitingSlice):
 
     def _may_begin(self, worker: tf.Tensor, turn: Turn) -> tf.Tensor:
         """Return APPLIED, and count the worker as under way, or return WAIT."""
-        clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
-        slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
-        clock = clocks[worker]
-        few = tf.math.count_nonzero(self._pulled_by_others(worker) != _NOT_UNDER_WAY) <= self._max_staleness
-        ready = tf.logical_and(few, slowest >= clock - self._max_clock_lag)
-        return tf.cond(ready, lambda: self._let_in(worker, clock, turn), lambda: tf.constant(WAIT))
+        with tf.control_dependencies(self._note_dispatch(worker, turn)):
+            clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
+            slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
+            clock = clocks[worker]
+            few = tf.math.count_nonzero(self._pulled_by_others(worker) != _NOT_UNDER_WAY) <= self._max_staleness
+            ready = tf.logical_and(few, slowest >= clock - self._max_clock_lag)
+            return tf.cond(ready, lambda: self._let_in(worker, clock, turn), lambda: tf.constant(WAIT))
+
+    def _note_dispatch(self, worker: tf.Tensor, turn: Turn) -> list[tf.Operation]:
+        """Note that a worker has a dispatch. If only one that was let in counted, those with the last ones could all wait
+        for a worker that will get none.
+        """
+        newest = tf.maximum(self._newest_step.read_value(), turn.last_of_dispatch)
+        return [
+            _put(self._has_steps, worker, tf.constant(True)),
+            self._newest_step.assign(newest, read_value=False),
+        ]
 
     def _let_in(self, worker: tf.Tensor, clock: tf.Tensor, turn: Turn) -> tf.Tensor:
         now = self._version.read_value()
-        newest = tf.maximum(self._newest_step.read_value(), turn.last_of_dispatch)
         entered = [
             _put(self._under_way, worker, now),
             _put(self._has_steps, worker, turn.step != turn.last_of_dispatch),
             _put(self._clocks, worker, clock),
             _put(self._heard, worker, self._now.read_value()),
-            self._newest_step.assign(newest, read_value=False),
         ]
         return after(entered, APPLIED)
 
