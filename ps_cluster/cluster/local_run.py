@@ -12,6 +12,7 @@ from typing import Any
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, DataSettings
 from ps_cluster.catalogue.objectives import OBJECTIVES, SMOOTHING
+from ps_cluster.cluster.ending import diverged_line
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.uses import check_used
@@ -96,6 +97,8 @@ def _resume(
     cache = sources.default_cache_dir()
     found = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))
     dataset = found.holding_out(config.evaluation.validation_examples)
+    if (ended := checkpoints.ended(run_dir.checkpoints)) and ended.outcome == "diverged":
+        raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
     updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
         newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # refuses fewer than were done
