@@ -246,7 +246,8 @@ def batch_norm() -> Any:
         layer
         for filters in (16, 32)
         for layer in (
-            layers.Conv2D(filters, 3, use_bias=False), layers.BatchNormalization(momentum=0.9), layers.ReLU(), layers.MaxPooling2D(),
+            layers.Conv2D(filters, 3, use_bias=False), layers.BatchNormalization(momentum=0.9), layers.ReLU(),
+            layers.MaxPooling2D(),
         )
     ]  # fmt: skip
     return of_digits(*blocks, layers.Flatten())
