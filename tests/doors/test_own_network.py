@@ -23,7 +23,6 @@ def test_a_class_of_ones_own_trains_with_its_loss_and_weights_and_is_left_as_a_m
     assert summary["updates"]["applied"] == STEPS and summary["proof"]["holds"]
     scores = summary["evaluation"]["history"][-1]
     assert scores["test_accuracy"] <= scores["compiled"]["top3"] <= 1
-    rule, rate = (summary["settings"][f"optimizer.{name}"] for name in ("rule", "learning_rate"))
-    assert (rule, rate) == ("rmsprop", 0.001), "Keras's default in compile(loss=…)"
+    assert summary["settings"]["optimizer.rule"] == "rmsprop", "Keras's default in compile(loss=…)"
     model = keras.models.load_model(tmp_path / "run" / "best" / "model.keras", custom_objects={"Toy": Toy})
     assert model.predict(np.zeros([2, 32, 32, 3], np.uint8), verbose=0).shape == (2, 10)
