@@ -227,7 +227,7 @@ CASES = [
     ("task --run-dir new --wait-seconds nan", ["--wait-seconds", "nan"]),
     ("task --run-dir new --min-workers 0", ["--min-workers", "0"]),
     ("bench --arms single,horovod", ["--arms", "horovod", "single, cluster"]),
-    ("bench --arms single,ddp", ["--arms", "ddp", "--ddp-python", "requirements-ddp.txt"]),
+    ("bench --arms single,ddp", ["--arms", "ddp", "--ddp-python", "torch, numpy and pydantic"]),
     ("bench --arms ddp --ddp-python absent/python", ["--ddp-python", "absent/python", "torch"]),
     ("bench --arms torch_single --ddp-python file", ["--ddp-python", "file", "torch"]),
     ("bench --straggler slow", ["--straggler", "slow", "write 2:5x"]),

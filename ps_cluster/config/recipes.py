@@ -1,6 +1,6 @@
 """The part of a network's recipe for single modes: learning rates and momenta that were found for them.
 
-`modes` in a recipe (`Network.recipe`) is a table that `python -m benchmarks.rates` writes. A learning rate and a momentum
+`modes` in a recipe (`Network.recipe`) is a table of what was found on held-out examples. A learning rate and a momentum
 are good for one mode, number of workers and batch, so an entry is used for exactly those and never scaled to others.
 """
 
