@@ -44,7 +44,8 @@ def test_every_commit_that_a_page_names_exists():
 
     if git("rev-parse", "--is-shallow-repository").stdout.strip() != "false":
         pytest.skip("the whole history is not here")
-    words = {word for page in PAGES for word in re.findall(r"\b[0-9a-f]{7}\b", page.read_text())}
-    named = {word for word in words if re.search(r"\d", word) and re.search(r"[a-f]", word)}
+    text = "\n".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"\bcommits?\s+([0-9a-f]{7})\b", text))  # may be digits alone, as some numbers are
+    named |= set(re.findall(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7}\b", text))
     assert len(named) > 10
     assert not [word for word in sorted(named) if git("cat-file", "-e", f"{word}^{{commit}}").returncode]
