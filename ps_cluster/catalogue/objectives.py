@@ -71,6 +71,10 @@ class Objective:
         """Return the judge's prediction of an example, [outputs], in the words of `named_target`."""
         return self.named_target(prediction, spec)
 
+    def task(self, outputs: int) -> str:
+        """Return what is to be predicted, in words."""
+        return f"{self.name} with {outputs} outputs"
+
     def decisions(self, predictions: np.ndarray) -> np.ndarray:
         """Return what predictions [N, outputs] decide for: [N] or [N, outputs]."""
         return predictions
@@ -112,6 +116,9 @@ class Classification(Objective):
         """Yield those of each class."""
         ends = np.cumsum(np.bincount(target, minlength=len(spec.classes)))
         yield from zip(spec.classes, np.split(np.argsort(target, kind="stable"), ends[:-1]))
+
+    def task(self, outputs: int) -> str:
+        return f"{outputs:,} classes"
 
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
         return spec.classes[int(target)]
@@ -157,6 +164,9 @@ class MultiLabel(Objective):
         for index, label in enumerate(spec.classes):
             yield label, np.flatnonzero(target[:, index])
 
+    def task(self, outputs: int) -> str:
+        return f"{outputs:,} labels, several at once"
+
     def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
         """Return the labels that the example has; of predictions those above 1/2."""
         return ", ".join(label for label, share in zip(spec.classes, target) if share > 0.5) or "none"
@@ -198,6 +208,9 @@ class Regression(Objective):
         which = np.searchsorted(edges, first, side="right")
         for index, name in enumerate((f"below {texts[0]}", *middle, f"{texts[-1]} and above")):
             yield name, np.flatnonzero(which == index)
+
+    def task(self, outputs: int) -> str:
+        return f"regression of {outputs:,} number{'s' * (outputs > 1)}"
 
     def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
         errors: np.ndarray = np.abs(predictions - target.reshape(predictions.shape)).mean(1)

@@ -71,11 +71,13 @@ class OptimizerRule:
     Attributes:
       name: the name by which users choose it.
       Settings: the class of the section `optimizer`, with this rule's own settings.
+      usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the rule.
       update: the `training.update_rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
     """
 
     name = ""
     Settings: type[RuleSettings] = RuleSettings
+    usual_rate: float | None = 0.01
     update: Any = None
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ps_cluster.catalogue.task_types import EVALUATOR, TRAINING_TYPES, WORKER, Task
-from ps_cluster.cluster.ending import Ending
+from ps_cluster.cluster.ending import Ending, diverged_line
 from ps_cluster.cluster.events_and_actions import (
     Action,
     Actions,
@@ -107,7 +107,7 @@ class Decisions:
                 return self._on_leader_done(outcome, now_s)
             case EvaluatorDone():
                 self._scored = True
-                return (Ending(self._outcome),) if self._stage is Stage.SCORING else ()
+                return (self._ended(),) if self._stage is Stage.SCORING else ()
             case TaskDied(task_exit):
                 return self._on_death_of(task_exit, now_s)
             case TakenBack():
@@ -159,7 +159,7 @@ class Decisions:
     def _scoring_over_already(self) -> Actions:
         if self._evaluator_lost:
             return (self._unscored(f"the evaluator was given up: {self._evaluator_lost}"),)
-        return (Ending(self._outcome),) if self._scored or not self._topology.evaluator else ()
+        return (self._ended(),) if self._scored or not self._topology.evaluator else ()
 
     def _on_stop_request(self, exit_code: int, now_s: float) -> Actions:
         again, self._stop_requested = self._stop_requested, True
@@ -287,6 +287,12 @@ class Decisions:
                 self._moved_at = now_s
                 notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
                 return (WriteStacks(self._topology.tasks), *self._stuck.end(leader, event, now_s), notice)
+
+    def _ended(self) -> Ending:
+        """Return the end of a run of which nothing is left to do."""
+        if self._outcome != "diverged":
+            return Ending(self._outcome)
+        return Ending("diverged", 1, diverged_line(max(0, self._most_applied)))
 
     def _unscored(self, why: str) -> Ending:
         do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {self._run_dir.checkpoints}"

@@ -18,6 +18,7 @@ import psutil
 from ps_cluster.catalogue.task_types import WORKER, Task
 from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster.decisions import BEGUN
+from ps_cluster.cluster.ending import diverged_line
 from ps_cluster.cluster.gathering import SAY_EVERY_S, Gathering, Patience, Reach, Repeated
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.task import BAD_INPUT, FAILED, PORT_TAKEN, RETRY, SUPERSEDED
@@ -237,6 +238,9 @@ class Keeper:
             return FAILED
         line = f"{self._task} has ended: training is {ended.outcome} at step {ended.last_step:,}"
         self._view.notice(TASK_ENDED(line, outcome=ended.outcome, step=ended.last_step))
+        if ended.outcome == "diverged":
+            self._view.notice(TASK_GIVES_UP(diverged_line(ended.last_step)))
+            return FAILED
         preempted = ended.outcome != "completed" and self._requests.last_signal not in (0, signal.SIGINT)
         return RETRY if preempted else 0
 

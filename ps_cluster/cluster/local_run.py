@@ -13,7 +13,9 @@ from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, DataSettings
 from ps_cluster.catalogue.objectives import OBJECTIVES, SMOOTHING
 from ps_cluster.catalogue.sampling import OF_WORKER
+from ps_cluster.cluster.ending import diverged_line
 from ps_cluster.cluster.launcher import run_local
+from ps_cluster.cluster.network_check import check_network, with_rule_of_compile
 from ps_cluster.config import RunConfig, changed, load_config
 from ps_cluster.config.uses import check_used
 from ps_cluster.data import sources
@@ -97,6 +99,8 @@ def _resume(
     cache = sources.default_cache_dir()
     found = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))
     dataset = found.holding_out(config.evaluation.validation_examples)
+    if (ended := checkpoints.ended(run_dir.checkpoints)) and ended.outcome == "diverged":
+        raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
     updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
         newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # refuses fewer than were done
@@ -140,9 +144,10 @@ def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
 def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
     """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
 
-    Label smoothing is 0 for an objective that has none, unless somebody has set it.
+    Label smoothing is 0 for an objective that has none, unless somebody has set it. Rule `compiled` becomes that of the
+    network's compile(), for which a process builds a user's own network.
 
-    Raises UserError for settings that do not fit the data set's examples.
+    Raises UserError for settings or a network that do not fit the data set's examples.
     """
     if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
         config = config.with_values({SMOOTHING: 0.0})
@@ -156,6 +161,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
             f"training.sample: got '{config.training.sample}': the data set has only {dataset.train_examples} training "
             "examples: take fewer shards, or workers"
         )
+    config = with_rule_of_compile(config, check_network(config, dataset))
     precision, data_dir = config.model.precision, config.data.data_dir
     return config.with_values(
         {

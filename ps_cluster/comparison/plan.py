@@ -194,9 +194,10 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
         values["cluster.straggler"] = straggler
     config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
     times = config.training.batch_size_per_worker * config.gradients_per_update / size
-    scaled = comparison.learning_rate == "linear" and not was_found(config) and times != 1
+    rate = config.optimizer.learning_rate
+    scaled = comparison.learning_rate == "linear" and not was_found(config) and times != 1 and rate is not None
     if scaled:
-        config = config.with_values({"optimizer.learning_rate": config.optimizer.learning_rate * times})
+        config = config.with_values({"optimizer.learning_rate": rate * times})
     # The batch arm is not part of it: where both give the same batch (sync), one run serves both.
     batch_label = f"batch={config.training.batch_size_per_worker}"
     labels = [

@@ -194,7 +194,7 @@ def _summary(run_root: Path, run_dir: RunDir) -> Summary:
         summary = read_json(run_dir.summary, Summary)
     except FileNotFoundError as error:
         raise UserError(f"run directory '{run_root}' holds no finished run: it has no summary.json") from error
-    if summary.outcome != "completed":
+    if summary.outcome not in ("completed", "diverged"):
         raise UserError(f"run directory '{run_root}' holds no finished run: its outcome is '{summary.outcome}'")
     if not summary.evaluation.history:
         raise UserError(f"run directory '{run_root}' has no test score: none of its checkpoints was scored")

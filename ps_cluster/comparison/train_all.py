@@ -16,7 +16,7 @@ from ps_cluster.processes import tensorboard_server
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run import checkpoints
-from ps_cluster.run.completion import is_completed
+from ps_cluster.run.completion import outcome_of
 from ps_cluster.run.run_dir import CODE, RunDir
 
 INTERRUPTED = 130
@@ -53,7 +53,7 @@ def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False
 def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:
     for number, run in enumerate(runs, 1):
         root = roots[run.name]
-        if not is_completed(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
+        if not outcome_of(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
             return code
         # All checkpoints were kept for scoring; those of many runs would fill the disk.
         checkpoints.keep_newest(RunDir(root).checkpoints, run.config.checkpoints.keep)
@@ -64,7 +64,7 @@ def _train(run: PlannedRun, root: Path, title: str) -> int:
     view = make_view()
     view.notice(title)
     code = start_run(run.config, root, view=view, anew=True)
-    return code or (0 if is_completed(root) else INTERRUPTED)
+    return 0 if outcome_of(root) else code or INTERRUPTED  # one that diverged is a result of the comparison
 
 
 def check_unclaimed(output: Path) -> None:

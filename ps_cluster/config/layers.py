@@ -1,7 +1,8 @@
 """Merge the layers of settings into a configuration: defaults, the network's recipe, a file, the command's options.
 
 The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
-Later layers win. In order: default.yaml, the recipe of the network (`Network.recipe`), that of the data set
+Later layers win. In order: default.yaml, safe defaults where the network is not the package's own
+(`recipes.of_users_network`), the recipe of the network (`Network.recipe`), that of the data set
 (`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
 batch (recipes.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
 environment variables, `--set key=value`, the command's options (user_layers.py).
@@ -156,9 +157,14 @@ def _defaults(user: Layer) -> tuple[Layer, list[NamedLayer]]:
     data_set = _of_chosen("data", base, user)
     network = _of_chosen("model", merged(base, data_set.recipe), user)
     layer, found = _recipe(network)
+    safe: Layer = {}
+    if network.name and network.name not in NETWORKS.own:
+        chosen = merged(merged(layer, data_set.recipe), user).get("optimizer")
+        safe = recipes.of_users_network(chosen.get("rule") if isinstance(chosen, Mapping) else None)
     of_both = data_set.recipes.get(network.name, {})
     both = f"recipe of data set {data_set.name} for network {network.name}"
     for origin, recipe in (
+        ("safe default for a network of your own", safe),
         (f"recipe of network {network.name}", layer),
         (f"recipe of data set {data_set.name}", data_set.recipe),
         (both, merged({"model": {"name": network.name}}, of_both) if of_both else {}),

@@ -1,4 +1,4 @@
-"""The part of a network's recipe for single modes: learning rates and momenta that were found for them.
+"""Settings that follow from the network: rates for single modes, and safe defaults for a network of a user's own.
 
 `modes` in a recipe (`Network.recipe`) is a table of what was found on held-out examples. A learning rate and a momentum
 are good for one mode, number of workers and batch, so an entry is used for exactly those and never scaled to others.
@@ -12,10 +12,12 @@ from typing import Any
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from ps_cluster.catalogue.modes import MODES as MODES_OF_TRAINING
+from ps_cluster.catalogue.rules import RULES
 from ps_cluster.errors import UserError
 from ps_cluster.files.validation import first_error
 
 MODES = "modes"
+COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()
 # Rate and momentum belong together: if one of these is set by hand, the others are not taken from the table.
 BELONG_TOGETHER = ("rule", "learning_rate", "momentum", "beta_2")
 
@@ -39,6 +41,26 @@ class Found(BaseModel):
     def layer(self) -> dict[str, Any]:
         """Return the settings as a layer of a configuration."""
         return {"optimizer": {"learning_rate": self.learning_rate, "momentum": self.momentum}}
+
+
+def of_users_network(rule: object) -> dict[str, Any]:
+    """Return safe settings for a network that is not the package's own, as a layer above configs/default.yaml.
+
+    That file has what was chosen for airbench on CIFAR-10; little of it helps another network, and much of it harms.
+
+    Args:
+      rule: the optimizer rule that somebody has chosen; None: that of the network's compile().
+    """
+    chosen = RULES[rule] if isinstance(rule, str) and rule in RULES else RULES[COMPILED]
+    own = {name: field.default for name, field in chosen.Settings.model_fields.items() if not field.is_required()}
+    return {
+        "data": {"augmentation": {"crop_padding_pixels": 0, "flip": "none"}},
+        "model": {"precision": "float32"},
+        "training": {"label_smoothing": 0.0},
+        "optimizer": own
+        | {"rule": chosen.name, "learning_rate": chosen.usual_rate, "weight_decay": 0.0, "learning_rate_factors": []},
+        "schedule": {"kind": "constant", "warmup_fraction": 0.0},
+    }
 
 
 class _Table(BaseModel):

@@ -27,8 +27,8 @@ class Targets(NamedTuple):
 
 
 def targets_of(train: np.ndarray, test: np.ndarray | None, objective: str = "auto") -> Targets:
-    """Return targets [N] or [N, k] for an objective; "auto": regression for floats, multi-label for rows of 0 and 1, else
-    classification.
+    """Return targets [N] or [N, k] for an objective; "auto": classification for one-hot rows, regression for other floats,
+    multi-label for other rows of 0 and 1, else classification.
 
     Raises:
       Malformed: they do not fit the objective, or there is nothing to learn.
@@ -57,10 +57,10 @@ def _flat(targets: np.ndarray) -> np.ndarray:
 
 
 def _objective(train: np.ndarray) -> str:
+    if train.ndim == 1 and train.dtype.kind != "f" or _is_one_hot(train):
+        return "classification"
     if train.dtype.kind == "f":
         return "regression"
-    if train.ndim == 1:
-        return "classification"
     if train.ndim == 2 and train.dtype.kind in "iub" and np.isin(train, (0, 1)).all():
         return "multi-label"
     raise Malformed(
@@ -71,12 +71,13 @@ def _objective(train: np.ndarray) -> str:
 def _classes(train: np.ndarray, test: np.ndarray | None) -> Targets:
     if train.dtype.kind in "US":
         return classes_by_name(train.astype(str), None if test is None else test.astype(str))
+    places = train.shape[1] if _is_one_hot(train) else 0  # of a class that comes nowhere there is a place all the same
     train, test = _whole(train, "training"), None if test is None else _whole(test, "test")
     lowest, highest = int(train.min()), int(train.max())
     if lowest < 0 or highest >= MOST_CLASSES:
         wrong = lowest if lowest < 0 else highest
         raise Malformed(f"a label is {wrong}: number the classes from 0 to at most {MOST_CLASSES - 1:,}")
-    counts = np.bincount(train)
+    counts, highest = np.bincount(train, minlength=places), max(highest, places - 1)
     if np.count_nonzero(counts) == 1:
         raise Malformed(f"all training examples are of one class, {highest}: there is nothing to tell apart")
     if not counts.all():
@@ -96,13 +97,19 @@ def _whole(targets: np.ndarray, split: str) -> np.ndarray:
     """Return whole numbers [N], also of rows with a single 1 at the place of the class."""
     if targets.dtype.kind not in "iubf":
         raise Malformed(f"the {split} targets are {targets.dtype}: classes are whole numbers from 0, or text")
-    if targets.ndim == 2 and np.isin(targets, (0, 1)).all() and (targets.sum(1) == 1).all():
+    if _is_one_hot(targets):
         return targets.argmax(1)
     if targets.ndim != 1:
         raise Malformed(f"the {split} targets have shape {list(targets.shape[1:])}: a class is one whole number")
     if targets.dtype.kind == "f" and not (wrong := np.isfinite(targets) & (targets % 1 == 0)).all():
         raise Malformed(f"a {split} target is {targets[~wrong][0]}, which is no class: give data.objective=regression")
     return targets.astype(np.int64)
+
+
+def _is_one_hot(targets: np.ndarray) -> bool:
+    """Return whether targets are rows of at least two places with a single 1, as Keras's `to_categorical` makes them."""
+    is_rows = targets.ndim == 2 and targets.shape[1] > 1 and targets.dtype.kind in "iubf"
+    return bool(is_rows and np.isin(targets, (0, 1)).all() and (targets.sum(1) == 1).all())
 
 
 def _labels(train: np.ndarray, test: np.ndarray | None) -> Targets:

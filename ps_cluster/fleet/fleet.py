@@ -23,7 +23,7 @@ from ps_cluster.installation import finding_this_package
 from ps_cluster.processes.lifeline import CALLER_PID
 from ps_cluster.processes.supervisor import Supervisor, TaskExit, TaskSpec
 from ps_cluster.run import checkpoints
-from ps_cluster.run.completion import is_completed
+from ps_cluster.run.completion import outcome_of
 from ps_cluster.run.run_dir import RunDir
 
 COMMAND = (sys.executable, "-P", "-m", "ps_cluster", "run")  # -P: no package of this name from the current folder
@@ -154,7 +154,8 @@ class Fleet:
             return self._over(job, "stopped")
         line = task_exit.last_line.removeprefix("Error: ") or "no output"
         why = f"{task_exit.how}: {line} (log: {job.log})"
-        if task_exit.exit_code == BAD_INPUT or self._deaths[job.task] >= self._retries:
+        is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) == "diverged"
+        if is_hopeless or self._deaths[job.task] >= self._retries:
             return self._over(job, "failed", why)
         self._deaths[job.task] += 1
         self._notify(f"{job.name} died, and goes on ({self._deaths[job.task]} of {self._retries}): {why}")
@@ -181,10 +182,14 @@ class Fleet:
 
 def has_completed(root: Path) -> bool:
     """Return whether a run is trained and scored; not so if its files are damaged."""
+    return _outcome(root) == "completed"
+
+
+def _outcome(root: Path) -> str | None:
     try:
-        return is_completed(root)
+        return outcome_of(root)
     except UserError:  # a damaged file, which the resumed run writes anew
-        return False
+        return None
 
 
 def _can_resume(job: Job) -> bool:

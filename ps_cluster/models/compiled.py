@@ -1,4 +1,4 @@
-"""The loss and the metrics that a user's model was compiled with, as functions of targets and outputs."""
+"""The optimizer of a user's compile() as settings, its loss and metrics as functions of targets and outputs."""
 
 from __future__ import annotations
 
@@ -7,9 +7,12 @@ from collections.abc import Iterator
 from typing import Any
 
 import keras
+import numpy as np
 import tensorflow as tf
 
+from ps_cluster.catalogue.rules import RULES
 from ps_cluster.config import RunConfig
+from ps_cluster.config.recipes import COMPILED
 from ps_cluster.models.flat import layers_of
 
 # Keras's base classes, which say nothing about the targets of a class that a user derives from them.
@@ -29,20 +32,61 @@ def notes(model: keras.Model, config: RunConfig) -> Iterator[str]:
             f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
             f"{' and '.join(sorted(found))}"
         )
-    if getattr(model, "optimizer", None) is not None:
-        yield _of_compile(model, config)
-
-
-def _of_compile(model: keras.Model, config: RunConfig) -> str:
-    used, unused = config.optimizer, type(model.optimizer).__name__
-    line = (
-        f"model.name: the optimizer of compile() ({unused}) is not used, but {used.rule} with learning rate "
-        f"{used.learning_rate:g}: set optimizer.rule, optimizer.learning_rate and schedule.kind"
-    )
     smoothing = config.training.label_smoothing
     if has_loss(model) and smoothing:
-        line += f"; its loss is, so training.label_smoothing {smoothing:g} is not"
-    return line
+        yield f"model.name: compile() has a loss, so training.label_smoothing {smoothing:g} is not used"
+
+
+def optimizer_settings(model: keras.Model) -> dict[str, Any]:
+    """Return the section `optimizer` that does what the optimizer of a model's compile() does; {} without a compile().
+
+    Raises:
+      ValueError: it does something that no rule here does; says what to set.
+    """
+    optimizer = getattr(model, "optimizer", None)
+    if optimizer is None:
+        return {}
+    kind, values = type(optimizer), optimizer.get_config()
+    if kind not in _RULES:
+        raise ValueError(_no_rule(kind.__name__, "is not known"))
+    if not isinstance(values["learning_rate"], int | float):
+        raise ValueError(_no_rule(kind.__name__, "has a learning rate schedule"))
+    for name, usual in _WITHOUT.items():
+        if values.get(name, usual) != usual:
+            raise ValueError(_no_rule(kind.__name__, f"has {name}={values[name]}"))
+    rule, names = _RULES[kind]
+    if rule == "momentum":
+        rule = "nesterov" if values["nesterov"] and values["momentum"] else "momentum" if values["momentum"] else "sgd"
+    own = {} if rule == "sgd" else {ours: values[name] for ours, name in names.items()}
+    clipping = {"clip_norm": "clipnorm", "global_clip_norm": "global_clipnorm", "clip_value": "clipvalue"}
+    return own | {
+        "rule": rule,
+        "learning_rate": float(str(np.float32(values["learning_rate"]))),  # as it was written, before it became float32
+        "weight_decay": float(values["weight_decay"] or 0.0),
+        **{ours: values[name] for ours, name in clipping.items()},
+    }
+
+
+# Keras's class → the rule that does the same ("momentum": one of sgd, momentum and nesterov), its setting → Keras's.
+_ADAM = {"momentum": "beta_1", "beta_2": "beta_2", "epsilon": "epsilon"}
+_RULES: dict[type[keras.Optimizer], tuple[str, dict[str, str]]] = {
+    keras.optimizers.SGD: ("momentum", {"momentum": "momentum"}),
+    keras.optimizers.Adam: ("adam", _ADAM),
+    keras.optimizers.AdamW: ("adam", _ADAM),
+    keras.optimizers.RMSprop: ("rmsprop", {"momentum": "momentum", "rho": "rho", "epsilon": "epsilon"}),
+}
+# Settings of Keras that no rule here has → the value with which they do nothing.
+_WITHOUT = {
+    "amsgrad": False, "centered": False, "use_ema": False, "gradient_accumulation_steps": None, "loss_scale_factor": None,
+}  # fmt: skip
+
+
+def _no_rule(name: str, why: str) -> str:
+    rules = ", ".join(rule for rule in RULES.names if rule != COMPILED)
+    return (
+        f"the optimizer of its compile() ({name}) {why}, and no rule here does the same: set optimizer.rule ({rules}) and "
+        "optimizer.learning_rate"
+    )
 
 
 class CompiledLoss:

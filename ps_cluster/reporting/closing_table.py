@@ -30,7 +30,7 @@ WIDE = 80  # columns from which addresses have room
 MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48
 MOST_CHANGES = 3  # of the number of workers
 _TOLD_ALREADY = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}  # in the rows above
-_COLOURS = {"completed": "bold green", "stopped": "bold yellow", "failed": "bold red"}
+_COLOURS = {"completed": "bold green", "stopped": "bold yellow", "diverged": "bold red", "failed": "bold red"}
 
 Json = Mapping[str, Any]
 
@@ -121,6 +121,8 @@ def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
         yield "network", Text(notice, "yellow")
     metric = "test accuracy" if evaluation["test_error"] is None else "test error"
     yield metric, _score(evaluation, updates["applied"], summary["unit"])
+    if warning := _warning(summary):
+        yield "WARNING", Text(warning, "bold red")
     yield "speed", f"{number(summary['examples_per_second'], ',.0f')} {summary['unit']}/s"
     yield "time", _time(summary)
     if summary["scaled"]:
@@ -173,6 +175,19 @@ def _score(evaluation: Json, last_step: int, unit: str) -> Text:
     if evaluation["step"] < last_step:
         text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
     return text
+
+
+def _warning(summary: Json) -> str:
+    """Return why the numbers of a run are not those of a training that works; nothing where they may be."""
+    page, bad, total = "docs/own-network.md#if-it-does-not-learn", summary["bad_losses"], summary["updates"]["applied"]
+    if summary["outcome"] == "diverged":
+        return f"diverged: weights are NaN or infinite, and training was stopped. {page}"
+    if summary["learned"] is False:
+        guess = told(
+            *((summary["guess"], None) if summary["evaluation"]["test_error"] is None else (None, summary["guess"]))
+        )
+        return f"not better than guessing, which has {guess}: nothing was learned. {page}"
+    return f"the loss was NaN or infinite in {bad:,} of {total:,} updates. {page}" if bad else ""
 
 
 def _ledger(updates: Json) -> Text:
@@ -271,7 +286,7 @@ def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
     root = shlex.quote(str(run_dir.root))
     if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
         yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}{_code(run_dir)}"
-    if summary["outcome"] != "completed" and any(map(checkpoints.steps, run_dir.states)):
+    if summary["outcome"] in ("stopped", "failed") and any(map(checkpoints.steps, run_dir.states)):
         yield f" go on          {PROGRAM} run --resume {root}{_code(run_dir)}"
 
 

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -84,6 +85,23 @@ def headline(state: RunState) -> str:
     return " · ".join((dataset, config.model.name, config.model.precision, config.mode.name, _crew(config)))
 
 
+def task_line(state: RunState) -> str:
+    """Return what is learned, and by which rule, rate and length, e.g. "10 classes · adam, learning rate 0.001"."""
+    config, spec = state.config, state.dataset.spec
+    rate = f"{config.optimizer.rule}, learning rate {config.optimizer.learning_rate:g} ({config.schedule.kind})"
+    length = f"{config.training.epochs:g} epochs" if config.training.steps is None else f"{state.total:,} updates"
+    smoothing = config.training.label_smoothing
+    return " · ".join(
+        (
+            OBJECTIVES[spec.objective].task(spec.outputs),
+            rate,
+            f"batch {config.training.batch_size_per_worker}",
+            length,
+            *([f"label smoothing {smoothing:g}"] if smoothing else []),
+        )
+    )
+
+
 def progress_line(state: RunState) -> str:
     """Return a row of progress as a line for logs."""
     share = f"{state.applied:,}/{state.total:,} updates ({state.applied / state.total:.0%})"
@@ -104,6 +122,7 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
       seconds: since the run started.
     """
     parts: list[Any] = [Text(), Text(headline(state), "bold", overflow="ellipsis", no_wrap=True)]
+    parts.append(Text(task_line(state), overflow="ellipsis", no_wrap=True))
     parts.append(Text(str(state.run_dir.root), "dim", overflow="ellipsis", no_wrap=True))
     if state.dataset.kind == "synthetic":
         parts.append(Text(f" {synthetic_notice(state.dataset)} ", "bold black on yellow"))

@@ -112,6 +112,7 @@ class PlainView(ProgressView):
     def _begin(self, state: RunState) -> None:
         warn_of_generated(state.dataset, self.notice)
         self.notice(dashboard.headline(state))
+        self.notice(dashboard.task_line(state))
         self.notice(f"run directory {state.run_dir.root}")
 
     def notice(self, line: str) -> None:

@@ -27,7 +27,14 @@ from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 
 RUNNING, UNKNOWN = "running", "unknown"
-COLOURS = {"completed": "green", "stopped": "yellow", "failed": "bold red", RUNNING: "bold cyan", UNKNOWN: "dim"}
+COLOURS = {
+    "completed": "green",
+    "stopped": "yellow",
+    "diverged": "bold red",
+    "failed": "bold red",
+    RUNNING: "bold cyan",
+    UNKNOWN: "dim",
+}
 
 Json = dict[str, Any]
 
@@ -37,7 +44,7 @@ class ListedRun:
     """A run directory. What is not known is None.
 
     Attributes:
-      state: "running", the outcome ("completed", "stopped", "failed"), or "unknown" without a summary.
+      state: "running", the outcome ("completed", "stopped", "diverged", "failed"), or "unknown" without a summary.
       began_at: seconds since 1970 at which it was started or resumed last.
       mode, dataset, model: as the configuration has them.
       test_accuracy, test_error, step: of the last score. updates, total: applied, and of the whole run.

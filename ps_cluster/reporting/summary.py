@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,7 +39,7 @@ SCHEMA = 2  # in 1, train_seconds and examples_per_second restarted with each ch
 UPDATES = tuple(Updates.model_fields)  # names
 FROM_TRAINING = (
     "updates", "gradients", "proof", "staleness", "examples_per_second", "train_seconds", "goodput", "rolled_back_seconds",
-    "interrupted_seconds",
+    "interrupted_seconds", "bad_losses",
 )  # fmt: skip
 
 Json = dict[str, Any]
@@ -71,7 +72,7 @@ def write_summary(
     tell is null.
 
     Args:
-      outcome: "completed", "stopped" or "failed".
+      outcome: "completed", "stopped", "diverged" or "failed".
       wall_seconds: from the start of the command to now.
       began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
         `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
@@ -87,6 +88,7 @@ def write_summary(
     training = _training(run_dir, story, notify)
     tasks = _tasks(run_dir, notify)
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
+    evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
     summary = Summary(
         schema_=SCHEMA,
@@ -99,7 +101,8 @@ def write_summary(
         dataset=config.data.dataset,
         dataset_kind=DATASETS[config.data.dataset].kind,
         unit=pointer.unit,
-        guess=guess_of_run(run_dir.dataset),
+        guess=guess and guess.value,
+        learned=guess and guess.is_beaten_by(evaluation),
         model=config.model.name,
         precision=config.model.precision,
         seed=config.training.seed,
@@ -116,7 +119,7 @@ def write_summary(
         startup_seconds=None if story.begun is None else story.begun - began,
         machine=machine,
         network=NetworkSummary(**network),
-        evaluation=_evaluation(run_dir, notify),
+        evaluation=evaluation,
         **{name: getattr(training, name) for name in FROM_TRAINING},
         **usage,
     )
@@ -130,7 +133,9 @@ def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> J
       UserError: the summary is damaged.
     """
     summary = read_json(run_dir.summary, Summary)
-    return _write(run_dir, summary.model_copy(update={"evaluation": _evaluation(run_dir, notify)}))
+    evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
+    found = {"evaluation": evaluation, "learned": guess.is_beaten_by(evaluation) if guess else summary.learned}
+    return _write(run_dir, summary.model_copy(update=found))
 
 
 def _write(run_dir: RunDir, summary: Summary) -> Json:
@@ -241,7 +246,9 @@ def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
     history = [by_step[step] for step in sorted(by_step)]
     if not history:
         return EvaluationSummary()
-    last, best = history[-1], max(history, key=lambda row: row.merit)
+    last = history[-1]
+    sound = [row for row in history if math.isfinite(row.merit)]
+    best = max(sound, key=lambda row: row.merit) if sound else EvaluationSummary()
     return EvaluationSummary(
         test_accuracy=last.test_accuracy,
         test_error=last.test_error,

@@ -1,4 +1,4 @@
-"""Tell whether a run has done all its work."""
+"""Tell whether a run has done all that it can."""
 
 from __future__ import annotations
 
@@ -10,11 +10,15 @@ from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 
 
-def is_completed(root: Path) -> bool:
-    """Return whether a run is trained and its last checkpoint scored. Raises UserError for damaged files."""
+def outcome_of(root: Path) -> str | None:
+    """Return "completed" or "diverged" for a run that has ended so, its last checkpoint scored; None for any other.
+
+    Raises UserError for damaged files.
+    """
     run_dir = RunDir(root)
     try:
         summary, ended = read_json(run_dir.summary, Summary), checkpoints.ended(run_dir.checkpoints)
     except FileNotFoundError:
-        return False
-    return summary.outcome == "completed" and ended is not None and summary.evaluation.step == ended.last_step
+        return None
+    is_over = ended is not None and summary.evaluation.step == ended.last_step
+    return summary.outcome if is_over and summary.outcome in ("completed", "diverged") else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import math
 import os
 import secrets
 from collections.abc import Callable
@@ -68,7 +69,7 @@ class Records:
     def is_best(self, row: ScoreRow) -> bool:
         """Return whether a score beats that of the model in best/; of equal scores the earlier one stays."""
         best = self._best()
-        return best is None or row.merit > best.merit
+        return row.merit > (-math.inf if best is None else best.merit)
 
     def _best(self) -> BestRecord | None:
         if not self._run_dir.best_model.is_file():

@@ -128,7 +128,7 @@ class Chief:
     def run(self, drain: Drain) -> None:
         self._session.start()
         with self._upkeep:
-            while not self._progress.completed and not drain.is_set():
+            while not (self._progress.completed or drain.is_set() or self._session.diverged):
                 self._dispatch()
                 drain.wait(POLL_S)
                 if self._look("training"):

@@ -246,6 +246,7 @@ class RunProgress:
         backups = self._config.mode_kind.late_workers(self._config)
         return TrainingResult(
             completed=self.completed,
+            bad_losses=self._tally.bad_losses,
             train_seconds=times.seconds if times.last_update is None else times.last_update,
             rolled_back_seconds=times.rolled_back,
             interrupted_seconds=times.interrupted,

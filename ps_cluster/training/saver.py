@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+
 from ps_cluster.config import RunConfig
 from ps_cluster.files.writing import remove_folder
 from ps_cluster.run import checkpoints
@@ -42,6 +44,7 @@ class Saver:
 
     Attributes:
       last_seconds: duration of the last save, during which the chief looked at nothing; None before the first.
+      diverged: a weight of the last state that was looked at is NaN or infinite. No update makes it a number again.
     """
 
     def __init__(
@@ -71,6 +74,7 @@ class Saver:
         self._told_at = -1  # updates applied at the last save that took long
         self._resting_at = 0  # updates applied at the last look of a rest
         self.last_seconds: float | None = None
+        self.diverged = False
 
     @property
     def rests(self) -> bool:
@@ -160,6 +164,7 @@ class Saver:
         """Save the state; return whether other numbers of slices can go on from it."""
         began = self._clock()
         arrays = self._books.snapshot()
+        self.diverged = not all_finite(arrays["weights"])
         times = self._progress.clock.times
         meta = Meta(
             config=self._config.model_dump(mode="json"),
@@ -205,3 +210,9 @@ class Saver:
         finally:
             over.set()
             thread.join()
+
+
+def all_finite(values: np.ndarray) -> bool:
+    """Return whether no value is NaN or infinite. A sum says so in one pass; only an overflow takes a second one."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        return bool(np.isfinite(values.sum()) or np.isfinite(values).all())

@@ -30,6 +30,7 @@ from ps_cluster.run.leaders import Superseded
 from ps_cluster.run.log_events import DISK_REFUSES
 from ps_cluster.run.resume import check_journals, newest_checkpoint
 from ps_cluster.run.rows.progress import SAVING, ProgressRow
+from ps_cluster.run.rows.scores import Ending
 from ps_cluster.run.rows.training import Proof, Server, TrainingResult
 from ps_cluster.run.run_dir import LIFE, RunDir, say
 from ps_cluster.run.training_clock import Times
@@ -190,6 +191,11 @@ class Session:
         self._books.look()  # even if a resumed run has nothing left to do, the counts must be known
 
     @property
+    def diverged(self) -> bool:
+        """True if a weight was NaN or infinite at the last save: nothing more is learned."""
+        return self._saver.diverged
+
+    @property
     def rests(self) -> bool:
         """True while nothing more is to be handed out, for a snapshot of all slices at the same steps."""
         return self._saver.rests
@@ -206,13 +212,16 @@ class Session:
         """Write the last checkpoint, the ledger's tables, the result, and the mark that training has ended.
 
         Args:
-          stopped: training was stopped early; otherwise every update should be there.
+          stopped: training was stopped early; unless it diverged, every update should be there otherwise.
           goes_on: another leader will go on with what is left.
         """
         self._saver.save_last()
-        outcome = "completed" if self.progress.completed else "stopped"
+        outcome: Ending = "completed" if self.progress.completed else "stopped"
+        if self.diverged:
+            outcome, stopped = "diverged", stopped or not self.progress.completed
+            say(f"the training diverged: after {self.progress.applied:,} updates weights are NaN or infinite")
         self._reporter.end(self._result(None if stopped else self.progress.total))
-        goes_on = goes_on and outcome != "completed"
+        goes_on = goes_on and outcome == "stopped"
         checkpoints.mark_ended(
             self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome, goes_on=goes_on
         )
@@ -232,7 +241,7 @@ class Session:
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         result = self.progress.result()
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
-        found = {"updates": updates, "proof": Proof.model_validate(proof)}
+        found = {"updates": updates, "proof": Proof.model_validate(proof), "diverged": self.diverged}
         return result.model_copy(update=found | {"parameter_servers": servers if config.on_parameter_servers else []})
 
 

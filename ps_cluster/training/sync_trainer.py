@@ -105,6 +105,8 @@ def _train(
         until = min(progress.applied + config.updates_at_once, progress.total)
         progress.scheduled(np.arange(progress.applied, until))
         told = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
+        if session.leads and session.diverged:
+            told = STOP
         stop = float(run_updates(tf.constant(until - progress.applied), tf.constant(told, tf.float64)))
         watch.moved()
         session.keep_up("training")

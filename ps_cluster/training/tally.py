@@ -18,6 +18,7 @@ class Tally:
     Attributes:
       gradients: steps applied. examples: images in them.
       staleness: staleness → number of steps.
+      bad_losses: steps whose loss was NaN or infinite.
     """
 
     def __init__(self, state: TallyState = TallyState()):
@@ -25,6 +26,7 @@ class Tally:
         self.examples = state.examples
         self.staleness = Counter({int(value): count for value, count in state.staleness.items()})
         self.gradients = sum(self.staleness.values())
+        self.bad_losses = state.bad_losses
         self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state.workers}
         # Worker → when its first update was applied [training seconds], and the examples of all workers until then.
         self._first_updates = {worker: (time, examples) for worker, time, examples in state.first_updates}
@@ -36,6 +38,7 @@ class Tally:
             workers=[(*key, *counts) for key, counts in sorted(self._workers.items())],
             staleness={str(value): count for value, count in sorted(self.staleness.items())},
             first_updates=[(worker, *first) for worker, first in self._first_updates.items()],
+            bad_losses=self.bad_losses,
         )
 
     def add(self, rows: np.ndarray, seconds: np.ndarray) -> None:
@@ -50,6 +53,7 @@ class Tally:
         values, counts = np.unique(rows["staleness"].astype(np.int64), return_counts=True)
         self.staleness.update(dict(zip(values.tolist(), counts.tolist())))
         self.gradients += len(rows)
+        self.bad_losses += int(np.count_nonzero(~np.isfinite(rows["loss"])))
         self.add_work(rows)
 
     def add_work(self, rows: np.ndarray) -> None:

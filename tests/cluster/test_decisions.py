@@ -299,6 +299,10 @@ STOPPING = {
         [BEGINS, (9, ctrl_c), (10, leader_done("stopped")), (20, evaluator_done)],
         [*ASKED, "Drain(chief-0)", "StopTraining(5.0)", "stopped, 0: None"],
     ),
+    "a run that diverged is scored, and has failed": Story(
+        [BEGINS, (8, row(340)), (10, leader_done("diverged")), (20, evaluator_done)],
+        ["StopTraining(5.0)", "diverged, 1: the training diverged: after 340 updates weights are NaN or infinite"],
+    ),
     "a stop while the evaluator scores asks once more, and keeps the outcome": Story(
         [BEGINS, (9, leader_done()), (10, ctrl_c), (11, ctrl_c)],
         ["StopTraining(5.0)", "Ctrl-C again to stop now", "StopAll()",

@@ -539,7 +539,7 @@ def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_t
         write_whole(RunDir(root).config, config.to_yaml())
 
     monkeypatch.setattr(train_all, "start_run", start_run)
-    monkeypatch.setattr(train_all, "is_completed", lambda root: RunDir(root).summary.is_file())
+    monkeypatch.setattr(train_all, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
     monkeypatch.setattr(train_all, "resolve_data", lambda *_, notify: only_named())
     changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}

@@ -15,6 +15,7 @@ from tests.helpers.own_data import packed, refused
 
 DRAW = np.random.default_rng(0)
 LABELS = np.arange(20) % 4
+WITH_FIRST = np.maximum(np.eye(4, dtype=int)[LABELS], [1, 0, 0, 0])
 
 
 def arrays(x=None, y=LABELS, **more):
@@ -77,9 +78,12 @@ def test_bytes_of_the_shape_of_images_are_images(tmp_path, shape):
         (np.array(list("abcd") * 5), "auto", ("classification", (), LABELS)),
         (np.eye(4)[LABELS], "classification", ("classification", (), LABELS)),
         (LABELS.astype(float), "classification", ("classification", (), LABELS)),
-        (np.eye(4, dtype=int)[LABELS], "auto", ("multi-label", (4,), np.eye(4)[LABELS])),
+        (np.eye(4, dtype=int)[LABELS], "auto", ("classification", (), LABELS)),
+        (np.eye(4, dtype=int)[LABELS], "multi-label", ("multi-label", (4,), np.eye(4)[LABELS])),
+        (WITH_FIRST, "auto", ("multi-label", (4,), WITH_FIRST)),
         (LABELS.astype(np.float32), "auto", ("regression", (), LABELS)),
-        (np.eye(4)[LABELS], "auto", ("regression", (4,), np.eye(4)[LABELS])),
+        (np.eye(4)[LABELS], "auto", ("classification", (), LABELS)),
+        (np.eye(4)[LABELS], "regression", ("regression", (4,), np.eye(4)[LABELS])),
         (LABELS, "regression", ("regression", (), LABELS)),
     ],
 )

@@ -4,6 +4,7 @@ import keras
 import numpy as np
 import pytest
 
+from ps_cluster.models.compiled import optimizer_settings
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, differences, stack
 
 TOLERANCE = 1e-5
@@ -177,22 +178,51 @@ def deep():
     return stack(LAYERS.Dense(5, activation="tanh", kernel_regularizer="l2"), LAYERS.BatchNormalization())
 
 
-RULES = {
-    "momentum": (keras.optimizers.SGD, {"momentum": 0.9}, {"optimizer.momentum": 0.9}),
-    "nesterov": (keras.optimizers.SGD, {"momentum": 0.6, "nesterov": True}, {"optimizer.momentum": 0.6}),
-    "adam": (
-        keras.optimizers.Adam,
-        {"beta_1": 0.8, "beta_2": 0.99},
-        {"optimizer.momentum": 0.8, "optimizer.beta_2": 0.99},
-    ),
+OPTIMIZERS = {
+    "sgd": lambda: keras.optimizers.SGD(0.02),
+    "momentum": lambda: keras.optimizers.SGD(0.01, momentum=0.9),
+    "nesterov": lambda: keras.optimizers.SGD(0.01, momentum=0.6, nesterov=True, clipvalue=0.02),
+    "adam": lambda: keras.optimizers.Adam(0.01, beta_1=0.8, beta_2=0.99, epsilon=1e-4, global_clipnorm=0.1),
+    "adam with decay": lambda: keras.optimizers.AdamW(0.01, weight_decay=0.3),
+    "rmsprop": lambda: keras.optimizers.RMSprop(0.01, rho=0.7, epsilon=1e-4),
+    "rmsprop with momentum": lambda: keras.optimizers.RMSprop(momentum=0.5, clipnorm=0.05),
 }
 
 
-@pytest.mark.parametrize("rule", RULES)
-def test_updates_of_each_rule_are_those_of_keras(rule):
-    kind, given, settings = RULES[rule]
-    settings = {"optimizer.rule": rule, "optimizer.learning_rate": 0.01} | settings
-    assert max(differences(deep, ["row"], settings, optimizer=kind(0.01, **given))) <= TOLERANCE
+def settings_of(optimizer):
+    model = stack()
+    model.compile(optimizer, "mse")
+    return {f"optimizer.{name}": value for name, value in optimizer_settings(model).items()}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_what_compile_says_of_an_optimizer_makes_the_same_updates_here(name):
+    settings = settings_of(OPTIMIZERS[name]())
+    assert max(differences(deep, ["row"], settings, optimizer=OPTIMIZERS[name]())) <= TOLERANCE
+
+
+def test_a_model_that_is_not_compiled_says_nothing_of_an_optimizer():
+    assert optimizer_settings(stack()) == {}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "said"),
+    [
+        (
+            lambda: keras.optimizers.Lion(),
+            r"\(Lion\) is not known, and no rule here does the same: set optimizer.rule \(",
+        ),
+        (
+            lambda: keras.optimizers.SGD(keras.optimizers.schedules.CosineDecay(0.1, 9)),
+            r"\(SGD\) has a learning rate sche",
+        ),
+        (lambda: keras.optimizers.Adam(amsgrad=True), r"\(Adam\) has amsgrad=True"),
+        (lambda: keras.optimizers.SGD(use_ema=True), r"\(SGD\) has use_ema=True"),
+    ],
+)
+def test_an_optimizer_that_no_rule_stands_for_is_refused_with_what_to_set(optimizer, said):
+    with pytest.raises(ValueError, match=said):
+        settings_of(optimizer())
 
 
 @pytest.mark.parametrize(

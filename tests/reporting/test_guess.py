@@ -6,7 +6,9 @@ import pytest
 from ps_cluster.catalogue.datasets import Contents
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.data.packing import write_packed
-from ps_cluster.reporting.guess import guess_of_run
+from ps_cluster.reporting.guess import Guess, guess_of_run
+from ps_cluster.run.rows.scores import ScoreRow
+from ps_cluster.run.rows.summary import EvaluationSummary
 
 
 @pytest.fixture
@@ -17,7 +19,8 @@ def guess(tmp_path):
         splits = [{"x": np.zeros((len(target), 1), np.float32), "target": target} for target in (train, test)]
         dataset = write_packed(tmp_path / "packed", "mine", "real", Contents.of(*splits, **more))
         write_pointer(tmp_path / "dataset.json", dataset)
-        return guess_of_run(tmp_path / "dataset.json")
+        found = guess_of_run(tmp_path / "dataset.json")
+        return found and found.value
 
     return of
 
@@ -34,9 +37,26 @@ def test_of_a_regression_a_guess_is_the_mean_of_the_training_targets(guess):
     assert guess(train, test, objective="regression") == pytest.approx(expected, rel=1e-4)
 
 
-def test_of_several_labels_no_guess_is_known(guess):
-    labels = np.array([[0, 1], [1, 1]], np.uint8)
-    assert guess(labels, labels, objective="multi-label") is None
+def test_of_several_labels_a_guess_gives_each_to_all_or_to_none(guess):
+    labels = np.array([[0, 1, 0], [1, 1, 0], [1, 1, 0], [1, 0, 0]], np.uint8)
+    assert guess(labels, labels, objective="multi-label") == pytest.approx((3 / 4 + 3 / 4 + 1) / 3)
+
+
+@pytest.mark.parametrize(
+    ("scores", "beaten"),
+    [
+        ([{"test_accuracy": 0.10, "test_loss": 2.3}], False),
+        ([{"test_accuracy": 0.118, "test_loss": 2.3}], False),  # two standard errors
+        ([{"test_accuracy": 0.129, "test_loss": 2.2}, {"test_accuracy": 0.0}], True),
+        ([{"test_error": 0.1, "test_loss": 2.3}], False),
+        ([{"test_error": 0.0989, "test_loss": 2.3}], True),
+        ([{}], False),  # a metric that is not finite
+        ([], None),
+    ],
+)
+def test_a_guess_is_beaten_by_more_than_chance(scores, beaten):
+    history = [ScoreRow(step=step, **score) for step, score in enumerate(scores)]
+    assert Guess(0.1, examples=1000).is_beaten_by(EvaluationSummary(history=history)) is beaten
 
 
 def test_without_the_data_no_guess_is_known(tmp_path):

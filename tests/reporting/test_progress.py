@@ -79,7 +79,7 @@ def test_log_gets_a_line_every_few_seconds_and_one_for_each_phase():
     for tenth in range(120):
         clock.seconds = tenth / 10
         view.progress(row(tenth, "building" if tenth < 10 else "training"))
-    lines = [line for line in output.getvalue().splitlines() if "updates" in line]
+    lines = [line for line in output.getvalue().splitlines() if "updates (" in line]
     assert [line.split(" · ")[1] for line in lines] == [
         "0/1,000 updates (0%)", "10/1,000 updates (1%)", "60/1,000 updates (6%)", "110/1,000 updates (11%)"
     ]  # fmt: skip

@@ -23,6 +23,7 @@ from tests.helpers.stores import (
     state_of,
 )
 
+RULES = ["sgd", "momentum", "nesterov", "adam", "rmsprop"]
 TARGET = np.array([3, -2, 0.5, 1, 0, -1, 2], np.float32)
 FACTORS = np.array([1, 1, 0, 2, 1, 0.5, 1])
 
@@ -39,6 +40,10 @@ def reference(rule, steps, *, decay=0.0, factors=np.ones(LENGTH), momentum=0.9, 
             v = 0.999 * v + 0.001 * g * g
             rate = learning_rate * np.sqrt(1 - 0.999**t) / (1 - momentum**t)
             w = w - factors * rate * m / (np.sqrt(v) + 1e-7)
+        elif rule == "rmsprop":
+            v = 0.9 * v + 0.1 * g * g
+            m = momentum * m + learning_rate * g / np.sqrt(v + 1e-7)
+            w = w - factors * m
         else:
             m = (momentum if rule != "sgd" else 0) * m - learning_rate * factors * g
             w = w + (momentum * m - learning_rate * factors * g if rule == "nesterov" else m)
@@ -46,13 +51,13 @@ def reference(rule, steps, *, decay=0.0, factors=np.ones(LENGTH), momentum=0.9, 
 
 
 @pytest.mark.parametrize("slices", [1, 3])
-@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam"])
+@pytest.mark.parametrize("rule", RULES)
 def test_a_quadratic_equals_the_same_mathematics_in_numpy(rule, slices):
     store = make_store(slices, rule=rule, momentum=0.9, learning_rate_factors=[])
     assert run_quadratic(store, 50, TARGET) == pytest.approx(reference(rule, 50), rel=1e-6, abs=1e-6)
 
 
-@pytest.mark.parametrize("rule", ["nesterov", "adam"])
+@pytest.mark.parametrize("rule", ["nesterov", "adam", "rmsprop"])
 def test_decoupled_decay_and_factors_equal_numpy(rule):
     store = make_store(2, rule=rule, momentum=0.9, weight_decay=0.2, factors=FACTORS)
     expected = reference(rule, 50, decay=0.2, factors=FACTORS)

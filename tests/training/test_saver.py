@@ -75,6 +75,22 @@ def test_snapshots_and_checkpoints_are_written_each_at_its_interval(saving):
     assert len(checkpoints.steps(saving.run_dir.checkpoints)) == 1
 
 
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_are_not(saving, bad):
+    class Books(FakeBooks):
+        weight = 3e38  # the sum of three is infinite
+
+        def snapshot(self):
+            return super().snapshot() | {"weights": np.array([self.weight, 3e38, 3e38], np.float32)}
+
+    books = saving.saver._books = Books(saving.books.clock)
+    saving(3)
+    assert not saving.saver.diverged
+    books.weight = bad
+    saving(3)
+    assert saving.saver.diverged
+
+
 class Trained:
     """Progress that was made up in part."""
 

@@ -109,6 +109,10 @@ class Reference:
         return g, share * np.ones(LENGTH)
 
     def step(self, g, share, rate):
+        if self.rule == "rmsprop":
+            self.variance = 0.9 * self.variance + 0.1 * g**2
+            self.mean = MOMENTUM * self.mean - rate * share * g / np.sqrt(self.variance + 1e-7)
+            return self.mean
         if self.rule != "adam":
             self.mean = (0 if self.rule == "sgd" else MOMENTUM) * self.mean - rate * share * g
             return MOMENTUM * self.mean - rate * share * g if self.rule == "nesterov" else self.mean
@@ -160,7 +164,7 @@ def assert_same(actual, expected):
         np.testing.assert_allclose(share, expected_share, rtol=1e-4)
 
 
-@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam"])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam", "rmsprop"])
 @pytest.mark.parametrize("name", METHODS.names)
 def test_interleaved_workers_get_what_numpy_computes(name, rule):
     server, reference = Server(name, rule), Reference(name, rule)
@@ -190,7 +194,7 @@ def test_inverse_staleness_is_the_share_of_a_gradient():
     assert [float(share) for share in shares] == pytest.approx([1, 1, 1 / 2, 1 / 3])
 
 
-@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam"])
+@pytest.mark.parametrize("rule", ["sgd", "momentum", "nesterov", "adam", "rmsprop"])
 def test_inverse_at_one_staleness_is_the_learning_rate_over_it_with_every_rule(rule):
     divided, lowered = Server("inverse", rule), Server("none", rule)
     for gradient in np.random.default_rng(0).normal(size=[10, LENGTH]).astype(np.float32):

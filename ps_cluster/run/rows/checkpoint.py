@@ -31,12 +31,14 @@ class TallyState(Row):
     """Sums over the ledger (training/tally.py). `workers`: index, pid, updates, examples of each process.
 
     `first_updates`: worker, time of its first update [s of training], examples of all workers until then.
+    `bad_losses`: steps whose loss was NaN or infinite.
     """
 
     examples: Count = 0
     workers: list[Annotated[tuple[Index, Pid, Count, Count], Strict(False)]] = []
     staleness: Histogram = {}
     first_updates: list[Annotated[tuple[Count, Number, Count], Strict(False)]] = []
+    bad_losses: Count = 0
 
 
 class ProgressState(Row):

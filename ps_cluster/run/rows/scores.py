@@ -12,7 +12,7 @@ from ps_cluster.files.number_text import number_text
 from ps_cluster.run.rows.base import Count, Loss, Number, Row, Seconds, Share, Word
 from ps_cluster.run.rows.dataset import Examples, Name
 
-Ending = Literal["completed", "stopped"]
+Ending = Literal["completed", "stopped", "diverged"]
 """The end of a training that did not fail."""
 
 
@@ -34,7 +34,12 @@ class Measured(Row):
 
     @property
     def merit(self) -> float:
-        """The value that the best model is chosen by, larger is better: on held-out examples if any, else on test."""
+        """The value that the best model is chosen by, larger is better: on held-out examples if any, else on test.
+
+        It is minus infinity for a model whose loss is not finite: such a model is never the best.
+        """
+        if self.test_loss is None:
+            return -math.inf
         for accuracy, error in (
             (self.validation_accuracy, self.validation_error),
             (self.test_accuracy, self.test_error),

@@ -90,6 +90,8 @@ class Summary(Row):
 
     Attributes:
       guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
+      learned: whether the best score is better than that; None if unknown.
+      bad_losses: steps whose loss was NaN or infinite.
     """
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, serialize_by_alias=True)
@@ -105,6 +107,8 @@ class Summary(Row):
     dataset_kind: Word | None = None
     unit: Word = "examples"
     guess: Loss | None = None
+    learned: bool | None = None
+    bad_losses: Count = 0
     model: Name | None = None
     precision: Word | None = None
     seed: Count | None = None

@@ -77,9 +77,17 @@ class Server(Row):
 
 
 class TrainingResult(Row):
-    """The leader's result, times in seconds of training. `completed`: all updates were applied before any stop."""
+    """The leader's result, times in seconds of training.
+
+    Attributes:
+      completed: all updates were applied before any stop.
+      diverged: a weight is NaN or infinite; training was stopped then.
+      bad_losses: steps whose loss was NaN or infinite.
+    """
 
     completed: bool
+    diverged: bool = False
+    bad_losses: Count = 0
     train_seconds: Number = 0.0
     rolled_back_seconds: Seconds = 0.0
     interrupted_seconds: Seconds = 0.0

@@ -76,6 +76,7 @@ def _mean(decay: float, slot: tf.Variable, value: tf.Tensor) -> tf.Tensor:
 class Adam(OptimizerRule):
     name = "adam"
     Settings = AdamSettings
+    usual_rate = 0.001
     update = AdamUpdate
 
 
