@@ -234,6 +234,10 @@ CASES = [
     ("bench --straggler 1:+0.2s", ["--straggler", "1:+0.2s", "2:5x"]),
     ("bench --arms single --straggler 2:5x", ["--straggler", "2:5x", "cluster or sync"]),
     ("bench --dataset synthetic --straggler 3:5x", ["cluster.straggler", "3:5x", "workers 0 to 2"]),
+    (
+        "bench --dataset synthetic --set training.sample=shard:worker",
+        ["training.sample", "shard:worker", "leave it out"],
+    ),
     ("bench --dataset synthetic --models alexnet", ["--models", "alexnet"]),
     ("bench --dataset synthetic --models absent.py:build", ["absent.py:build", "there is no file"]),
     ("bench --dataset synthetic --set training.steps=null", ["training.steps", "null"]),
