@@ -1,5 +1,6 @@
 """The commands `data list | fetch | verify | show | rm`, without TensorFlow but for the drawing of variations."""
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -67,6 +68,11 @@ def test_list_as_json_is_all_that_is_printed_and_the_same_in_a_file(tmp_path, ca
     assert copy["directory"] == str(cache / "cifar10.1") and copy["source"] == "/from/cifar.tar.gz"
     assert copy["bytes"] > 80 * 3073 and copy["classes"] == list(LETTERS) and one["downloads"]
     assert copy["inputs"] == {"image": {"dtype": "uint8", "shape": [32, 32, 3]}}
+    manifest = json.loads((cache / "cifar10.1" / "dataset.json").read_text())
+    listed = "".join(f"{checksum}  {file}\n" for file, checksum in sorted(manifest["sha256"].items()))
+    assert copy["checksum"] == hashlib.sha256(listed.encode()).hexdigest()
+    shown = " ".join(run("list").stdout.split())
+    assert f"SHA-256 {copy['checksum'][:12]}…" in shown and " 0.2 MB " in shown
 
 
 def test_fetch_says_where_the_copy_is_and_does_not_need_a_source_again(cache):

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import os
 import re
 import sys
 import zipfile
-from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +15,7 @@ import numpy as np
 
 from ps_cluster.api.function_description import described
 from ps_cluster.catalogue.doors import PICKLE, Reference
+from ps_cluster.catalogue.networks import arguments_taken
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import write_whole
@@ -40,9 +38,9 @@ def write_network(model: Any, folder: Path) -> str:
     if not callable(model):
         raise UserError(f"model: got {type(model).__name__}: give a name, a path, a function or a Keras model")
     name = name_of(model)
-    function = _with_two_arguments(model, name)
+    arguments_taken(model)
     try:
-        content, description = cloudpickle.dumps({name: function}), described(function)
+        content, description = cloudpickle.dumps({name: model}), described(model)
     except Exception as error:
         told = one_line(f"{type(error).__name__}: {error}", 300)
         raise UserError(f"model: the function '{name}' can't be sent to the processes that train: {told}") from error
@@ -74,18 +72,3 @@ def _saved(model: Any, folder: Path) -> Path:
 
 def _digest(*parts: bytes) -> str:
     return hashlib.sha256(b"".join(parts)).hexdigest()[:8]
-
-
-def _with_two_arguments(build: Callable[..., Any], name: str) -> Callable[..., Any]:
-    signature = inspect.signature(build)
-    for count, adapted in ((2, build), (0, partial(_call_without_arguments, build))):
-        try:
-            signature.bind(*range(count))
-        except TypeError:
-            continue
-        return adapted
-    raise UserError(f"model: got {name}{signature}: write {name}(examples, settings), or {name}() without arguments")
-
-
-def _call_without_arguments(build: Callable[[], Any], *_: Any) -> Any:
-    return build()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import importlib.util
+import inspect
 import os
 import pickle
 import re
@@ -123,6 +124,10 @@ class PickledFunction:
     def __call__(self, *arguments: Any) -> Any:
         """Call the function. Raises UserError where it can't be read."""
         return self._function(*arguments)
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return inspect.signature(self._function)
 
     @cached_property
     def _function(self) -> Callable[..., Any]:

@@ -7,6 +7,7 @@ so nobody has to look at the disk to know which settings it has. The forms are i
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -72,8 +73,15 @@ def named_by_user(text: str, folder: Path) -> str:
 
 
 def _is_path(text: str, folder: Path) -> bool:
-    endings = {ending for form in FORMS for ending in form.endings}
-    return "/" in text or Path(text).suffix.lower() in endings or os.path.exists(folder / text)
+    if "/" in text or os.path.exists(folder / text):
+        return True
+    ending = Path(text).suffix.lower()  # without one, installed forms need not be loaded
+    return bool(ending) and any(ending in form.endings for form in _all_forms())
+
+
+def _all_forms() -> Iterator[Form]:
+    """Yield the package's own forms, then those of installed packages."""
+    return (FORMS[name] for name in FORMS.names)
 
 
 def _absolute(path: Path, folder: Path) -> Path:
@@ -83,9 +91,9 @@ def _absolute(path: Path, folder: Path) -> Path:
 def _recognised(path: Path) -> Place:
     if not os.path.exists(path):
         raise UserError(f"dataset: there is no '{path}': correct the path; docs/own-data.md shows what it may lead to")
-    for form in FORMS:
+    for form in _all_forms():
         if form.recognises(path):
             return Place(form, path)
     code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
-    known = "; ".join(f"{form.name}: {form.looks_for}" for form in FORMS)
+    known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
     raise UserError(f"dataset: '{path}' has no form that is known. {code}{known}. docs/own-data.md shows each")

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from itertools import takewhile
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -35,7 +37,7 @@ class ActivationSettings(NetworkSettings):
 
 
 class Network:
-    """A network. Subclass it, or bring a function `build(examples, settings)` that returns a Keras model.
+    """A network. Subclass it, or bring a function that returns a Keras model (`FunctionNetwork`).
 
     Attributes:
       name: the name by which users choose it.
@@ -65,6 +67,51 @@ class Network:
           spec: what `build` was given.
           examples: name of a field → its first training examples [N, …]; None if the weights are loaded next.
         """
+
+
+class FunctionNetwork(Network):
+    """A function of nothing, of the examples, or of the examples and the settings."""
+
+    def __init__(self, function: Callable[..., Any]):
+        """Keep the function. Raises UserError where it takes other arguments; a pickled one is asked when it is built."""
+        self._function = function
+        if not isinstance(function, doors.PickledFunction):
+            arguments_taken(function)
+
+    def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
+        """Return the model that the function returns."""
+        return self._function(*(examples, settings)[: arguments_taken(self._function)])
+
+
+def arguments_taken(function: Callable[..., Any]) -> int:
+    """Return how many of (examples, settings) a user's function is given: 0, 1 or 2.
+
+    An argument with a default keeps it, unless it is called `examples` or `settings`.
+
+    Raises:
+      UserError: it takes others; says so in its own words.
+    """
+    signature = inspect.signature(function)
+    parameters = signature.parameters.values()
+    count = sum(1 for _ in takewhile(_is_given, parameters))
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        count = 2
+    try:
+        signature.bind(*("examples", "settings")[:count])
+    except TypeError as error:
+        code = getattr(function, "__code__", None)
+        where = f" in {Path(code.co_filename).name}" if code else ""
+        takes = f"takes {len(parameters)} argument{'s' * (len(parameters) > 1)}"
+        raise UserError(
+            f"model.name: {getattr(function, '__name__', 'build')}{signature}{where} {takes}: a network is a function of "
+            "nothing, of examples, or of examples and settings"
+        ) from error
+    return count
+
+
+def _is_given(parameter: inspect.Parameter) -> bool:
+    positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    return positional and (parameter.default is parameter.empty or parameter.name in ("examples", "settings"))
 
 
 class SavedNetwork(Network):
@@ -116,11 +163,7 @@ def _is_saved(name: object) -> bool:
 
 def _from_function(found: Any) -> Any:
     """Return a network for a function that builds a model; return anything else as it is."""
-    if isinstance(found, type) or not callable(found):
-        return found
-    network = Network()
-    network.build = found  # type: ignore[method-assign]
-    return network
+    return found if isinstance(found, type) or not callable(found) else FunctionNetwork(found)
 
 
 NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=_from_function)

@@ -18,6 +18,7 @@ import numpy as np
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.examples import ExampleSpec, Field
 from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
@@ -79,9 +80,15 @@ class Scorer:
         self.test_examples, self.unit = dataset.test_examples, dataset.spec.unit
         self.objective = OBJECTIVES[dataset.spec.objective]
         self._dataset = dataset
-        self._model = build(config.model, dataset.spec, seed=config.training.seed)
+        # A user's own network is saved as its function makes it, without the run's precision. It is built first, so that its
+        # layers have the names that they have in Keras alone.
+        as_written = config.model.model_copy(update={"precision": "float32"})
+        is_own = config.model.name in NETWORKS.own
+        self._saved = build(config.model if is_own else as_written, dataset.spec, seed=config.training.seed)
+        same = is_own or as_written == config.model
+        self._model = self._saved if same else build(config.model, dataset.spec, seed=config.training.seed)
         self._judge = judge_of(dataset.spec, model=self._model)
-        self._fused = with_fused_layers(self._model)  # the same function, faster; the model itself is what is saved
+        self._fused = with_fused_layers(self._model)  # the same function, faster
 
         def outputs(inputs: dict[str, Any]) -> Any:
             return infer(self._fused, as_arguments(inputs))
@@ -120,7 +127,7 @@ class Scorer:
     def model_of(self, checkpoint: Checkpoint) -> Any:
         """Return the network with the weights of a checkpoint, as it is saved. Raises UserError for another network's."""
         self._assign(checkpoint)
-        return self._judge.finished(self._model)
+        return self._judge.finished(self._saved)
 
     @cached_property
     def gradient(self) -> GradientProbe | None:
@@ -135,7 +142,7 @@ class Scorer:
         """Path → size of each variable, in the order of the flat vector of weights."""
         from ps_cluster.models.flat import FlatLayout
 
-        layout = FlatLayout.of(self._model.trainable_variables)
+        layout = FlatLayout.of(self._saved.trainable_variables)
         return dict(zip(layout.paths, layout.sizes))
 
     def answers(self, count: int) -> list[Answer]:
@@ -156,13 +163,13 @@ class Scorer:
 
     def save_model(self, path: Path) -> None:
         """Save the network with the weights scored last, as a .keras file that loads without this code."""
-        self._judge.finished(self._model).save(path)
+        self._judge.finished(self._saved).save(path)
 
     def _assign(self, checkpoint: Checkpoint) -> None:
         from ps_cluster.models.flat import assign
 
         try:
-            for model in (self._model, self._fused):
+            for model in (self._model, self._fused, self._saved):
                 assign(model, checkpoint.arrays["weights"], checkpoint.arrays["statistics"])
         except KeyError as error:
             raise UserError(f"checkpoint of step {checkpoint.step}: holds no array {error}") from error

@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 from rich.console import Console
 
 from ps_cluster import __version__
+from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.export.checking import Checked, compare, print_checked
 from ps_cluster.export.export_format import Exported, ExportFormat, spaced
@@ -74,8 +75,9 @@ def _checked(
 ) -> list[Checked]:
     """Return a row for the original, in float32 and as it was trained, and for each file."""
     run = exported.run
-    trained = f"best model, {run.config.model.precision}"
-    functions: dict[str, Any] = {"best model, float32": original, trained: Predictor(run, as_trained=True)}
+    functions: dict[str, Any] = {"best model, float32": original}
+    if run.config.model.name in NETWORKS.own:  # a user's own is saved in the precision that its function gave it
+        functions[f"best model, {run.config.model.precision}"] = Predictor(run, as_trained=True)
     files = dict.fromkeys(functions, run.run_dir.best_model)
     for one in formats:
         functions[one.name] = _trying(one, "read again", one.load, exported, folder / one.file)

@@ -26,7 +26,8 @@ def look_over(model: Any, spec: ExampleSpec) -> keras.Model:
       ValueError: it can't; says why.
     """
     if not isinstance(model, keras.Model):
-        raise ValueError(f"it is {type(model).__name__}, not a keras.Model")
+        returned = "nothing (is there a 'return'?)" if model is None else f"{type(model).__name__}"
+        raise ValueError(f"it returns {returned}, not a keras.Model")
     if not model.built or not model.variables:  # a subclassed model makes its variables in the first call
         fields = spec.inputs.items()
         model(as_arguments({name: tf.zeros([1, *field.shape], field.network_dtype) for name, field in fields}))
@@ -109,6 +110,17 @@ def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
     flat = keras.tree.flatten(outputs)
     shapes = [tuple(output.shape) for output in flat]
     if not shapes or set(shapes) != {(None, spec.outputs)}:
-        raise ValueError(f"it returns {shapes}, not {spec.outputs} numbers for each")
+        raise ValueError(
+            f"it returns {' and '.join(map(_numbers, shapes)) or 'nothing'} for each example, and the data set asks for "
+            f"{_numbers((None, spec.outputs))} ({OBJECTIVES[spec.objective].task(spec.outputs)}): end it with "
+            f"Dense({spec.outputs})"
+        )
     if len(flat) > 1 and not has_loss(model):
         raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each, and loss_weights")
+
+
+def _numbers(shape: tuple[int | None, ...]) -> str:
+    """Return what an output of this shape, with the batch as its first axis, has for an example, in words."""
+    if len(shape) != 2:
+        return f"numbers of shape {list(shape[1:])}"
+    return f"{shape[1]} number{'s' * (shape[1] != 1)}"

@@ -83,7 +83,7 @@ def _form_of(name: str, field: Field, inputs: int) -> str:
 
 
 def _cells_of(copy: Copy) -> tuple[Text, Text]:
-    """Return the second and third cell of a packed copy: of three lines each."""
+    """Return the second and third cell of a packed copy: of several lines each."""
     dataset, name = copy.dataset, Text(copy.directory.name, "dim")
     facts = f"{megabytes(copy.bytes)}\n{_day(copy.packed_at)}"
     if dataset is None:
@@ -91,7 +91,8 @@ def _cells_of(copy: Copy) -> tuple[Text, Text]:
     made = Text("generated ", "yellow") if dataset.kind == "synthetic" else Text()
     origin = [Text(dataset.source)] if dataset.source else []
     examples = f"{dataset.train_examples:,} + {dataset.test_examples:,}"
-    return Text(f"{examples}\n{facts}"), _lines(made + Text(form(dataset.spec), "default"), *origin, name)
+    checksum = Text(f"SHA-256 {dataset.checksum[:12]}…" if dataset.checksum else "no checksum", "dim")
+    return Text(f"{examples}\n{facts}"), _lines(made + Text(form(dataset.spec), "default"), *origin, name, checksum)
 
 
 def _lines(*texts: Text) -> Text:
@@ -119,6 +120,7 @@ def _copy_as_json(copy: Copy) -> Json:
     fields = {name: {"dtype": field.dtype, "shape": list(field.shape)} for name, field in spec.inputs.items()}
     return about | {
         "damaged": None,
+        "checksum": copy.dataset.checksum or None,
         "source": copy.dataset.source or None,
         "train_examples": copy.dataset.train_examples,
         "test_examples": copy.dataset.test_examples,

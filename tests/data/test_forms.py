@@ -1,12 +1,14 @@
 """Which form of data a path is taken for."""
 
+from importlib.metadata import EntryPoint
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.forms import FORMS
+from ps_cluster.catalogue import doors
+from ps_cluster.catalogue.datasets import DATASETS, DataSet
+from ps_cluster.catalogue.forms import FORMS, Form
 from ps_cluster.config import build_config, load_config
 from ps_cluster.errors import UserError
 from tests.helpers.own_data import draw, packed
@@ -132,3 +134,29 @@ def test_a_folder_to_look_in_has_no_use_beside_a_path(tmp_path):
 def test_every_form_says_what_it_looks_for():
     assert [form.name for form in FORMS if not form.looks_for or not form.Settings.model_fields] == []
     assert Path("x.npz").suffix in next(form for form in FORMS if form.name == "arrays").endings
+
+
+class Notes(Form):
+    name, looks_for, endings = "notes", "a file .notes", (".notes",)
+
+    def dataset(self, path):
+        return DataSet()
+
+
+@pytest.mark.parametrize("name", ["a.notes", "sub/a.notes"])
+def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monkeypatch, name):
+    point = EntryPoint("notes", f"{__name__}:Notes", "ps_cluster.forms")
+    monkeypatch.setattr(EntryPoint, "load", lambda self: Notes)
+
+    def entry_points(*, group, name=None):
+        return [point] if group == point.group and name in (None, point.name) else []
+
+    monkeypatch.setattr(doors.metadata, "entry_points", entry_points)
+    monkeypatch.setattr(FORMS, "_brought", {})
+    touched(tmp_path / name)
+    assert DATASETS.named_by_user(name, tmp_path) == f"notes:{tmp_path / name}"
+    with pytest.raises(UserError, match="there is no '.*gone.notes'"):
+        DATASETS.named_by_user("gone.notes", tmp_path)
+    touched(tmp_path / "a.other")
+    with pytest.raises(UserError, match="has no form that is known.*notes: a file .notes"):
+        DATASETS.named_by_user("a.other", tmp_path)

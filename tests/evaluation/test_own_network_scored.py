@@ -1,5 +1,7 @@
 """A user's network is scored as it is saved: drawing random numbers, counting calls and adding up losses change nothing."""
 
+from functools import partial
+
 import keras
 import numpy as np
 import pytest
@@ -33,8 +35,17 @@ def build(examples, settings):
 
 
 @pytest.fixture
-def scorer(tmp_path):
-    (tmp_path / "mine.py").write_text(NETWORK)
+def scorer(scorer_of):
+    return scorer_of(NETWORK, "float32")
+
+
+@pytest.fixture
+def scorer_of(tmp_path):
+    return partial(make_scorer, tmp_path)
+
+
+def make_scorer(tmp_path, code, precision):
+    (tmp_path / "mine.py").write_text(code)
     doors.trust(tmp_path / "mine.py")
     draw = np.random.default_rng(0)
     train, test = (
@@ -43,7 +54,7 @@ def scorer(tmp_path):
     )
     dataset = write_packed(tmp_path / "packed", "packed_arrays", "real", Contents.of(train, test))
     chosen = {"model.name": f"{tmp_path}/mine.py:build", "data.dataset": "packed_arrays"}
-    return Scorer(build_config(None, {**chosen, "data.data_dir": str(tmp_path), "model.precision": "float32"}), dataset)
+    return Scorer(build_config(None, {**chosen, "data.data_dir": str(tmp_path), "model.precision": precision}), dataset)
 
 
 def checkpoint(weights):
@@ -58,3 +69,28 @@ def test_a_network_that_changes_in_each_call_has_one_score_and_is_saved_as_in_th
     assert float(keras.models.load_model(tmp_path / "model.keras").layers[0].calls) == 0
     equal = scorer.score(checkpoint(np.zeros(15)))
     assert equal.loss == pytest.approx(np.log(3), rel=1e-5), "of each example, although the loss is a sum"
+
+
+POLICIES = """
+import keras
+
+def build(examples):
+    row = keras.Input([4])
+    own = keras.layers.Dense(5, dtype="mixed_bfloat16", name="own")(row)
+    wrapped = keras.layers.Bidirectional(keras.layers.LSTM(2), name="wrapped")(keras.layers.Reshape([5, 1])(own))
+    return keras.Model(row, keras.layers.Dense(examples.outputs, name="plain")(wrapped))
+"""
+
+
+def test_a_model_is_saved_with_the_precision_of_its_function_and_not_of_the_run(scorer_of, tmp_path):
+    scorer = scorer_of(POLICIES, "bfloat16")
+    length = sum(scorer.variables.values())
+    scorer.score(Checkpoint(1, {"weights": np.full(length, 0.5, np.float32), "statistics": np.zeros(0, np.float32)}))
+    scorer.save_model(tmp_path / "model.keras")
+    saved = keras.models.load_model(tmp_path / "model.keras")
+    policies = {layer.name: layer.dtype_policy.name for layer in saved._flatten_layers()}
+    assert policies.pop("own") == "mixed_bfloat16" and set(policies.values()) == {"float32"}, policies
+    assert {"plain/kernel", "own/kernel"} <= set(scorer.variables)
+    assert (saved.get_layer("plain").kernel.numpy() == 0.5).all()
+    inside = {one.compute_dtype for one in scorer._model._flatten_layers()}
+    assert "bfloat16" in inside and saved.get_layer("plain").compute_dtype == "float32"

@@ -5,9 +5,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from ps_cluster.api.networks_sent import write_network
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.catalogue.networks import NetworkSettings
+from ps_cluster.catalogue.networks import NETWORKS, NetworkSettings
 from ps_cluster.errors import UserError
 from ps_cluster.models.brought import look_over
 from ps_cluster.models.build import build
@@ -104,8 +105,11 @@ def probabilities_before_the_last_layer():
 
 SPARSE = "sparse_categorical_crossentropy"
 REFUSED = [
-    (lambda: 7, "it is int, not a keras.Model"),
-    (lambda: keras.Sequential([keras.Input([6]), LAYERS.Dense(2)]), "it returns .*2.*, not 3 numbers"),
+    (lambda: 7, "it returns int, not a keras.Model"),
+    (
+        lambda: keras.Sequential([keras.Input([6]), LAYERS.Dense(2)]),
+        "it returns 2 numbers for each example, and the data set asks for 3 numbers .3 classes.: end it with Dense.3.",
+    ),
     (several, "it returns 2 outputs: compile"),
     (lambda: keras.Sequential([keras.Input([6]), LAYERS.Dense(3, "softmax", name="end")]), "end.*' returns prob"),
     (
@@ -169,8 +173,9 @@ def test_a_variable_that_the_model_does_not_know_is_named():
 @pytest.mark.parametrize(
     ("body", "told"),
     [
-        ("return None", "it is NoneType, not a keras.Model"),
-        ("1 / 0", "ZeroDivisionError: division by zero"),
+        ("return None", "it returns nothing .is there a 'return'.., not a keras.Model"),
+        ("1 / 0", "mine.py:2: ZeroDivisionError: division by zero"),
+        ("helper(1)\n\ndef helper(x):\n    x.nope", "mine.py:5: AttributeError: 'int' object has no attribute 'nope'"),
         ("examples.image('mine')", "'mine' takes images"),
     ],
 )
@@ -180,6 +185,51 @@ def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path, body, told):
     with pytest.raises(UserError, match=told) as error:
         build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
     assert str(error.value).startswith("model.name: ") and "\n" not in str(error.value)
+
+
+def test_the_line_of_a_loss_that_fails_is_told(tmp_path):
+    (tmp_path / "mine.py").write_text(
+        "import keras\ndef loss(labels, scores):\n    return keras.ops.sun(scores)\ndef build():\n"
+        "    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])\n    model.compile(loss=loss)\n"
+        "    return model\n"
+    )
+    doors.trust(tmp_path / "mine.py")
+    with pytest.raises(UserError, match="mine.py:3: the loss of its compile.. fails: AttributeError"):
+        build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
+
+
+@pytest.mark.parametrize(
+    ("signature", "given"),
+    [
+        ("()", ()), ("(examples)", (SPEC,)), ("(examples, settings)", (SPEC, "settings")), ("(*both)", (SPEC, "settings")),
+        ("(form, settings=None)", (SPEC, "settings")), ("(width=3, depth=2)", ()), ("(examples=None)", (SPEC,)),
+    ],
+)  # fmt: skip
+def test_a_network_is_a_function_of_nothing_of_examples_or_of_examples_and_settings(tmp_path, signature, given):
+    """In a file, as from Python, by the same way."""
+    (tmp_path / "mine.py").write_text(
+        f"def build{signature}:\n    return tuple(one for one in locals().values() if type(one) not in (int, tuple)) or "
+        "dict(locals()).get('both', ())\n"
+    )
+    doors.trust(tmp_path / "mine.py")
+    assert NETWORKS[f"{tmp_path}/mine.py:build"].build(SPEC, "settings") == given
+    names = {}
+    exec((tmp_path / "mine.py").read_text(), names)
+    sent = write_network(names["build"], tmp_path)
+    doors.trust(doors.parse(sent).file)
+    assert NETWORKS[sent].build(SPEC, "settings") == given
+
+
+@pytest.mark.parametrize(("signature", "count"), [("(a, b, c)", "3 arguments"), ("(*, width)", "1 argument")])
+def test_a_function_that_takes_something_else_is_told_in_the_users_words(tmp_path, signature, count):
+    (tmp_path / "mine.py").write_text(f"def build{signature}:\n    pass\n")
+    doors.trust(tmp_path / "mine.py")
+    with pytest.raises(UserError) as error:
+        NETWORKS[f"{tmp_path}/mine.py:build"]
+    assert str(error.value) == (
+        f"model.name: build{signature} in mine.py takes {count}: a network is a function of nothing, of examples, or of "
+        "examples and settings"
+    )
 
 
 def outputs(model, step):
