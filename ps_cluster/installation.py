@@ -17,6 +17,13 @@ CONFIG_FOLDER = _INSTALLED_CONFIGS if _INSTALLED else IMPORT_FOLDER / "configs"
 PROGRAM = "ps-cluster" if _INSTALLED else "python cli.py"  # the command that users type
 
 
+def how_to_install(python: str = "") -> str:
+    """Return what a user does to install this package again. `python`: with which one, e.g. "python3.13"."""
+    if _INSTALLED:
+        return f"install ps-cluster again{python and f', with {python}'}"
+    return f"make clean install{python and f' PYTHON={python}'}"
+
+
 def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
     """Return `given` with a PYTHONPATH that lets another Python process find this package from any folder."""
     return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_FOLDER), given.get("PYTHONPATH")]))}

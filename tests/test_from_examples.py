@@ -1,4 +1,4 @@
-"""The commands of docs/from-examples/: those of "Try it" are run as pasted, all others are read and checked."""
+"""The commands of docs/from-examples/: those of "Try it" are run as pasted, and have to learn; the others are read."""
 
 import contextlib
 import json
@@ -11,8 +11,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
 
+import keras
+import numpy as np
 import portpicker
 import pytest
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from tensorboard.util import tensor_util
 
 from ps_cluster.cluster.topology import from_tf_config
 from tests.helpers.command_lines import assert_sound
@@ -20,6 +24,8 @@ from tests.helpers.digits import digits, write_as_keras
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import PROJECT, summary_of
 
+DATA = Path(os.environ.get("PS_CLUSTER_TEST_DATA", PROJECT.parent / "shared" / "data"))
+CIFAR10 = DATA / "cifar-10-python.tar.gz"
 FOLDER = PROJECT / "docs" / "from-examples"
 PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.stem != "README")
 LIMIT_S = 150
@@ -64,12 +70,35 @@ def pasted(commands: str, folder: Path, environment: Mapping[str, str] = Mapping
 
 
 @pytest.fixture(scope="module")
-def digits_of_keras(tmp_path_factory):
-    """An environment in which Keras has downloaded MNIST, and nothing is packed yet."""
+def data_of_keras(tmp_path_factory):
+    """An environment in which Keras has downloaded MNIST and, where this machine has it, CIFAR-10; nothing is packed yet."""
     home = tmp_path_factory.mktemp("keras")
     (home / "datasets").mkdir()
     write_as_keras(home / "datasets", digits())
-    return {"KERAS_HOME": str(home), "PS_CLUSTER_CACHE": str(home / "cache")}
+    if CIFAR10.is_file():
+        (home / "datasets" / CIFAR10.name).symlink_to(CIFAR10)
+    return {"KERAS_HOME": str(home), "PS_CLUSTER_CACHE": str(home / "cache"), "PYTHONPATH": str(PROJECT)}
+
+
+def with_data(commands: str) -> str:
+    """Return commands with digits, which are grey, in place of CIFAR-10 where this machine does not have it."""
+    if CIFAR10.is_file():
+        return commands
+    return re.sub(r"flip=random,hue=\S+", "flip=random", commands.replace("--dataset cifar10", "--dataset mnist"))
+
+
+def curve(run_dir: Path, which: str, tag: str) -> list[float]:
+    """Return a curve of TensorBoard's files as a TensorBoard reads it; `which`: "training" or "evaluation"."""
+    events = EventAccumulator(str(run_dir / "tensorboard" / which)).Reload()
+    return [float(tensor_util.make_ndarray(event.tensor_proto)) for event in events.Tensors(tag)]
+
+
+def assert_learned(run_dir: Path, better_than: float) -> None:
+    """Assert that both curves tell of learning: the loss has fallen, and the accuracy is one that no guess has."""
+    loss, accuracy = curve(run_dir, "training", "loss"), curve(run_dir, "evaluation", "test_accuracy")
+    assert loss[-1] < loss[0] - 0.2 and accuracy[-1] > better_than
+    scores = [json.loads(line) for line in (run_dir / "metrics" / "evaluation.jsonl").read_text().splitlines()]
+    assert scores[-1]["test_accuracy"] == pytest.approx(accuracy[-1])
 
 
 def on_free_ports(commands: str) -> str:
@@ -94,43 +123,73 @@ def test_every_command_in_earnest_is_one_that_the_program_takes(page, tmp_path, 
         if tf_config:
             assert words[0] == "task"
             from_tf_config(tf_config)
-    assert not list(tmp_path.iterdir())
+    assert {path.name for path in tmp_path.iterdir()} <= {"cluster.yaml"}, "nothing was started"
 
 
 @pytest.mark.cluster
-def test_three_distinct_workers_are_proven(tmp_path):
-    told = pasted(script("one-machine", "Try it"), tmp_path)
+def test_three_distinct_synchronous_workers_learn_cifar10(tmp_path, data_of_keras):
+    told = pasted(with_data(script("one-machine", "Try it")), tmp_path, data_of_keras)
     summary = summary_of(tmp_path / "runs" / "three")
     workers = summary["workers"]
     assert len({worker["pid"] for worker in workers}) == len({worker["address"] for worker in workers}) == 3
     for worker in workers:
-        assert f"{worker['index']} {worker['pid']} {worker['address']} {20 * 128}\n" in told
-    assert summary["updates"]["applied"] == 20 and summary["proof"]["holds"]
+        assert f"{worker['index']} {worker['pid']} {worker['address']} {150 * 128}\n" in told
+    assert "3 distinct worker processes did the work" in told
+    assert summary["updates"]["applied"] == 150 and summary["proof"]["holds"]
+    assert_learned(tmp_path / "runs" / "three", better_than=0.4)
 
 
 @pytest.mark.cluster
-def test_an_evaluator_apart_scores_what_two_parameter_servers_have_left(tmp_path):
-    told = pasted(script("master-ps-evaluator", "Try it"), tmp_path)
-    assert "step 20: test accuracy" in told
-    servers = summary_of(tmp_path / "runs" / "separate")["parameter_servers"]
-    assert len({server["pid"] for server in servers}) == 2
+def test_an_evaluator_apart_scores_what_asynchronous_workers_learned_of_their_parts(tmp_path, data_of_keras):
+    told = pasted(with_data(script("master-ps-evaluator", "Try it")), tmp_path, data_of_keras)
+    assert "step 200: test accuracy" in told
+    summary = summary_of(tmp_path / "runs" / "cifar-tf")
+    assert summary["proof"]["holds"] and len({worker["pid"] for worker in summary["workers"]}) == 2
+    assert_learned(tmp_path / "runs" / "cifar-tf", better_than=0.25)
 
 
 @pytest.mark.cluster
-def test_two_tasks_with_a_platforms_tf_config_train_together_on_mnist(tmp_path, digits_of_keras):
-    pasted(on_free_ports(script("managed-platform", "Try it")), tmp_path, digits_of_keras)
-    trained = json.loads((tmp_path / "runs" / "job" / "metrics" / "training.json").read_text())
-    assert trained["updates"]["applied"] == 20
-    assert len({worker["pid"] for worker in trained["workers"]}) == 2
-    assert (tmp_path / "runs" / "job" / "config.yaml").read_text().count("dataset: mnist\n") == 1
+def test_two_tasks_with_tf_config_learn_a_part_of_mnist_each_and_leave_a_model_as_h5(tmp_path, data_of_keras):
+    told = pasted(on_free_ports(script("mnist-tf-config", "Try it")), tmp_path, data_of_keras)
+    assert "60000 + 10000 examples" in told, "the digits were found where Keras keeps them"
+    run_dir = tmp_path / "runs" / "digits"
+    trained = json.loads((run_dir / "metrics" / "training.json").read_text())
+    assert trained["updates"]["applied"] == 60 and len({worker["pid"] for worker in trained["workers"]}) == 2
+    assert "sample: shard:worker\n" in (run_dir / "config.yaml").read_text()
+    assert_learned(run_dir, better_than=0.7)
+    images, labels = (digits()[f"{name}_test"][:2000] for name in "xy")
+    outputs = keras.models.load_model(tmp_path / "digits" / "model.h5").predict(images[..., None], verbose=0)
+    assert (outputs.argmax(1) == labels).mean() > 0.7
 
 
-def test_mnist_is_found_where_keras_keeps_it(tmp_path, digits_of_keras):
-    told = pasted(script("mnist-tf-config", "Try it"), tmp_path, digits_of_keras)
-    assert "60000 + 10000 examples" in told and "worker-0, worker-1" in told
+@pytest.mark.cluster
+def test_a_session_starts_workers_that_learn_mnist(tmp_path, data_of_keras):
+    told = pasted(script("managed-platform", "Try it"), tmp_path, data_of_keras)
+    summary = summary_of(tmp_path / "runs" / "session")
+    for worker in summary["workers"]:
+        assert f"{worker['index']} {worker['pid']} {worker['updates']}\n" in told
+    assert len(summary["workers"]) == 2 and summary["updates"]["applied"] == 200 and summary["proof"]["holds"]
+    assert f"step 200: {summary['evaluation']['test_accuracy']:.1%}\n" in told
+    assert_learned(tmp_path / "runs" / "session", better_than=0.7)
 
 
-def test_a_cluster_is_shown_as_a_picture_and_as_tf_config(tmp_path):
-    told = pasted(script("course-chapter", "Try it"), tmp_path)
+@pytest.mark.cluster
+def test_a_cluster_is_shown_and_different_networks_learn_a_shard_each_and_answer_together(tmp_path, data_of_keras):
+    told = pasted(script("course-chapter", "Try it"), tmp_path, data_of_keras)
     assert "<svg" in (tmp_path / "cluster.svg").read_text()
     assert '"task": {"type": "ps", "index": 1}' in told
+    output = tmp_path / "two-shards"
+    scores = json.loads((output / "ensemble.json").read_text())
+    members = [(member["model"], member["sample"]) for member in scores["members"]]
+    assert members == [("tutorial_cnn", "shard:0/2"), ("mlp", "shard:1/2")]
+    for member in scores["members"]:
+        summary = summary_of(output / member["run"])
+        assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 100
+        # Both are of the last checkpoint: the evaluator's score and the one of the table.
+        assert summary["evaluation"]["test_accuracy"] == pytest.approx(member["test_accuracy"], abs=1e-3)
+        assert_learned(output / member["run"], better_than=0.7)
+    assert scores["ensemble"]["test_accuracy"] > 0.8 and "calibration error" in told
+    images, labels = (digits()[f"{name}_test"][:2000] for name in "xy")
+    probabilities = keras.models.load_model(output / "ensemble.keras").predict(images[..., None], verbose=0)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    assert (probabilities.argmax(1) == labels).mean() == pytest.approx(scores["ensemble"]["test_accuracy"], abs=0.02)

@@ -1,7 +1,9 @@
 """The package as pip installs it: built, put into an empty environment, and used from another folder."""
 
+import ast
 import json
 import os
+import re
 import subprocess
 import sys
 import sysconfig
@@ -14,6 +16,10 @@ from ps_cluster import __version__
 from tests.helpers.processes import assert_none_left
 
 PROJECT = Path(__file__).resolve().parents[1]
+# Commands and files that a checkout alone has.
+OF_A_CHECKOUT = r"python -m benchmarks|benchmarks/\S+\.txt|\bmake (install|clean|run|test|lint|lock)\b"
+# These choose by what the installation is, or write a page of the project.
+KNOW_WHERE_THEY_ARE = ("ps_cluster/installation.py", "ps_cluster/config/reference.py")
 ELSEWHERE = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
 
 
@@ -50,11 +56,28 @@ def test_every_file_of_the_package_and_every_configuration_is_in_the_wheel(wheel
     assert outside == set()
 
 
+def test_no_text_in_the_wheel_tells_people_to_run_what_only_a_checkout_has(wheel):
+    told = []
+    with zipfile.ZipFile(wheel) as held:
+        for name in set(held.namelist()) - set(KNOW_WHERE_THEY_ARE):
+            if name.endswith(".py"):
+                nodes = ast.walk(ast.parse(held.read(name)))
+                texts = [node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)]
+                found = rf"{OF_A_CHECKOUT}|python cli\.py"
+            else:
+                texts = [held.read(name).decode(errors="ignore")] if not name.endswith("METADATA") else []
+                found = OF_A_CHECKOUT
+            told += [(name, match[0]) for text in texts if (match := re.search(found, text))]
+    assert not told
+
+
 def test_the_command_tells_its_version_and_its_mistakes_from_any_folder(bin_folder, tmp_path):
     told = _run(bin_folder, tmp_path, "--version")
     assert told.stdout == f"ps-cluster, version {__version__}\n"
     told = _run(bin_folder, tmp_path, "simulate", "--network", "alexnet", expected=2)
     assert "tutorial_cnn" in told.stderr and told.stderr.count("\n") == 1, "it does not know the networks in configs/"
+    told = _python(bin_folder, tmp_path, "from ps_cluster.installation import *; print(how_to_install('python3.13'))")
+    assert told == "install ps-cluster again, with python3.13\n"
 
 
 @pytest.mark.cluster
@@ -84,3 +107,8 @@ def _run(bin_folder, folder, *arguments, expected=0):
     ended = subprocess.run(command, cwd=folder, env=ELSEWHERE, capture_output=True, text=True, timeout=200)
     assert ended.returncode == expected, ended.stdout + ended.stderr
     return ended
+
+
+def _python(bin_folder, folder, program):
+    command = [bin_folder / "python", "-c", program]
+    return subprocess.run(command, cwd=folder, env=ELSEWHERE, capture_output=True, text=True, check=True).stdout

@@ -147,15 +147,13 @@ def _ideal(straggler: str, workers: int) -> float:
 
 def _with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
     if python is None:
-        raise UserError(
-            f"--arms: {arm.name} needs --ddp-python, a Python with benchmarks/requirements-ddp.txt installed"
-        )
+        raise UserError(f"--arms: {arm.name} needs --ddp-python, a Python that has torch, numpy and pydantic")
     python = python.absolute()  # not resolved: behind the link the virtual environment would not be found
     try:
         subprocess.run([python, "-c", "import torch"], check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError) as error:
         raise UserError(
             f"--ddp-python: got '{python}': no Python that can import torch; "
-            f"{arm.name} needs one with benchmarks/requirements-ddp.txt installed"
+            f"{arm.name} needs one that has torch, numpy and pydantic"
         ) from error
     return replace(arm, python=str(python))

@@ -3,7 +3,7 @@
     python -m ps_cluster.bench.ddp RUN_DIR
 
 Images, network, precision and batch size per worker are those of the other arms. The environment has only
-requirements-ddp.txt, so the configuration has to be JSON. Prints {"examples_per_second": …} as its last line.
+torch, numpy and pydantic, so the configuration has to be JSON. Prints {"examples_per_second": …} as its last line.
 """
 
 from __future__ import annotations

@@ -22,6 +22,7 @@ from rich.console import Console
 from rich.table import Table
 
 from ps_cluster.bench.arms import CLUSTER, BenchArm
+from ps_cluster.catalogue.sampling import OF_WORKER
 from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.data.packed import PackedDataset, write_pointer
@@ -62,6 +63,10 @@ def cases(
         )
     if values.get("training.steps", 1) is None:
         raise UserError("--set training.steps: got null: say how many, or leave it out")
+    if values.get("training.sample") == OF_WORKER:
+        raise UserError(
+            f"--set training.sample: got '{OF_WORKER}': not all arms have workers with a part each; leave it out"
+        )
     precisions = list(precisions)
     found = [case(model, precision, packed, values) for model in models for precision in precisions]
     for one in found:

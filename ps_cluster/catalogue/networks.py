@@ -44,8 +44,7 @@ class Network:
       Settings: the class of the section `model`, with this network's own settings.
       worker_mb: measured memory in MB of a worker's process with a batch of 128 (cluster/memory.py); None if unknown.
       recipe: a layer of settings in which it differs from configs/default.yaml. Under `modes` it can have a learning
-        rate and a momentum for a mode, number of workers and batch (config/recipes.py), which `python -m
-        benchmarks.rates` finds.
+        rate and a momentum for a mode, number of workers and batch, found on held-out examples (config/recipes.py).
     """
 
     page = "docs/own-network.md"

@@ -11,6 +11,7 @@ from typing import Any
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, DataSettings
 from ps_cluster.catalogue.objectives import OBJECTIVES, SMOOTHING
+from ps_cluster.catalogue.sampling import OF_WORKER
 from ps_cluster.cluster.ending import diverged_line
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.network_check import check_network, with_rule_of_compile
@@ -156,10 +157,11 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
         DATASETS[dataset.name].check_examples(config, dataset.spec)
     except ValueError as error:
         raise UserError(str(error)) from error
-    if not config.examples_seen(dataset.train_examples):
+    shards = config.cluster.workers if config.training.sample == OF_WORKER else 1
+    if config.examples_seen(dataset.train_examples) < shards:
         raise UserError(
             f"training.sample: got '{config.training.sample}': the data set has only {dataset.train_examples} training "
-            "examples: take fewer shards"
+            "examples: take fewer shards, or workers"
         )
     config = with_rule_of_compile(config, check_network(config, dataset))
     precision, data_dir = config.model.precision, config.data.data_dir

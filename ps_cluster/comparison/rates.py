@@ -10,6 +10,7 @@ from ps_cluster.comparison.groups import Group
 from ps_cluster.comparison.run_records import Record
 from ps_cluster.config import RunConfig, build_config, has_rates, rates_found
 from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.installation import PROGRAM
 
 PLAN = "comparison.yaml"  # beside runs/
 SCALED = "rates_scaled"  # key in it: names of the runs whose rate the comparison multiplied
@@ -31,7 +32,8 @@ def warn_of_scaled(groups: Sequence[Group]) -> Iterator[str]:
     yield (
         f"Learning rates that were not found for their mode but scaled by the {groups[0].unit} of an update: "
         f"{', '.join(scaled)}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: at rates of their own "
-        "these arms may come out otherwise. `python -m benchmarks.rates` finds such."
+        f"these arms may come out otherwise. `{PROGRAM} sweep --mode MODE --vary optimizer.learning_rate=LOW..HIGH:log` finds "
+        "such."
     )
 
 

@@ -1,6 +1,6 @@
 """Settings that follow from the network: rates for single modes, and safe defaults for a network of a user's own.
 
-`modes` in a recipe (`Network.recipe`) is a table that `python -m benchmarks.rates` writes. A learning rate and a momentum
+`modes` in a recipe (`Network.recipe`) is a table of what was found on held-out examples. A learning rate and a momentum
 are good for one mode, number of workers and batch, so an entry is used for exactly those and never scaled to others.
 """
 

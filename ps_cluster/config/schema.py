@@ -13,7 +13,7 @@ from ps_cluster.catalogue.datasets import DATASETS, DataSettings
 from ps_cluster.catalogue.modes import MODES, Mode, ModeSettings, Waits
 from ps_cluster.catalogue.networks import NetworkSettings
 from ps_cluster.catalogue.rules import RuleSettings
-from ps_cluster.catalogue.sampling import ALL, Sample, parse_sample
+from ps_cluster.catalogue.sampling import ALL, OF_WORKER, Sample, parse_sample
 from ps_cluster.catalogue.schedules import ScheduleSettings
 from ps_cluster.catalogue.settings import LARGEST_FACTOR, Fraction, Section
 from ps_cluster.catalogue.staleness import METHODS, StalenessSettings
@@ -121,8 +121,9 @@ class TrainingSettings(Section):
         default=ALL,
         max_length=50,
         description=(
-            "The part of the training examples that the run sees: all; shard:0/4, the first of four disjoint parts; "
-            "bootstrap:7, as many as there are, drawn with replacement by this seed. An epoch is a pass over it."
+            "The part of the training examples that the run sees: all; shard:worker, all, and each worker its own "
+            "disjoint part; shard:0/4, the first of four; bootstrap:7, as many as there are, drawn with replacement by "
+            "this seed. An epoch is a pass over it."
         ),
     )
     label_smoothing: Fraction = Field(description="The part of each label that is spread evenly over all classes.")
@@ -211,6 +212,13 @@ class RunConfig(Section):
         METHODS[self.staleness.method].check(self)
         DATASETS[self.data.dataset].check(self)
         self._check_scale()
+        if self.training.sample == OF_WORKER and (
+            self.mode_kind.splits != "data" or WORKER not in self.mode_kind.tasks
+        ):
+            raise ValueError(
+                f"training.sample: got '{OF_WORKER}': mode {self.mode.name} has no workers with batches of their own: "
+                "leave it out"
+            )
         if not parse_stragglers(self.cluster.straggler).are_among(self.most_workers):
             raise ValueError(
                 f"cluster.straggler: got '{self.cluster.straggler}': mode {self.mode.name} has workers 0 to "
@@ -330,7 +338,7 @@ class RunConfig(Section):
 
     @property
     def sample(self) -> Sample | None:
-        """The part of the training examples that the run sees; None for all."""
+        """The part of the training examples that the run sees; None for all, also where each worker sees its own."""
         return parse_sample(self.training.sample)
 
     def examples_seen(self, train_examples: int) -> int:

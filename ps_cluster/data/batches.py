@@ -30,7 +30,9 @@ class Batch:
     epochs: tf.Tensor  # int64 [B], the epoch of each, from 0
 
 
-def batch_of(step: tf.Tensor, *, batch_size: int, examples: int, seed: int, sample: Sample | None = None) -> Batch:
+def batch_of(
+    step: tf.Tensor, *, batch_size: int, examples: int, seed: int, sample: Sample | None = None, abreast: int = 1
+) -> Batch:
     """Return the examples that step `step` trains on.
 
     Steps walk through positions 0, 1, 2, ..., `batch_size` at a time. Every `examples` positions (with a sample, as
@@ -42,6 +44,7 @@ def batch_of(step: tf.Tensor, *, batch_size: int, examples: int, seed: int, samp
       examples: number in the training set.
       seed: 0 <= seed < 2**63; another seed gives other orders.
       sample: the part of the training set that is seen; None for all.
+      abreast: so many steps have the same positions, each in a sample of its own.
 
     Raises:
       ValueError: `batch_size` or `examples` is below 1.
@@ -49,7 +52,7 @@ def batch_of(step: tf.Tensor, *, batch_size: int, examples: int, seed: int, samp
     if batch_size < 1 or examples < 1:
         raise ValueError(f"batch_size and examples must be at least 1, got {batch_size} and {examples}")
     seen = examples if sample is None else sample.size(examples)
-    position = step * batch_size + tf.range(batch_size, dtype=tf.int64)
+    position = step // abreast * batch_size + tf.range(batch_size, dtype=tf.int64)
     epochs = position // seen
     low, high = (tf.fill([batch_size], tf.constant(word, tf.int64)) for word in (seed & 0xFFFF_FFFF, seed >> 32))
     ids = _shuffled(position % seen, tf.stack([low, high, epochs], axis=1), seen)
@@ -62,11 +65,11 @@ def of_sample(sample: Sample, positions: tf.Tensor, examples: int) -> tf.Tensor:
     return _shuffled(positions * sample.of + sample.index, key, examples * sample.copies) % examples
 
 
-def _shuffled(index: tf.Tensor, key: tf.Tensor, count: int) -> tf.Tensor:
+def _shuffled(index: tf.Tensor, key: tf.Tensor, count: int | tf.Tensor) -> tf.Tensor:
     """Return where a random order of 0 .. count − 1 puts each index, int64 [B]. `key`: int64 [3] or [B, 3]."""
     # The raw op: the public wrapper accepts only one key for all indices. Both use only the low 32 bits of each word.
     return tf.raw_ops.RandomIndexShuffle(
-        index=index, seed=key, max_index=tf.constant(count - 1, tf.int64), rounds=_SHUFFLE_ROUNDS
+        index=index, seed=key, max_index=tf.cast(count - 1, tf.int64), rounds=_SHUFFLE_ROUNDS
     )
 
 

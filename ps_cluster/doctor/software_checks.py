@@ -14,7 +14,7 @@ from packaging.markers import Marker
 
 from ps_cluster.data import inventory
 from ps_cluster.doctor.check import Check, Finding, fail, ok, warn
-from ps_cluster.installation import IMPORT_FOLDER, PROGRAM
+from ps_cluster.installation import IMPORT_FOLDER, PROGRAM, how_to_install
 from ps_cluster.processes import environment
 
 FIRST_PYTHON, LAST_PYTHON = (3, 11), (3, 13)  # as in pyproject.toml
@@ -37,7 +37,7 @@ class PythonVersion(Check):
         first, last = (".".join(map(str, version)) for version in (FIRST_PYTHON, LAST_PYTHON))
         if FIRST_PYTHON <= self._version[:2] <= LAST_PYTHON:
             return ok(f"{told}, {sys.executable}")
-        return fail(f"{told}: {first} to {last} is supported", f"make clean install PYTHON=python{last}")
+        return fail(f"{told}: {first} to {last} is supported", how_to_install(f"python{last}"))
 
 
 class TensorFlowImport(Check):
@@ -60,7 +60,7 @@ class TensorFlowImport(Check):
             return fail(f"not imported within {self._timeout_s:g} s", "see whether the machine is overloaded")
         last = (ended.stdout if ended.returncode == 0 else ended.stderr).strip().splitlines()[-1:]
         told = " ".join(last) or f"exit code {ended.returncode}"
-        return ok(told) if ended.returncode == 0 else fail(told, "install what requirements.txt names: make install")
+        return ok(told) if ended.returncode == 0 else fail(told, how_to_install())
 
 
 class LockedVersions(Check):

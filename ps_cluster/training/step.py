@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import tensorflow as tf
 
 from ps_cluster.catalogue.datasets import DATASETS
 from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.imports import find
+from ps_cluster.catalogue.sampling import OF_WORKER, Sample
 from ps_cluster.config import RunConfig
 from ps_cluster.data import batches
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.judges import judge_of
 from ps_cluster.training.schedules import schedule_factor
+from ps_cluster.training.worker import Identity
 
 
 class TrainBatch(NamedTuple):
@@ -74,7 +76,7 @@ class TrainStep:
             batch_size=training.batch_size_per_worker,
             examples=self._examples,
             seed=training.seed,
-            sample=self._config.sample,
+            **self._part(),
         )
         given = batches.rows_of(batch, self._spec, self._examples)
         inputs, targets = given.inputs, self._judge.targets(given.target)
@@ -82,6 +84,15 @@ class TrainStep:
             inputs = self._augment(inputs, batch, self._spec, self._config.data)
         inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in inputs.items()}
         return TrainBatch(inputs, targets, self._judge.weights(targets, given.weight))
+
+    def _part(self) -> dict[str, Any]:
+        """Return the arguments of `batch_of` for the examples that this process walks through."""
+        if self._config.training.sample != OF_WORKER:
+            return {"sample": self._config.sample}
+        workers = self._config.cluster.workers
+        own = Sample(index=Identity.read().worker % workers, of=workers)  # one that `scale` has added shares a part
+        # Workers in step have a step each of an update. The other modes can't know which steps a worker will get.
+        return {"sample": own, "abreast": self._config.steps_per_update}
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""

@@ -4,9 +4,10 @@ import os
 import signal
 import time
 
+import numpy as np
 import pytest
 
-from tests.helpers.finished_runs import assert_ledger_is_exact, restarts
+from tests.helpers.finished_runs import assert_ledger_is_exact, ledger_rows, restarts
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
     finish,
@@ -23,12 +24,21 @@ from tests.helpers.real_cluster import (
 pytestmark = pytest.mark.cluster
 
 
-def test_workers_killed_at_each_point_of_a_step_are_not_applied_twice(tmp_path):
+def own_parts(folder):
+    """Return options to train each worker on its own part of 60 examples, one in a step, whose loss says which it is."""
+    arrays = {f"{name}_{split}": np.zeros([60, 1], np.float32) for name in "xy" for split in ("train", "test")}
+    np.savez(folder / "parts.npz", **(arrays | {"y_train": 1.05 ** np.arange(60, dtype=np.float32)[:, None]}))
+    unlearned = ("--set", "optimizer.rule=sgd", "--learning-rate", 1e-12, "--model", "mlp", "--batch-size", 1)
+    return "--dataset", folder / "parts.npz", *unlearned, "--set", "training.sample=shard:worker"
+
+
+def test_workers_killed_at_each_point_of_a_step_go_on_with_their_parts_and_apply_no_step_twice(tmp_path):
     run_dir, marks = tmp_path / "run", tmp_path / "marks"
     marks.mkdir()
     held = {"PS_CLUSTER_TEST_PAUSE": f"before_pull:20,computed:80,applied:140@{marks}"}
     one_at_once = ("--set", "cluster.steps_per_dispatch=1")
-    process = start_run(run_dir, "--steps", 360, "--no-evaluator", *unhurried(), *one_at_once, env=held)
+    options = (*unhurried()[-2:], *one_at_once, *own_parts(tmp_path))
+    process = start_run(run_dir, "--steps", 360, "--no-evaluator", *options, env=held)
     killed = {0: 0, 1: 0, 2: 0}
     for point in ("before_pull", "computed", "applied"):
         wait_until(lambda: (marks / point).exists() and len((marks / point).read_text().split()) == 2, within_s=90)
@@ -41,6 +51,9 @@ def test_workers_killed_at_each_point_of_a_step_are_not_applied_twice(tmp_path):
     assert_ledger_is_exact(summary, 360)
     assert summary["updates"]["replays_refused"] == 1, "only the step that was applied comes back and is refused"
     assert restarts(summary) == killed and summary["updates"]["rolled_back"] == 0
+    examples = [{row["loss"] for row in ledger_rows(run_dir) if row["worker"] == str(worker)} for worker in range(3)]
+    assert sum(map(len, examples)) == len(set.union(*examples)) > 50, "no example was seen by two workers"
+    assert max(map(len, examples)) <= 20, "a third each, also after the kills"
 
 
 def test_killed_workers_take_part_again_while_the_others_go_on(tmp_path):
