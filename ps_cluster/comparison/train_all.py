@@ -10,6 +10,9 @@ from ps_cluster.cluster.local_run import complete_config, resolve_data, start_ru
 from ps_cluster.comparison.metrics import METRICS
 from ps_cluster.comparison.plan import Comparison, PlannedRun, planned_runs, training_order
 from ps_cluster.comparison.rates import PLAN, SCALED
+from ps_cluster.config.recipes import COMPILED
+from ps_cluster.config.trees import flat
+from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files import claims
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.processes import tensorboard_server
@@ -40,6 +43,8 @@ def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False
     runs = planned_runs(comparison)
     # Errors are found before any file is written.
     dataset = resolve_data(runs[0].config.data, notify=print_line)
+    comparison = _with_rule_of_compile(comparison, runs, dataset)
+    runs = planned_runs(comparison)
     if comparison.target_score is not None:
         METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target_score)
     for run in runs:
@@ -48,6 +53,18 @@ def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False
     roots = {run.name: output / RUNS / run.name for run in runs}
     with tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line):
         return list(roots.values()), _train_in_order(training_order(runs), roots)
+
+
+def _with_rule_of_compile(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
+    """Return the comparison with the optimizer of the network's compile(), where all arms leave it to that.
+
+    Rates are scaled from arm to arm, so they have to be known before the runs are planned.
+    """
+    if {run.config.optimizer.rule for run in runs} != {COMPILED}:
+        return comparison
+    optimizer = complete_config(runs[0].config, dataset).optimizer
+    found = flat({"optimizer": optimizer.model_dump(mode="json")})
+    return comparison.model_copy(update={"settings": {**comparison.settings, **found}})
 
 
 def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:

@@ -5,6 +5,9 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.cluster import local_run
+from ps_cluster.cluster.network_check import NetworkFacts
 from ps_cluster.comparison import train_all
 from ps_cluster.comparison.differences import FIELDS, in_settings
 from ps_cluster.comparison.plan import planned_runs, read_comparison, training_order
@@ -13,6 +16,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.run import checkpoints
 from ps_cluster.run.run_dir import RunDir
+from tests.helpers.data import only_named
 
 PER_UPDATE = {"batches": ["same_per_update"]}
 SMALL = {"model.name": "tutorial_cnn", "data.dataset": "synthetic", "training.steps": 10}
@@ -214,3 +218,17 @@ def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
     assert seeds == sorted(seeds), "seed by seed"
     by_seed = {tuple(run.config.mode.name for run in order if run.config.training.seed == seed) for seed in range(6)}
     assert len(by_seed) > 3, "and no arm always after the same other"
+
+
+def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_path, monkeypatch):
+    (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
+    settings = SMALL | {"model.name": NETWORKS.named_by_user("my.py:build", tmp_path)}
+    comparison = read_comparison(
+        None, {"seeds": 1, "arms": arms("async", "sync"), "batches": ["same_per_worker"]}, settings
+    )
+    facts = NetworkFacts(optimizer={"rule": "momentum", "momentum": 0.8, "learning_rate": 0.1})
+    monkeypatch.setattr(local_run, "check_network", lambda *_: facts)
+    planned = train_all._with_rule_of_compile(comparison, planned_runs(comparison), only_named())
+    found = {mode: config.optimizer for mode, config in by_mode(planned_runs(planned)).items()}
+    assert {mode: (one.rule, one.momentum) for mode, one in found.items()} == dict.fromkeys(found, ("momentum", 0.8))
+    assert (found["async"].learning_rate, found["sync"].learning_rate) == (0.1, pytest.approx(0.3))
