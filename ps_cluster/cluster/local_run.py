@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -29,7 +28,7 @@ from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run import checkpoints
 from ps_cluster.run.resume import check_journals, newest_checkpoint
 from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.run.run_dir import RunDir, check_unused
 
 Notify = Callable[[str], None]
 
@@ -50,13 +49,16 @@ def start_run(
 
     Args:
       began, tensorboard: as for `run_local`.
-      anew: remove what lies in `root` first.
+      anew: remove what lies in `root` first. Otherwise only what a run has left there that never trained.
     """
     config.check_fits_one_machine()
     with locks.sole_use(root, WHAT, view.notice):
-        if anew:
-            locks.wait_for_sharers(RunDir(root.resolve()).alive, f"{WHAT} '{root}'")
-            _clear(root)
+        if not anew:
+            check_unused(root)
+        before = RunDir(root.resolve())
+        if anew or before.config.is_file():
+            locks.wait_for_sharers(before.alive, f"{WHAT} '{root}'")
+            before.clear()
         with _new_run_dir(root) as run_dir:
             isolation.check(config.cluster.isolation, run_dir.root)
             found = resolve_data(config.data, notify=view.notice)
@@ -177,14 +179,5 @@ def _new_run_dir(root: Path) -> Iterator[RunDir]:
     try:
         yield run_dir
     except BaseException:
-        _clear(root)
+        run_dir.clear()
         raise
-
-
-def _clear(root: Path) -> None:
-    """Remove everything in a locked folder except its lock."""
-    for path in list(root.iterdir()):
-        if path.is_dir() and not path.is_symlink():
-            shutil.rmtree(path)
-        elif path.name != locks.LOCK:
-            path.unlink()

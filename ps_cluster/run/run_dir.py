@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from collections import deque
 from dataclasses import dataclass
 from pathlib import Path
@@ -61,6 +62,21 @@ class RunDir:
         if not run_dir.config.is_file():
             raise UserError(f"run directory '{root}' is not {_lack_of(run_dir, root)}")
         return run_dir
+
+    def clear(self) -> None:
+        """Remove everything but the lock, and the code that the Python API has put there."""
+        for path in self.root.iterdir() if self.root.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                if path.name != CODE:
+                    shutil.rmtree(path)
+            elif path.name != locks.LOCK:
+                path.unlink()
+
+    @property
+    def has_trained(self) -> bool:
+        """True if there is a state to go on from, or a row of the ledger."""
+        kept = (path for folder in self.states if folder.is_dir() for path in folder.iterdir())
+        return any(kept) or any(file.stat().st_size for file in self.journal(0).parent.glob("*"))
 
     @property
     def _written(self) -> tuple[Path, ...]:
@@ -278,11 +294,15 @@ def _lack_of(run_dir: RunDir, root: Path) -> str:
 
 
 def check_unused(root: Path) -> None:
-    """Raise UserError where `root` holds anything but the code of a run that has not begun."""
-    if not locks.is_empty(root, besides=CODE):
-        raise UserError(
-            f"run directory '{root}' exists and is not empty: choose another, or go on with --resume {root}"
-        )
+    """Raise UserError where `root` holds anything but the code of a run that has not begun, or a run that never trained."""
+    if locks.is_empty(root, besides=CODE):
+        return
+    run = RunDir(root)
+    if run.config.is_file() and run.launcher_log.is_file() and not run.has_trained:
+        ownership.refuse_foreign(run.config)
+        return
+    go_on = f", or go on with --resume {root}" if run.config.is_file() else ""
+    raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
 
 
 LIFE = "PS_CLUSTER_LIFE"  # environment variable: the launcher's unique id, for rows; unset in a task started by hand

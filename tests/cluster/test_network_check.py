@@ -1,0 +1,148 @@
+"""A user's own network is built once before a run: what is wrong is one line, and what compile() says becomes settings."""
+
+import json
+
+import pytest
+
+from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.cluster import network_check
+from ps_cluster.cluster.network_check import NetworkFacts, check_network, with_rule_of_compile
+from ps_cluster.config import build_config
+from ps_cluster.data.packing import write_packed
+from ps_cluster.errors import UserError
+from tests.helpers.data import contents_of, random_images
+
+BODY = """
+import os
+
+import keras
+
+def network(*ends, loss=None, optimizer="adam", metrics=None):
+    model = keras.Sequential([keras.Input((32, 32, 3)), keras.layers.Flatten(), *ends])
+    if loss:
+        model.compile(optimizer, loss, metrics=metrics)
+    return model
+
+def dense(outputs=10, activation=None, **more):
+    return network(keras.layers.Dense(outputs, activation), **more)
+
+def raises(examples, settings):
+    return 1 / 0
+
+def nothing():
+    return None
+
+def one_output(examples):
+    return dense(1)
+
+def softmax():
+    return dense(activation="softmax")
+
+def bad_loss():
+    return dense(loss=lambda targets, outputs: targets.nothing)
+
+def bad_metric():
+    return dense(loss="sparse_categorical_crossentropy", metrics=[lambda targets, outputs: keras.ops.zeros(3)])
+
+def three(a, b, c):
+    return dense()
+
+def killed():
+    os.kill(os.getpid(), 9)
+
+def plain(examples, width=3):
+    return dense(examples.outputs)
+
+def compiled():
+    return dense(loss="sparse_categorical_crossentropy", optimizer=keras.optimizers.SGD(0.2, momentum=0.5, clipnorm=1.0))
+
+def unknown(settings=None):
+    return dense(loss="sparse_categorical_crossentropy", optimizer="lion")
+"""
+
+
+@pytest.fixture(scope="module")
+def of(tmp_path_factory):
+    """of(name, **settings) → a configuration with that network, and the data set for it."""
+    folder = tmp_path_factory.mktemp("check")
+    (folder / "my.py").write_text(BODY)
+    train, test = random_images(20), random_images(10)
+    dataset = write_packed(folder / "packed", "cifar10", "real", contents_of((*train, *test)))
+
+    def of(name, **settings):
+        model = NETWORKS.named_by_user(f"my.py:{name}", folder)
+        return build_config(None, {"model.name": model} | settings), dataset
+
+    return of
+
+
+def answer(config, dataset):
+    """What the process would say, without the process."""
+    question = {"config": config.model_dump(mode="json"), "dataset": str(dataset.directory)}
+    return network_check._answer(json.loads(json.dumps(question)))
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("raises", "ZeroDivisionError: division by zero (my.py, line 16)"),
+        ("nothing", "it is NoneType, not a keras.Model"),
+        ("one_output", "it returns [(None, 1)], not 10 numbers for each"),
+        ("softmax", "returns probabilities (softmax), where scores are expected"),
+        ("bad_loss", "the loss of its compile() fails: AttributeError"),
+        ("bad_metric", "the result of metric"),
+        ("three", "it takes (a, b, c): a network is a function of nothing, of the examples, or of the examples and"),
+    ],
+)
+def test_what_is_wrong_with_a_network_is_one_line_that_says_where(of, name, said):
+    error = answer(*of(name)).error
+    assert said in error and f"my.py:{name}' can't be built for examples of image uint8 [32, 32, 3]" in error
+    assert "\n" not in error
+
+
+def test_a_process_that_dies_while_it_builds_is_told_with_its_signal(of):
+    with pytest.raises(UserError, match="my.py:killed': the process that built it ended with SIGKILL"):
+        check_network(*of("killed"))
+
+
+def test_the_launcher_hears_what_compile_says_without_tensorflow(of, monkeypatch):
+    config, dataset = of("compiled")
+    facts = check_network(config, dataset)
+    trained = with_rule_of_compile(config, facts).optimizer
+    assert (trained.rule, trained.learning_rate, trained.momentum, trained.clip_norm) == ("momentum", 0.2, 0.5, 1.0)
+    monkeypatch.setattr(network_check, "_ask", None)
+    assert check_network(config, dataset) == facts  # of a network that was built it is known
+
+
+def test_a_network_without_compile_gets_adam_and_settings_of_the_user_stay(of):
+    config, dataset = of("plain", **{"optimizer.learning_rate": 0.03, "optimizer.weight_decay": 0.1})
+    trained = with_rule_of_compile(config, answer(config, dataset)).optimizer
+    assert (trained.rule, trained.learning_rate, trained.weight_decay) == ("adam", 0.03, 0.1)
+    config, dataset = of("plain")
+    assert with_rule_of_compile(config, answer(config, dataset)).optimizer.learning_rate == 0.001
+
+
+def test_one_way_to_clip_is_enough(of):
+    config, _ = of("compiled", **{"optimizer.clip_value": 0.5})
+    facts = NetworkFacts(optimizer={"rule": "sgd", "learning_rate": 0.1, "clip_norm": 1.0})
+    trained = with_rule_of_compile(config, facts).optimizer
+    assert (trained.clip_value, trained.clip_norm) == (0.5, None)
+
+
+def test_an_optimizer_without_a_rule_is_refused_unless_a_rule_is_chosen(of):
+    config, dataset = of("unknown")
+    facts = answer(config, dataset)
+    with pytest.raises(UserError, match=r"optimizer of its compile\(\) \(Lion\) is not known"):
+        with_rule_of_compile(config, facts)
+    chosen, _ = of("unknown", **{"optimizer.rule": "sgd"})
+    assert with_rule_of_compile(chosen, facts).optimizer.rule == "sgd"
+
+
+def test_nothing_that_was_chosen_for_the_packages_own_network_is_left(of):
+    config, _ = of("plain")
+    assert (config.training.label_smoothing, config.optimizer.weight_decay, config.model.precision) == (0, 0, "float32")
+    assert (config.schedule.kind, config.schedule.warmup_fraction) == ("constant", 0)
+    assert config.optimizer.learning_rate_factors == ()
+    assert (config.data.augmentation.flip, config.data.augmentation.crop_padding_pixels) == ("none", 0)
+    adam, _ = of("plain", **{"optimizer.rule": "adam"})
+    assert (adam.optimizer.learning_rate, adam.optimizer.momentum) == (0.001, 0.9)  # and not 0.5 and 0.6
