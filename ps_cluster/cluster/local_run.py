@@ -29,7 +29,7 @@ from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run import checkpoints
 from ps_cluster.run.resume import check_journals, newest_checkpoint
 from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir, check_unused
+from ps_cluster.run.run_dir import CODE, RunDir, check_unused
 
 Notify = Callable[[str], None]
 
@@ -57,7 +57,7 @@ def start_run(
         if not anew:
             check_unused(root)
         before = RunDir(root.resolve())
-        if anew or before.config.is_file():
+        if not locks.is_empty(root, besides=CODE):
             locks.wait_for_sharers(before.alive, f"{WHAT} '{root}'")
             before.clear()
         with _new_run_dir(root) as run_dir:

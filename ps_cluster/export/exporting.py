@@ -75,9 +75,12 @@ def _checked(
 ) -> list[Checked]:
     """Return a row for the original, in float32 and as it was trained, and for each file."""
     run = exported.run
-    functions: dict[str, Any] = {"best model, float32": original}
-    if run.config.model.name in NETWORKS.own:  # a user's own is saved in the precision that its function gave it
-        functions[f"best model, {run.config.model.precision}"] = Predictor(run, as_trained=True)
+    # A user's own is saved in the precision that its function gave it.
+    saved = run.config.model.precision if run.config.model.name in NETWORKS.own else "as saved"
+    functions: dict[str, Any] = {
+        "best model, float32": original,
+        f"best model, {saved}": Predictor(run, as_trained=True),
+    }
     files = dict.fromkeys(functions, run.run_dir.best_model)
     for one in formats:
         functions[one.name] = _trying(one, "read again", one.load, exported, folder / one.file)

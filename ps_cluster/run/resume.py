@@ -32,7 +32,8 @@ def newest_checkpoint(
     """
     found = newest_for(config.slices, run_dir, notify)
     if found is None:
-        raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from")
+        do = "begin another" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
+        raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from: {do}")
     before, progress = _state_of(found, run_dir)
     _check_same_work(config, before)
     begun = _begun(found, progress, before, run_dir)

@@ -46,7 +46,7 @@ class RunDir:
         try:
             for folder in self._written:
                 ownership.check_way(folder, "folder of the run")
-            for folder in (self.root, self.metrics, self.checkpoints, self.logs, self.errors):
+            for folder in (self.root, *self.first_folders):
                 folder.mkdir(mode=0o755, parents=True, exist_ok=True)
             with open_append(self.launcher_log):
                 pass
@@ -71,6 +71,11 @@ class RunDir:
                     shutil.rmtree(path)
             elif path.name != locks.LOCK:
                 path.unlink()
+
+    @property
+    def first_folders(self) -> tuple[Path, ...]:
+        """The folders that every run begins with."""
+        return self.metrics, self.checkpoints, self.logs, self.errors
 
     @property
     def has_trained(self) -> bool:
@@ -294,12 +299,17 @@ def _lack_of(run_dir: RunDir, root: Path) -> str:
 
 
 def check_unused(root: Path) -> None:
-    """Raise UserError where `root` holds anything but the code of a run that has not begun, or a run that never trained."""
+    """Raise UserError where `root` holds anything but the code of a run that has not begun, or a run that never trained.
+
+    One that was killed before it had a configuration is known by holding nothing but a run's first folders.
+    """
     if locks.is_empty(root, besides=CODE):
         return
     run = RunDir(root)
-    if run.config.is_file() and run.launcher_log.is_file() and not run.has_trained:
-        ownership.refuse_foreign(run.config)
+    first = {locks.LOCK, CODE, *(path.name for path in (run.alive, *run.first_folders))}
+    begun = run.config.is_file() or {path.name for path in root.iterdir()} <= first
+    if begun and run.launcher_log.is_file() and not run.has_trained:
+        ownership.refuse_foreign(run.launcher_log)
         return
     go_on = f", or go on with --resume {root}" if run.config.is_file() else ""
     raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")

@@ -27,6 +27,7 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.reporting.progress import make_lines
 from ps_cluster.run import checkpoints
 from ps_cluster.run.ledger import COLUMNS, COUNTS
+from ps_cluster.run.resume import newest_checkpoint
 from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.training_clock import Times
@@ -274,6 +275,25 @@ def test_settings_that_do_not_fit_the_examples_are_refused_and_leave_nothing(
     with pytest.raises(UserError, match=told):
         local_run.start_run(build_config(None, settings), tmp_path / "run", view=QuietView())
     assert not (tmp_path / "run").exists()
+
+
+def test_a_name_may_be_used_again_where_nothing_was_trained_and_the_old_logs_are_gone(tmp_path, monkeypatch):
+    dataset = only_named("synthetic", tmp_path, 100, 10)
+    monkeypatch.setattr(local_run, "resolve_data", lambda *_, notify: dataset)
+    old_logs = []
+
+    def fails(config, run_dir, *_, **__):
+        old_logs.append(run_dir.log("chief", 0).is_file())
+        run_dir.config.write_text(config.to_yaml())
+        run_dir.log("chief", 0).write_text("why")
+        return 1
+
+    monkeypatch.setattr(local_run, "run_local", fails)
+    config = build_config(None, {"data.dataset": "synthetic"})
+    assert [local_run.start_run(config, tmp_path / "run", view=QuietView()) for _ in range(2)] == [1, 1]
+    assert old_logs == [False, False] and (tmp_path / "run/logs/chief-0.log").read_text() == "why"
+    with pytest.raises(UserError, match="holds no checkpoint to resume from: begin it again with --run-dir"):
+        newest_checkpoint(config, RunDir((tmp_path / "run").resolve()), 100, print)
 
 
 def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch):

@@ -1,13 +1,15 @@
 """A network of a user's own class, with what Keras offers, on a real cluster."""
 
+import signal
 from pathlib import Path
 
 import keras
 import numpy as np
+import psutil
 import pytest
 
 from tests.doors.toy_subclassed import Toy
-from tests.helpers.processes import assert_none_left
+from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, start_run, summary_of
 
 STEPS = 40
@@ -26,3 +28,31 @@ def test_a_class_of_ones_own_trains_with_its_loss_and_weights_and_is_left_as_a_m
     assert summary["settings"]["optimizer.rule"] == "rmsprop", "Keras's default in compile(loss=…)"
     model = keras.models.load_model(tmp_path / "run" / "best" / "model.keras", custom_objects={"Toy": Toy})
     assert model.predict(np.zeros([2, 32, 32, 3], np.uint8), verbose=0).shape == (2, 10)
+
+
+@pytest.mark.cluster
+def test_a_network_that_can_not_be_trained_starts_nothing_and_leaves_nothing(tmp_path):
+    (tmp_path / "my.py").write_text(
+        "import keras\ndef build():\n    return keras.Sequential([keras.layers.Flatten(), keras.layers.Dense(1)])\n"
+    )
+    process = start_run(tmp_path / "run", "--model", f"{tmp_path}/my.py:build")
+    _, errors = process.communicate(timeout=120)
+    assert process.returncode == 2
+    assert [line for line in errors.splitlines() if "end it with Dense(10)" in line] == errors.splitlines()[-1:]
+    assert "Traceback" not in errors and not (tmp_path / "run").exists()
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+def test_a_network_that_never_ends_to_build_ends_with_the_command(tmp_path, number, code):
+    (tmp_path / "my.py").write_text(
+        "import os, time\nfrom pathlib import Path\n"
+        f"def build():\n    Path({str(tmp_path)!r}, 'pid').write_text(str(os.getpid()))\n    time.sleep(600)\n"
+    )
+    process = start_run(tmp_path / "run", "--model", f"{tmp_path}/my.py:build")
+    wait_until(lambda: (tmp_path / "pid").is_file() and (tmp_path / "pid").read_text(), within_s=90)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    assert process.returncode == code
+    wait_until(lambda: not psutil.pid_exists(int((tmp_path / "pid").read_text())))
+    assert number == signal.SIGTERM or not (tmp_path / "run").exists()

@@ -4,15 +4,32 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.run import run_dir
-from ps_cluster.run.run_dir import RunDir, say, say_the_rest
+from ps_cluster.run.run_dir import RunDir, check_unused, say, say_the_rest
 
 
 def test_a_folder_with_the_code_of_a_run_is_taken_and_one_with_more_is_not(tmp_path):
     (tmp_path / "code").mkdir()
     (tmp_path / "code" / "build.pickle").write_bytes(b"")
     assert RunDir.create(tmp_path).code == tmp_path / "code"
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty: choose another$"):
+        check_unused(tmp_path)
+
+
+def test_a_run_that_never_trained_blocks_no_name_and_one_that_has_names_resume(tmp_path):
+    run = RunDir.create(tmp_path)
+    check_unused(tmp_path)  # killed before it had a configuration
+    run.config.write_text("")
+    run.log("chief", 0).write_text("why it failed")
+    check_unused(tmp_path)
+    run.launcher_log.rename(tmp_path / "launcher.log")  # no run has left this
     with pytest.raises(UserError, match="is not empty"):
-        RunDir.create(tmp_path)
+        check_unused(tmp_path)
+    (tmp_path / "launcher.log").rename(run.launcher_log)
+    run.journal(0).parent.mkdir(parents=True)
+    run.journal(0).write_bytes(b"row")
+    with pytest.raises(UserError, match="go on with --resume"):
+        check_unused(tmp_path)
 
 
 def test_what_a_full_disk_refused_is_said_once_there_is_room(monkeypatch, capsys):
