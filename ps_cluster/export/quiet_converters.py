@@ -7,7 +7,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ps_cluster.processes.quiet_import import NO_NEWS, without_lines
+from ps_cluster.quiet_import import NO_NEWS, without_lines
 
 _NO_NEWS = (*NO_NEWS, "fully_quantize: ", "Created TensorFlow Lite XNNPACK delegate")
 

@@ -4,11 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[1]
 # Stands in for TensorFlow, whose import takes seconds: lines of a library go to descriptor 2 without asking Python.
 IMPORTS = """
 import os, sys
-from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.quiet_import import without_first_lines
 with without_first_lines():
     os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\\n")
     os.write(2, b"I0000 port.cc:153] oneDNN custom operations are on. You may see\\n")
@@ -55,7 +55,7 @@ def test_nothing_is_done_where_tensorflow_is_imported_already():
 def test_a_task_imports_tensorflow_without_what_keras_takes_only_where_it_is_there_and_can_use_it_later():
     code = """
 import gc, sys
-from ps_cluster.processes.quiet_import import import_tensorflow
+from ps_cluster.quiet_import import import_tensorflow
 import_tensorflow()
 print("tensorflow" in sys.modules, {"matplotlib", "pandas"} & set(sys.modules), gc.isenabled())
 import matplotlib.pyplot, pandas, keras
