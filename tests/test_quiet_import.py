@@ -1,5 +1,6 @@
 """TensorFlow's first lines are kept back, and nothing else that comes meanwhile is."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -63,3 +64,15 @@ print(keras.Sequential([keras.layers.Dense(2)])(pandas.DataFrame([[1.0]]).to_num
 """
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert ended.stdout.splitlines() == ["True set() True", "(1, 2)"], ended.stderr
+
+
+def test_a_file_of_a_user_that_imports_keras_prints_nothing_of_its_own_accord(tmp_path):
+    (tmp_path / "my.py").write_text(
+        "import keras\nimport os\nos.write(2, b'E0000 a real error\\n')\ndef build(): ...\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    ended = subprocess.run(
+        [sys.executable, "cli.py", "run", "--model", tmp_path / "my.py:build", "--dataset", "synthetic", "--dry-run"],
+        cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "E0000 a real error\n")

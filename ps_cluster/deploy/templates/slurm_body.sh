@@ -6,9 +6,9 @@ mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
 host=0 room=()
 for part in ${SLURM_TASKS_PER_NODE//,/ }; do
     nodes=1
-    if [[ $part == *"(x"* ]]; then nodes=${part#*(x} nodes=${nodes%)}; fi
+    if [[ $part =~ ^([0-9]+)\(x([0-9]+)\)$ ]]; then part=${BASH_REMATCH[1]} nodes=${BASH_REMATCH[2]}; fi
     for (( ; nodes > 0; nodes--, host++)); do
-        for ((task = ${part%%(*}; task > 0; task--)); do room+=("${hosts[host]}"); done
+        for ((number = 0; number < part; number++)); do room+=("${hosts[host]}"); done
     done
 done
 
