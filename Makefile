@@ -36,10 +36,12 @@ lock: $(TOOLS)
 	$(COMPILE) $(ARGS) --output-file requirements.txt
 	$(COMPILE) $(ARGS) --group test --group lint $(LEFT_OUT) --constraint requirements.txt --output-file requirements-dev.txt
 
-$(STAMP): requirements.txt
+# The last line lets `import ps_cluster` find this checkout from any folder.
+$(STAMP): requirements.txt Makefile
 	$(PYTHON) -c 'import sys; sys.exit(not (3, 11) <= sys.version_info < (3, 14) and "TensorFlow needs Python 3.11 to 3.13: make PYTHON=python3.13 ...")'
 	$(PYTHON) -m venv $(VENV)
 	$(LOCKED) requirements.txt
+	$(VENV)/bin/python -c 'import pathlib, sysconfig; pathlib.Path(sysconfig.get_path("purelib"), "ps_cluster.pth").write_text("$(CURDIR)\n")'
 	touch $@
 
 $(TOOLS): requirements-dev.txt $(STAMP)

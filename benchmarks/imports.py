@@ -1,4 +1,4 @@
-"""Measure what the import of TensorFlow takes, plainly and as a task does it (processes/quiet_import.py).
+"""Measure what the import of TensorFlow takes, plainly and as a task does it (quiet_import.py).
 
     python -m benchmarks.imports --rounds 3
 
@@ -19,7 +19,7 @@ from ps_cluster.reporting.terminal import print_line
 WAYS = {
     "`import tensorflow`": "import tensorflow",
     "without matplotlib and pandas": "import sys; sys.modules.update(matplotlib=None, pandas=None); import tensorflow",
-    "as a task": "from ps_cluster.processes.quiet_import import import_tensorflow; import_tensorflow()",
+    "as a task": "from ps_cluster.quiet_import import import_tensorflow; import_tensorflow()",
 }
 TOLD = """
 import resource

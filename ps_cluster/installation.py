@@ -1,11 +1,13 @@
-"""Find this package's files, in a checkout of the project or installed by pip, and the version of TensorFlow."""
+"""Find this package's files, in a checkout of the project or installed by pip, and what is installed beside it."""
 
 from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping
-from importlib import metadata
+import shlex
+import sys
+from collections.abc import Iterable, Mapping
+from importlib import metadata, util
 from pathlib import Path
 
 _PACKAGE = Path(__file__).resolve().parent
@@ -27,6 +29,41 @@ def how_to_install(python: str = "") -> str:
 def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
     """Return `given` with a PYTHONPATH that lets another Python process find this package from any folder."""
     return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_FOLDER), given.get("PYTHONPATH")]))}
+
+
+def to_install(extra: str) -> str:
+    """Return the command that adds the packages of an extra to the Python that runs this.
+
+    It names those packages, not this one: under its name a registry may have something else.
+    """
+    return to_add(_of_checkout(extra) if (IMPORT_FOLDER / "pyproject.toml").is_file() else _of_installed(extra))
+
+
+def to_add(requirements: Iterable[str]) -> str:
+    """Return the command that adds packages to the Python that runs this. `uv tool install` leaves it without pip."""
+    pip = (sys.executable, "-m", "pip", "install")
+    return shlex.join(
+        [*(pip if util.find_spec("pip") else ("uv", "pip", "install", "--python", sys.executable)), *requirements]
+    )
+
+
+def _of_checkout(extra: str) -> list[str]:
+    import tomllib
+
+    project = tomllib.loads((IMPORT_FOLDER / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    requirements: list[str] = project["optional-dependencies"][extra]
+    return requirements
+
+
+def _of_installed(extra: str) -> list[str]:
+    from packaging.requirements import Requirement
+
+    every = map(Requirement, metadata.requires("ps-cluster") or ())
+    return [
+        f"{one.name}{one.specifier}"
+        for one in every
+        if one.marker and one.marker.evaluate({"extra": extra}) and not one.marker.evaluate({"extra": ""})
+    ]
 
 
 def tensorflow_version() -> str | None:

@@ -1,15 +1,9 @@
 """The commands of docs/from-examples/: those of "Try it" are run as pasted, and have to learn; the others are read."""
 
-import contextlib
 import json
-import os
 import re
-import signal
 import subprocess
-import sys
-from collections.abc import Mapping
 from pathlib import Path
-from types import MappingProxyType
 
 import keras
 import numpy as np
@@ -21,8 +15,7 @@ from tensorboard.util import tensor_util
 from ps_cluster.cluster.topology import from_tf_config
 from tests.helpers.command_lines import assert_sound
 from tests.helpers.digits import digits, write_as_keras
-from tests.helpers.processes import assert_none_left
-from tests.helpers.real_cluster import PROJECT, summary_of
+from tests.helpers.real_cluster import PROJECT, pasted, summary_of
 
 DATA = Path(os.environ.get("PS_CLUSTER_TEST_DATA", PROJECT.parent / "shared" / "data"))
 CIFAR10 = DATA / "cifar-10-python.tar.gz"
@@ -48,25 +41,6 @@ def said(commands: str, folder: Path) -> list[list[str]]:
     """Return TF_CONFIG and the words of each call of python."""
     told = subprocess.run(["bash", "-ec", ONLY_SAY + commands], cwd=folder, capture_output=True, text=True, check=True)
     return [call.split("\0") for call in told.stdout.split("\0\n\0")[:-1]]
-
-
-def pasted(commands: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({})) -> str:
-    """Run commands in a folder that has cli.py; return what they print."""
-    (folder / "cli.py").symlink_to(PROJECT / "cli.py")
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    process = subprocess.Popen(
-        ["bash", "-ec", commands], cwd=folder, env=os.environ | {"PATH": path, **environment}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
-    )  # fmt: skip
-    try:
-        told, _ = process.communicate(timeout=LIMIT_S)
-    finally:
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)
-        process.communicate()
-    assert process.returncode == 0, told[-3000:]
-    assert_none_left(folder)
-    return told
 
 
 @pytest.fixture(scope="module")

@@ -4,6 +4,8 @@ import ast
 import json
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import sysconfig
@@ -13,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from ps_cluster import __version__
+from ps_cluster.installation import to_install
 from tests.helpers.processes import assert_none_left
 
 PROJECT = Path(__file__).resolve().parents[1]
@@ -100,6 +103,36 @@ def test_a_training_runs_where_there_is_nothing_of_this_project(bin_folder, tmp_
     assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 6
     assert summary["machine"]["commit"] is None, "it was the code of this checkout that ran"
     assert "ps-cluster evaluate --checkpoint-dir" in told.stdout
+
+
+def test_an_extra_is_installed_by_the_names_of_its_packages_in_a_checkout_and_where_pip_has_installed_this(bin_folder):
+    """Nobody answers for what a registry has under the name of this package."""
+    code = "from ps_cluster.installation import to_install; print(to_install('onnx'))"
+    elsewhere = subprocess.run([bin_folder / "python", "-c", code], env=ELSEWHERE, capture_output=True, text=True)
+    for told, python in ((to_install("onnx"), sys.executable), (elsewhere.stdout, str(bin_folder / "python"))):
+        command, *packages = re.split(" install ", told.strip())[0], *shlex.split(re.split(" install ", told)[1])
+        assert command == f"{python} -m pip", elsewhere.stderr
+        assert sorted(re.split("[<>]", package)[0] for package in packages) == ["onnx", "onnxruntime", "tf2onnx"]
+
+
+def test_no_message_and_no_page_installs_a_package_by_a_name_that_is_not_registered():
+    texts = [PROJECT / "README.md", *(PROJECT / "docs").rglob("*.md"), *(PROJECT / "ps_cluster").rglob("*.py")]
+    assert [str(path) for path in texts if re.search(r"install .*ps-cluster\b", path.read_text("utf-8"))] == []
+
+
+def test_make_install_lets_any_folder_import_the_package(tmp_path):
+    checkout = tmp_path / "a checkout"
+    checkout.mkdir()
+    shutil.copy(PROJECT / "Makefile", checkout)
+    (checkout / "requirements.txt").write_text("# none: the packages are those of these tests\n")
+    (checkout / "ps_cluster").symlink_to(PROJECT / "ps_cluster")
+    done = subprocess.run(["make", "install", f"PYTHON={sys.executable}"], cwd=checkout, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    told = subprocess.run(
+        [checkout / ".venv" / "bin" / "python", "-c", "import ps_cluster; print(*ps_cluster.__path__)"],
+        cwd="/", env=ELSEWHERE, capture_output=True, text=True,
+    )  # fmt: skip
+    assert told.stdout == f"{checkout}/ps_cluster\n", told.stderr
 
 
 def _run(bin_folder, folder, *arguments, expected=0):

@@ -1,15 +1,18 @@
-"""The pages: tables that the code makes, links that lead somewhere, commits that exist."""
+"""The pages: tables that the code makes, links that lead somewhere, commits that exist, a practice that trains."""
 
+import json
 import re
 import subprocess
 from pathlib import Path
 
+import portpicker
 import pytest
 
 from ps_cluster.reporting import run_metrics
 from ps_cluster.run import log_events
+from tests.helpers.real_cluster import PROJECT, pasted
 
-PROJECT = Path(__file__).parents[1]
+OPERATIONS = (PROJECT / "docs" / "operations.md").read_text()
 PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").rglob("*.md")]
 HEADING = re.compile(r"^#+ (.+)$", re.M)
 CODE = re.compile(r"^```.*?^```", re.M | re.S)
@@ -22,9 +25,8 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_page_has_every_metric_and_every_line_that_asks_for_action():
-    page = (PROJECT / "docs" / "operations.md").read_text()
     for table in (run_metrics.table(), log_events.table()):
-        assert table in page, f"put this into docs/operations.md:\n{table}"
+        assert table in OPERATIONS, f"put this into docs/operations.md:\n{table}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
@@ -49,3 +51,22 @@ def test_every_commit_that_a_page_names_exists():
     named |= set(re.findall(r"\b(?=[a-f]*\d)(?=\d*[a-f])[0-9a-f]{7}\b", text))
     assert len(named) > 10
     assert not [word for word in sorted(named) if git("cat-file", "-e", f"{word}^{{commit}}").returncode]
+
+
+def section(title: str) -> str:
+    return OPERATIONS.partition(f"# {title}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+
+
+def test_who_wants_to_kill_a_process_reads_where_its_pid_is_named():
+    for text in (section("When something dies"), (PROJECT / "README.md").read_text().partition("## Start")[0]):
+        assert re.search(r"cluster show (RUN_DIR|runs/)", text)
+
+
+@pytest.mark.cluster
+def test_the_practice_on_one_machine_trains_as_the_page_says(tmp_path):
+    (commands,) = re.findall(r"^```\n(.*?)^```", section("Practise on one machine"), re.M | re.S)
+    ports = {port: str(portpicker.pick_unused_port()) for port in re.findall(r":(\d{4})", commands)}
+    assert len(ports) == 4
+    pasted(re.sub("|".join(ports), lambda found: ports[found[0]], commands), tmp_path)
+    result = json.loads((tmp_path / "practice" / "metrics" / "training.json").read_text())
+    assert result["updates"]["scheduled"] == result["updates"]["applied"] == 40

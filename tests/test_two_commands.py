@@ -110,7 +110,7 @@ def test_what_another_user_put_into_a_folder_that_all_may_write_to_is_not_truste
     assert f"everybody on this machine may write to '{folder}'" in result.stdout
 
 
-@pytest.mark.parametrize("name", ["metrics", "logs", "checkpoints", "snapshots", "best", "tensorboard", "tasks"])
+@pytest.mark.parametrize("name", ["metrics", "logs", "checkpoints", "snapshots", "best", "tensorboard", "tasks", "tmp"])
 def test_a_folder_of_the_run_that_is_the_link_of_another_user_is_refused(tmp_path, name):
     if os.geteuid():
         pytest.skip("only root can give a link to somebody else")

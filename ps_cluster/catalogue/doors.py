@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
+from ps_cluster.quiet_import import without_first_lines
 
 TRUSTED = "PS_CLUSTER_CODE"  # environment variable: the trusted files, for child processes, a line each
 PICKLE = ".pickle"
@@ -150,7 +151,8 @@ def load_entry_point(group: str, name: str) -> Any:
     """Return the object that an installed package has registered. Raises UserError where it can't be loaded."""
     (point, *_) = metadata.entry_points(group=group, name=name)
     try:
-        return point.load()
+        with without_first_lines():
+            return point.load()
     except Exception as error:
         raise UserError(
             f"'{name}' of the entry points '{group}' ({point.value}) can't be loaded: {_told(error)}"
@@ -175,7 +177,8 @@ def _module(reference: Reference) -> ModuleType:
     if folder not in sys.path:
         sys.path.append(folder)
     try:
-        spec.loader.exec_module(module)
+        with without_first_lines():  # many begin with `import keras`
+            spec.loader.exec_module(module)
     except Exception as error:
         del sys.modules[name]
         raise UserError(f"'{reference}': the file can't be run: {_told(error)}") from error

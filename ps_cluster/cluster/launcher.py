@@ -71,6 +71,7 @@ def run_local(
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (
         StopRequests() as stop_requests,
+        environment.temporary_files_in(run_dir.temporary),
         network_for(isolation, run_dir.root, data_dir, view.notice) as network,
         _fork_server_for(task_argv, network, run_dir, clock) as server,
         tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),

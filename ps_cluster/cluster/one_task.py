@@ -110,7 +110,8 @@ def _lead_or_follow(
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
         keeper = Keeper(task, topology, run_dir, view, requests, child, Limits.of(config), patience, total=total)
-        code = keeper.run()
+        with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
+            code = keeper.run()
         if claimed is not None and code not in (0, BAD_INPUT):
             claimed.check()  # an older leader must not be started again, whatever has ended it
     except Superseded as error:

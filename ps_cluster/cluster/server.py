@@ -9,7 +9,7 @@ from ps_cluster.catalogue.task_types import WORKER
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.processes.control_group import allowance
-from ps_cluster.processes.quiet_import import import_tensorflow
+from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.run.run_dir import say
 from ps_cluster.run.told import Told, forget_told, read_told
 

@@ -39,8 +39,8 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.processes import environment
 from ps_cluster.processes.connections import give_up_lost_connections
 from ps_cluster.processes.lifeline import die_with_launcher
-from ps_cluster.processes.quiet_import import import_tensorflow
 from ps_cluster.processes.stop_requests import Drain, stop_signals
+from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.run import log_formats
 from ps_cluster.run.leaders import Claim, Superseded
 from ps_cluster.run.leading import Leading

@@ -256,7 +256,27 @@ def _cluster(given: Mapping[str, list[str]], origin: Origin) -> dict[str, list[s
     (address, times), *_ = Counter(address for addresses in cluster.values() for address in addresses).most_common(1)
     if times > 1:
         raise UserError(f"{origin.field()}: {address!r} is there twice")
+    _check_ports_of_this_machine(cluster, origin)
     return cluster
+
+
+def _check_ports_of_this_machine(cluster: Mapping[str, list[str]], origin: Origin) -> None:
+    """Raise UserError where two tasks on loopback addresses have the same port."""
+    taken: dict[int, str] = {}
+    for address in (address for addresses in cluster.values() for address in addresses):
+        host, port = host_and_port(address)
+        if _is_loopback(host) and (other := taken.setdefault(port, address)) != address:
+            raise UserError(
+                f"{origin.field()}: {other!r} and {address!r} have the same port and are the same machine, where "
+                "TensorFlow listens on all addresses: give each task on it a port of its own"
+            )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _check_task(task: Task, cluster: Mapping[str, list[str]], origin: Origin) -> None:

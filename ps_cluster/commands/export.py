@@ -43,13 +43,13 @@ def export(
 
     os.environ.update(environment.for_tensorflow(os.environ))
     from ps_cluster.export import exporting
-    from ps_cluster.export.quiet_converters import without_known_lines
+    from ps_cluster.export.quiet_converters import own_temporary_folder, without_known_lines
     from ps_cluster.prediction.finished_run import FinishedRun
 
     found = FinishedRun.open(run, data_dir, print_line)
     target = output or found.run_dir.root / "export"
     formats = [EXPORT_FORMATS[name] for name in dict.fromkeys(names)]
-    with without_known_lines():
+    with without_known_lines(), own_temporary_folder():
         exporting.export(
             found, formats, target, check_examples=check_examples, notify=print_line, console=make_console()
         )

@@ -43,7 +43,7 @@ def slurm() -> None:
 @option("--time", type=_TIME, help="The limit of time; a job that reaches it goes on in the queue.")
 @option("--cpus", type=Whole(1, 1024), default=2, help="CPUs of each task.")
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
-@option("--tasks-per-node", type=Whole(1, 1024), default=1, help="Tasks on one node, in the order chief, ps, worker.")
+@option("--tasks-per-node", type=Whole(1, 1024), help="Most tasks on one node; default: as many as fit.")
 @option("--restarts", type=Whole(0, 10_000), default=20, help="Most restarts of each task.")
 @option("--port", type=Whole(1024, _LAST_PORT), default=2222, help="Port of the first task; the next have the next.")
 @option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Any other of sbatch; repeatable.")
@@ -53,8 +53,8 @@ def slurm() -> None:
 @config_layers
 def render(
     output: Path, file: Path | None, assignments: tuple[str, ...], name: str, run_dir: str, program: str | None,
-    time: str | None, cpus: int, mem_per_cpu: str, tasks_per_node: int, restarts: int, port: int, more: tuple[str, ...],
-    wait_seconds: float | None, min_workers: int | None, **options: Any,
+    time: str | None, cpus: int, mem_per_cpu: str, tasks_per_node: int | None, restarts: int, port: int,
+    more: tuple[str, ...], wait_seconds: float | None, min_workers: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Print a script for sbatch that trains on several nodes.
 

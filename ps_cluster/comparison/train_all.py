@@ -15,12 +15,12 @@ from ps_cluster.config.trees import flat
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files import claims
 from ps_cluster.files.yaml_files import dump_yaml
-from ps_cluster.processes import tensorboard_server
+from ps_cluster.processes import environment, tensorboard_server
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run import checkpoints
 from ps_cluster.run.completion import outcome_of
-from ps_cluster.run.run_dir import CODE, RunDir
+from ps_cluster.run.run_dir import CODE, TEMPORARY, RunDir
 
 INTERRUPTED = 130
 RUNS = "runs"  # folder of a comparison
@@ -51,7 +51,8 @@ def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False
         complete_config(run.config, dataset)  # refuses settings that do not fit the examples
     _claim(output, comparison, training_order(runs))
     roots = {run.name: output / RUNS / run.name for run in runs}
-    with tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line):
+    beside = tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
+    with environment.temporary_files_in(output / TEMPORARY), beside:
         return list(roots.values()), _train_in_order(training_order(runs), roots)
 
 

@@ -22,6 +22,7 @@ class SlurmJob:
       program: the command `ps-cluster`, as the nodes find it.
       time: the limit, as `sbatch` takes it; None: that of the partition.
       cpus, memory_per_cpu: of every task.
+      tasks_per_node: at most; None: as many as fit on a node, and so as few nodes as possible.
       restarts: of each task.
       task_options: more words for the command `task`.
       more: other options of `sbatch`.
@@ -35,7 +36,7 @@ class SlurmJob:
     time: str | None
     cpus: int
     memory_per_cpu: str
-    tasks_per_node: int
+    tasks_per_node: int | None
     restarts: int
     first_port: int
     task_options: tuple[str, ...] = ()
@@ -50,8 +51,7 @@ class SlurmJob:
         (leader,) = [role for role in self.roles if role.leads]
         options = {
             "job-name": self.name,
-            "nodes": -(-count // self.tasks_per_node),
-            "ntasks-per-node": min(count, self.tasks_per_node),
+            **self._size(count),
             "cpus-per-task": self.cpus,
             # Of each CPU, not of a node: a step would take all of its node's for itself.
             "mem-per-cpu": self.memory_per_cpu,
@@ -62,7 +62,14 @@ class SlurmJob:
         }
         yield from (f"#SBATCH --{name}={value}" for name, value in options.items() if value is not None)
         yield "#SBATCH --requeue"
+        if self.tasks_per_node is None:
+            yield "#SBATCH --use-min-nodes"
         yield from (f"#SBATCH {one}" for one in self.more)
+
+    def _size(self, count: int) -> dict[str, object]:
+        if self.tasks_per_node is None:
+            return {"ntasks": count, "nodes": f"1-{count}"}
+        return {"nodes": -(-count // self.tasks_per_node), "ntasks-per-node": min(count, self.tasks_per_node)}
 
     def _variables(self) -> Iterator[str]:
         options = map(shlex.quote, self.task_options)
@@ -71,6 +78,6 @@ class SlurmJob:
         yield f"run_dir={shlex.quote(str(self.run_dir))}"
         yield "config=$run_dir.yaml"
         yield f"command=({' '.join(command)})"
-        yield f"tasks_per_node={self.tasks_per_node} first_port={self.first_port} restarts={self.restarts}"
+        yield f"first_port={self.first_port} restarts={self.restarts}"
         yield 'mkdir -p "$(dirname "$run_dir")"\ncat > "$config" <<\'CONFIG\''
         yield f"{self.config.to_yaml().rstrip()}\nCONFIG\n"

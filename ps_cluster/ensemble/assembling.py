@@ -18,8 +18,8 @@ from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.fleet.fleet import Fleet, Job, has_completed
 from ps_cluster.fleet.stopping import Stopping
 from ps_cluster.processes import environment
-from ps_cluster.processes.quiet_import import without_first_lines
 from ps_cluster.processes.stop_requests import StopRequests
+from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.reporting.progress import warn_of_generated
 from ps_cluster.reporting.terminal import make_console, print_error, print_line
 

@@ -73,7 +73,9 @@ def score(members: Sequence[keras.Model], dataset: PackedDataset) -> list[Scores
     judge = judge_of(dataset.spec)
     calibrated = OBJECTIVES[dataset.spec.objective].activation == "softmax"
     tallies = [_Tally(judge, calibrated=calibrated) for _ in range(len(members) + 1)]
-    predict = [tf.function(partial(member, training=False), reduce_retracing=True) for member in members]
+    predict = [
+        tf.function(partial(member, training=False), autograph=False, reduce_retracing=True) for member in members
+    ]
     inputs, target, fields = dataset.inputs("test"), dataset.target("test"), dataset.spec.inputs
     for start in range(0, len(target), BATCH_SIZE):
         batch = slice(start, start + BATCH_SIZE)

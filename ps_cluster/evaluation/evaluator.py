@@ -85,7 +85,8 @@ class _Evaluator:
         self._scorer: Scorer | None = None
         self._tensorboard: EvaluationWriter | None = None
         self._insight: Insight | None = None
-        self._passed_over: dict[tuple[int, int], str] = {}
+        self._passed_over: dict[tuple[int, int], str] = {}  # those that can't be read, and why
+        self._left_out: set[int] = set()  # those that a newer one made needless
         self._rows: list[EvaluationRow] = []
 
     def close(self) -> None:
@@ -99,6 +100,7 @@ class _Evaluator:
             pass
         if step is None:
             raise UserError(f"{self._place.describe_lack()}: train first, or name another with --checkpoint-dir")
+        self._say_what_is_left_out(step, self._records.steps())
         self._score(checkpoint, augmented=self._wants_views(checkpoint))
         self._refresh_summary()
         if ended and step < ended.last_step:
@@ -120,6 +122,7 @@ class _Evaluator:
             step = self._due(scored, bool(ended))
             if step is not None:
                 if (checkpoint := self._load(step)) is not None:
+                    self._say_what_is_left_out(step, scored)
                     self._score(checkpoint)
                     scored.add(step)
                 continue
@@ -154,6 +157,16 @@ class _Evaluator:
             return min(left, default=None)
         newest = self._newest()
         return None if newest in scored else newest
+
+    def _say_what_is_left_out(self, step: int, scored: set[int]) -> None:
+        """Name, once, the sound checkpoints that are not scored because that of `step` is newer."""
+        if self._place.scores_after_training():
+            return
+        older = sorted({one for one in self._sound() if one < step} - scored - self._left_out)
+        self._left_out.update(older)
+        if older:
+            named = ", ".join(f"{one:,}" for one in older)
+            self._notify(f"not scored, because step {step:,} is newer: step{'s' * (len(older) > 1)} {named}")
 
     def _newest(self) -> int | None:
         return max(self._sound(), default=None)

@@ -6,7 +6,6 @@ TensorFlow is imported when the first scorer is made.
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -24,7 +23,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.evaluation.collected import Collected
-from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.run.checkpoints import Checkpoint
 from ps_cluster.run.kept_predictions import Predictions
 
@@ -62,7 +61,6 @@ class Scorer:
         Args:
           threads: TensorFlow's threads in this process; None keeps the default. Set it once, at the start.
         """
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
         with without_first_lines():
             import keras
             import tensorflow as tf
@@ -230,7 +228,7 @@ def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec, compiled: Compi
 
     inputs = {name: of_rows(field) for name, field in spec.inputs.items()}
 
-    @tf.function(input_signature=[inputs, of_rows(spec.target)])
+    @tf.function(autograph=False, input_signature=[inputs, of_rows(spec.target)])
     def sums(arrays: dict[str, tf.Tensor], rows: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, dict[str, tf.Tensor]]:
         found = keras.tree.map_structure(_floats, outputs(_given(arrays, spec)))
         targets = judge.targets(rows)

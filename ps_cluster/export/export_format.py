@@ -13,6 +13,7 @@ import numpy as np
 from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.errors import UserError
+from ps_cluster.installation import to_add, to_install
 
 if TYPE_CHECKING:
     import keras
@@ -76,7 +77,7 @@ class ExportFormat:
         if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
             raise UserError(
                 f"--to: '{self.name}' needs {missing[0]}, which is not installed: "
-                f'pip install "ps-cluster[{self.extra}]", or leave {self.name} out'
+                f"{to_install(self.extra) if self.extra else to_add(missing)}; or leave {self.name} out"
             )
 
     def write(self, exported: Exported, path: Path) -> None:

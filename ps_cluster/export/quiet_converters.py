@@ -1,13 +1,14 @@
-"""Leave out the lines that converters print and nobody can act on."""
+"""Leave out the lines that converters print and nobody can act on, and the temporary files that they leave."""
 
 from __future__ import annotations
 
 import logging
+import tempfile
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from ps_cluster.processes.quiet_import import NO_NEWS, without_lines
+from ps_cluster.quiet_import import NO_NEWS, without_lines
 
 _NO_NEWS = (*NO_NEWS, "fully_quantize: ", "Created TensorFlow Lite XNNPACK delegate")
 
@@ -25,3 +26,17 @@ def without_known_lines() -> Iterator[None]:
                 yield
     finally:
         absl.setLevel(level)
+
+
+@contextmanager
+def own_temporary_folder() -> Iterator[None]:
+    """Give this process a temporary folder of its own inside the block, and remove it at the end.
+
+    Keras and the converters have AutoGraph write modules there, whose compiled form nobody removes.
+    """
+    before = tempfile.tempdir
+    with tempfile.TemporaryDirectory(prefix="ps-cluster-export-") as tempfile.tempdir:
+        try:
+            yield
+        finally:
+            tempfile.tempdir = before

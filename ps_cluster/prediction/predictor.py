@@ -11,7 +11,7 @@ from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.errors import UserError
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.prediction.finished_run import FinishedRun
-from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.quiet_import import without_first_lines
 
 if TYPE_CHECKING:
     import keras

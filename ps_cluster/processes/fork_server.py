@@ -27,7 +27,7 @@ import psutil
 from setproctitle import getproctitle, setproctitle
 
 from ps_cluster.processes.lifeline import die_with_launcher
-from ps_cluster.processes.quiet_import import import_tensorflow
+from ps_cluster.quiet_import import import_tensorflow
 
 MESSAGE_BYTES = 1 << 20
 # For tests: the variable names a file. If the file exists after a fork, this process deletes it and stops itself

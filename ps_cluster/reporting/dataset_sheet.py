@@ -14,7 +14,7 @@ from ps_cluster.data.samples import Vary, groups_of, variation, with_samples
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import create_beside
 from ps_cluster.processes import environment
-from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.reporting.contact_sheet import draw_sheet, shape_for
 
 MOST_GROUPS = 100  # on one sheet

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
+from ps_cluster.installation import to_install
 from ps_cluster.reporting.dashboard import RunState
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.reporting.several_views import SeveralViews
@@ -41,7 +42,7 @@ def beside(view: ProgressView, port: int | None, host: str, task: str) -> Iterat
         from ps_cluster.reporting.run_metrics import RunMetrics
     except ImportError as error:
         needs = f"--metrics-port needs prometheus_client ({error})"
-        raise UserError(f'{needs}: pip install "ps-cluster[metrics]", or leave it out') from error
+        raise UserError(f"{needs}: {to_install('metrics')}; or leave it out") from error
     metrics = RunMetrics()
     with _server(host, port, metrics) as server:
         yield SeveralViews(view, metrics, Link(view, server.url, task))

@@ -15,6 +15,7 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.run import log_formats
 
 CODE = "code"  # folder in a run directory, or beside the runs of a comparison
+TEMPORARY = "tmp"  # folder of temporary files, where processes are at work
 IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
 AGREEMENT = "agreement.json"  # in every task's workspace: what it works with (run/agreement.py)
 
@@ -86,7 +87,15 @@ class RunDir:
     @property
     def _written(self) -> tuple[Path, ...]:
         """The folders that a run writes into."""
-        written = (self.journal(0).parent, self.results, self.examples, self.logs, self.errors, self.tasks)
+        written = (
+            self.journal(0).parent,
+            self.results,
+            self.examples,
+            self.logs,
+            self.errors,
+            self.tasks,
+            self.temporary,
+        )
         return (self.root, self.leaders, *self.states, *self.scored, *written)
 
     @property
@@ -268,6 +277,11 @@ class RunDir:
         return self.errors / f"{task_type}-{index}.json"
 
     @property
+    def temporary(self) -> Path:
+        """The temporary files of all that a run starts; it goes when the run ends."""
+        return self.root / TEMPORARY
+
+    @property
     def tasks(self) -> Path:
         return self.root / "tasks"
 
@@ -282,6 +296,10 @@ class RunDir:
     def workspace(self, task_type: str, index: int) -> Path:
         """Return the working directory of a task. The graph has the paths of data and identity relative to it."""
         return self.tasks / f"{task_type}-{index}"
+
+    def temporary_of(self, task_type: str, index: int) -> Path:
+        """Return the folder for temporary files of a task that no launcher has started."""
+        return self.workspace(task_type, index) / TEMPORARY
 
     def task_file(self, task_type: str, index: int) -> Path:
         """Return the file in which a task of `task` says who it is."""

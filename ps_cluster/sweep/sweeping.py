@@ -10,10 +10,11 @@ from ps_cluster.config import build_config
 from ps_cluster.files import claims
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.fleet.fleet import Fleet
-from ps_cluster.processes import tensorboard_server
+from ps_cluster.processes import environment, tensorboard_server
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.reporting.progress import warn_of_generated
 from ps_cluster.reporting.terminal import make_console, print_error, print_line
+from ps_cluster.run.run_dir import TEMPORARY
 from ps_cluster.sweep.sweep_plan import Sweep, SweepPlan, checked_space
 from ps_cluster.sweep.sweep_report import TRIALS, print_sweep_result, write_sweep_report
 from ps_cluster.sweep.sweep_run import SweepRun
@@ -47,7 +48,7 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy
     view = SweepView(console, list(plan.space.axes), is_accuracy=has_accuracy)
     beside = tensorboard_server.beside(tensorboard, output / TRIALS, output / "tensorboard.log", view.notice)
-    with StopRequests() as requests, beside:
+    with StopRequests() as requests, environment.temporary_files_in(output / TEMPORARY), beside:
         code = SweepRun(plan, book, Fleet(at_once, view.notice), output, view).run(requests)
     write_sweep_report(plan, book, output)
     print_sweep_result(plan, book, output, console)

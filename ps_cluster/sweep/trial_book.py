@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
+from ps_cluster.installation import to_install
 from ps_cluster.sweep.methods import SearchMethod
 from ps_cluster.sweep.space import Space, Values
 
@@ -36,7 +37,7 @@ def check_installed() -> None:
     try:
         import optuna  # noqa: F401
     except ImportError as error:
-        raise UserError(f'sweep needs Optuna ({error}): pip install "ps-cluster[sweep]"') from error
+        raise UserError(f"sweep needs Optuna ({error}): {to_install('sweep')}") from error
 
 
 class TrialBook:

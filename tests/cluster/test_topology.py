@@ -52,6 +52,21 @@ def test_an_absent_worker_is_no_task_but_keeps_its_address_until_it_starts():
     assert task == Task("worker", 2)
 
 
+@pytest.mark.parametrize("second", ["127.0.0.2:5000", "localhost:5000", "[::1]:5000"])
+def test_one_port_for_two_tasks_of_one_machine_is_refused_with_the_reason(second):
+    with pytest.raises(UserError) as refused:
+        from_tf_config(tf_config({"chief": ["127.0.0.1:5000"], "ps": [second], "worker": ["127.0.0.3:5001"]}, index=0))
+    assert str(refused.value) == (
+        f"TF_CONFIG: cluster: '127.0.0.1:5000' and '{second}' have the same port and are the same machine, where "
+        "TensorFlow listens on all addresses: give each task on it a port of its own"
+    )
+
+
+def test_one_port_on_several_machines_and_several_on_one_are_taken():
+    cluster = {"chief": ["10.0.0.1:5000"], "ps": ["10.0.0.2:5000"], "worker": ["127.0.0.1:5001", "127.0.0.2:5002"]}
+    assert from_tf_config(tf_config(cluster))[0].cluster == cluster
+
+
 def test_what_is_written_to_tf_config_is_read_back():
     topology = ClusterTopology.local(MODES["async"].tasks, 2, 2, evaluator=False)
     assert from_tf_config(topology.tf_config(Task("ps", 1))) == (topology, Task("ps", 1))

@@ -8,6 +8,7 @@ import pytest
 from PIL import Image
 
 from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.installation import to_install
 from tests.helpers.own_data import packed, refused
 
 needs_it = pytest.mark.skipif(
@@ -32,7 +33,7 @@ def test_a_column_of_pictures_makes_it_a_set_of_images(tmp_path):
 @pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="the library is installed")
 def test_without_the_library_the_way_to_install_it_is_told(tmp_path):
     folder = described(tmp_path / "a", {"x": {"_type": "Value"}})
-    assert 'which is not installed: pip install "ps-cluster[huggingface]"' in refused(folder)
+    assert f"which is not installed: {to_install('huggingface')}" in refused(folder)
 
 
 @needs_it

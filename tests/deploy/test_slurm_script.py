@@ -38,10 +38,10 @@ def slurm(tmp_path):
     task.write_text(TASK.format(here=here))
     task.chmod(0o755)
 
-    def start(plans, **changes):
+    def start(plans, nodes=NODES, room="3(x2)", **changes):
         for name, plan in plans.items():
             (here / f"{name}.plan").write_text(plan)
-        started.append(SlurmStandIn(here, job(here / "run", task, **changes).script(), NODES))
+        started.append(SlurmStandIn(here, job(here / "run", task, **changes).script(), nodes, room))
         process = started[-1].start()
         process.here, process.slurm = here, started[-1]
         return process
@@ -135,16 +135,32 @@ def test_a_job_that_is_done_waits_for_the_evaluator_and_stops_what_is_left(slurm
     assert "worker-1" in (process.here / "stopped").read_text()
 
 
-def test_too_few_nodes_are_told_in_one_line(slurm):
-    code, output = finish(slurm({}, tasks_per_node=1))
+def test_tasks_go_where_slurm_has_room_for_them(slurm):
+    process = slurm({"chief-0": "stay 0"}, nodes=["a", "b", "c"], room="1,2,9", tasks_per_node=None)
+    wait_until(lambda: starts(process, "chief-0"))
+    process.terminate()
+    assert finish(process)[0] == 0
+    topology, _ = cluster_of({}, (process.here / "chief-0.tf_config").read_text())
+    assert topology.cluster == {"chief": ["a:2222"], "ps": ["b:2223", "b:2224"], "worker": ["c:2225", "c:2226"]}
+
+
+def test_too_little_room_is_told_in_one_line(slurm):
+    code, output = finish(slurm({}, room="1(x2)"))
     assert code == 2
-    assert output == (
-        "Error: SLURM_JOB_NODELIST: got '10.0.0.1,10.0.0.2': too few nodes for chief:1 ps:2 worker:2 evaluator:1\n"
-    )
+    assert output == "Error: SLURM_TASKS_PER_NODE: got '1(x2)': too few for chief:1 ps:2 worker:2 evaluator:1\n"
 
 
 def test_slurm_is_asked_for_the_nodes_that_hold_all_tasks_and_for_the_time_that_the_leader_drains():
     lines = job("/shared/run", "ps-cluster", tasks_per_node=4, more=("--partition=long",)).script().splitlines()
     asked = dict(line.removeprefix("#SBATCH --").partition("=")[::2] for line in lines if line.startswith("#SBATCH"))
     assert (asked["nodes"], asked["ntasks-per-node"], asked["time"]) == ("2", "4", "1:00:00")
+    assert "use-min-nodes" not in asked
     assert asked["signal"] == "B:TERM@150" and "requeue" in asked and asked["partition"] == "long"
+
+
+def test_slurm_is_asked_for_as_few_nodes_as_fit_where_nobody_says_how_many_tasks_go_on_each():
+    lines = job("/shared/run", "ps-cluster", tasks_per_node=None, cpus=4).script().splitlines()
+    assert {"#SBATCH --ntasks=6", "#SBATCH --nodes=1-6", "#SBATCH --use-min-nodes", "#SBATCH --cpus-per-task=4"} <= {
+        *lines
+    }
+    assert not any("ntasks-per-node" in line for line in lines)

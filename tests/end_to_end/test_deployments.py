@@ -123,7 +123,7 @@ def test_a_slurm_job_that_is_stopped_before_its_time_is_over_goes_on_when_it_is_
     program = tmp_path / "ps-cluster"
     program.write_text(f'#!/bin/bash\nexec "{sys.executable}" "{PROJECT}/cli.py" "$@"\n')
     program.chmod(0o755)
-    slurm = SlurmStandIn(tmp_path, job.script(), nodes=["127.0.0.1"] * 2)
+    slurm = SlurmStandIn(tmp_path, job.script(), nodes=["127.0.0.1"] * 2, room="2(x2)")
     process = slurm.start()
     wait_for_training(tmp_path / "run", updates=40)
     process.terminate()

@@ -172,6 +172,7 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
 
     rows = evaluate(run_dir.root, notify=notify)
     assert [(row.step, row.best) for row in rows] == [(10, True), (40, True), (50, False)]
+    assert lines.pop(1) == "not scored, because step 40 is newer: steps 20, 30"
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
     assert best == {name: getattr(rows[1], name) for name in BestRecord.model_fields}
@@ -261,6 +262,14 @@ def test_damaged_checkpoint_is_passed_over_and_said(run_dir, network):
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10], (
         "the newest that can be read is scored"
     )
+
+
+def test_the_checkpoints_that_once_leaves_out_are_named(run_dir, network):
+    for step in (10, 20, 30):
+        save(run_dir, step, always(3, network))
+    lines = []
+    assert [row.step for row in evaluate(run_dir.root, once=True, notify=lines.append)] == [30]
+    assert lines[0] == "not scored, because step 30 is newer: steps 10, 20" and "step 30: test" in lines[1]
 
 
 def dangling_link(path):

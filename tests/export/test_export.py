@@ -32,7 +32,7 @@ class Wrong(KerasFile):
 
 
 class Missing(KerasFile):
-    packages, extra = ("not_there_at_all",), "more"
+    packages = ("not_there_at_all",)
 
 
 class Broken(KerasFile):
@@ -129,7 +129,7 @@ def test_a_file_that_differs_by_more_than_is_allowed_is_not_written(run_dir, tmp
 @pytest.mark.parametrize(
     "name, code, says",
     [
-        ("Missing", 2, ["not_there_at_all", 'pip install "ps-cluster[more]"']),
+        ("Missing", 2, ["not_there_at_all", "-m pip install not_there_at_all"]),
         ("Broken", 1, ["my.py:Broken: the model can't be written (KeyError", "leave it out of --to"]),
     ],
 )

@@ -1,11 +1,14 @@
 """Start the program as a user does, on the embedded data set, and read the files of the run."""
 
+import contextlib
 import json
 import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 
 from tests.helpers.processes import assert_none_left, wait_until
 
@@ -52,6 +55,25 @@ def start_run(run_dir, *options, resume=False, env=None):
     return (
         start("run", "--resume", run_dir) if resume else start("run", "--run-dir", run_dir, *small(*options), env=env)
     )
+
+
+def pasted(commands: str, folder: Path, environment: Mapping[str, str] = MappingProxyType({})) -> str:
+    """Run commands in a folder that has cli.py; return what they print."""
+    (folder / "cli.py").symlink_to(PROJECT / "cli.py")
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    process = subprocess.Popen(
+        ["bash", "-ec", commands], cwd=folder, env=os.environ | {"PATH": path, **environment}, text=True,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True,
+    )  # fmt: skip
+    try:
+        told, _ = process.communicate(timeout=LIMIT_S)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.communicate()
+    assert process.returncode == 0, told[-3000:]
+    assert_none_left(folder)
+    return told
 
 
 def finish(process, expected=0):

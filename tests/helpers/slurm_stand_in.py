@@ -20,9 +20,9 @@ if [ "$1 $2" = "show hostnames" ]; then tr , '\\n' <<< "$3"; fi
 class SlurmStandIn:
     """Runs a script as Slurm does on the first node, with every node on this machine."""
 
-    def __init__(self, folder, script, nodes):
-        """`nodes`: their names, as in SLURM_JOB_NODELIST."""
-        self._folder, self._nodes = folder, nodes
+    def __init__(self, folder, script, nodes, room):
+        """`nodes`: their names, as in SLURM_JOB_NODELIST. `room`: for how many tasks each has room, as Slurm writes it."""
+        self._folder, self._nodes, self._room = folder, nodes, room
         self._script = folder / "job.sbatch"
         self._script.write_text(script)
         programs = folder / "bin"
@@ -39,6 +39,7 @@ class SlurmStandIn:
             "SLURM_JOB_ID": "17",
             "SLURM_JOB_NODELIST": ",".join(self._nodes),
             "SLURM_CPUS_PER_TASK": "1",
+            "SLURM_TASKS_PER_NODE": self._room,
         }
         return subprocess.Popen(
             ["bash", self._script], cwd=self._folder, env=os.environ | slurm, text=True, start_new_session=True,

@@ -23,6 +23,7 @@ from ps_cluster.data.tables import TableSettings, contents_of_tables
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import read_bytes
+from ps_cluster.installation import to_install
 
 _TARGETS = ("label", "labels", "target")
 _MOST_JSON_BYTES = 2**24
@@ -138,7 +139,7 @@ def _opened(path: Path, target: str | None) -> _Found:
     except ImportError as error:
         raise UserError(
             f"dataset: '{path}' is a folder of Hugging Face's datasets, which is not installed: "
-            'pip install "ps-cluster[huggingface]"'
+            f"{to_install('huggingface')}"
         ) from error
     found = datasets.load_from_disk(str(path))
     return _chosen(found if isinstance(found, Mapping) else {"train": found}, target)

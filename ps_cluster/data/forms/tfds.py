@@ -24,6 +24,7 @@ from ps_cluster.data.splits import TRAIN
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.plain_text import one_line
+from ps_cluster.installation import to_install
 from ps_cluster.processes.environment import for_child
 
 _READER = "ps_cluster.data.tfds_reader"
@@ -42,7 +43,7 @@ class TfdsAt(ImageDataSet):
         if importlib.util.find_spec("tensorflow_datasets") is None:
             raise UserError(
                 f"dataset: '{self.path}' is a folder of TensorFlow Datasets, which is not installed: "
-                'pip install "ps-cluster[tfds]"'
+                f"{to_install('tfds')}"
             )
         copied = _Copied(self.path)
         contents = contents_of_pictures(
@@ -74,7 +75,7 @@ class _Copied:
         place = Path(self._folder.name)
         done = subprocess.run(
             [sys.executable, "-P", "-m", _READER, str(path), str(place)],  # -P: no module of the current folder
-            env=for_child(os.environ, os.getpid()),  # it ends with this process
+            env=for_child(os.environ, os.getpid()) | {"TMPDIR": str(place)},  # it ends with this process
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,

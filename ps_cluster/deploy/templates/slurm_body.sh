@@ -1,14 +1,24 @@
-# The same for every training. Above it are: roles, run_dir, command, tasks_per_node, first_port, restarts.
+# The same for every training. Above it are: roles, run_dir, command, first_port, restarts.
 set -u
 
-# Task number n is on host n / tasks_per_node, at a port of its own. Number 0 leads.
+# Slurm says how many tasks each node has room for, in the order of its list of nodes, as in 2(x3),1.
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+host=0 room=()
+for part in ${SLURM_TASKS_PER_NODE//,/ }; do
+    nodes=1
+    if [[ $part =~ ^([0-9]+)\(x([0-9]+)\)$ ]]; then part=${BASH_REMATCH[1]} nodes=${BASH_REMATCH[2]}; fi
+    for (( ; nodes > 0; nodes--, host++)); do
+        for ((number = 0; number < part; number++)); do room+=("${hosts[host]}"); done
+    done
+done
+
+# Task number n is at place n, at a port of its own. Number 0 leads.
 tasks=() places=()
 for role in "${roles[@]}"; do
     for ((index = 0; index < ${role#*:}; index++)); do
-        place=${hosts[${#tasks[@]} / tasks_per_node]:-}
+        place=${room[${#tasks[@]}]:-}
         if [ -z "$place" ]; then
-            echo "Error: SLURM_JOB_NODELIST: got '$SLURM_JOB_NODELIST': too few nodes for ${roles[*]}" >&2
+            echo "Error: SLURM_TASKS_PER_NODE: got '$SLURM_TASKS_PER_NODE': too few for ${roles[*]}" >&2
             exit 2
         fi
         tasks+=("${role%:*}:$index")

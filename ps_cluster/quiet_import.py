@@ -7,11 +7,12 @@ import gc
 import os
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 # Printed by absl's log before it is initialised, whatever TF_CPP_MIN_LOG_LEVEL says (tensorflow/core/util/port.cc).
 NO_NEWS = ("All log messages before absl::InitializeLog() is called", "oneDNN custom operations are on")
 LEVEL = "TF_CPP_MIN_LOG_LEVEL"
+ERRORS_ONLY = "2"
 _SHOWS_ALL = ("0", "1")
 # Keras imports them where they are installed, to draw and to take tables, which no task does. They stay importable.
 _LEFT_OUT = ("matplotlib", "pandas")
@@ -52,19 +53,26 @@ def import_tensorflow() -> None:
 
 
 @contextlib.contextmanager
-def without_first_lines(environment: Mapping[str, str] = os.environ) -> Iterator[None]:
-    """Drop the lines of `NO_NEWS` from standard error inside the block, unless TensorFlow is already imported."""
-    with contextlib.nullcontext() if "tensorflow" in sys.modules else without_lines(NO_NEWS, environment):
+def without_first_lines() -> Iterator[None]:
+    """Let an import of TensorFlow inside the block print nothing but errors, then and later. Other lines pass.
+
+    Nothing is done where it is imported already, or where TF_CPP_MIN_LOG_LEVEL asks for more.
+    """
+    if "tensorflow" in sys.modules:
+        yield
+        return
+    os.environ.setdefault(LEVEL, ERRORS_ONLY)
+    with without_lines(NO_NEWS):
         yield
 
 
 @contextlib.contextmanager
-def without_lines(dropped: Sequence[str], environment: Mapping[str, str] = os.environ) -> Iterator[None]:
+def without_lines(dropped: Sequence[str]) -> Iterator[None]:
     """Drop lines with these texts from standard error inside the block; all others pass, also those of a crash.
 
     Nothing is dropped where TF_CPP_MIN_LOG_LEVEL asks for all lines.
     """
-    if environment.get(LEVEL) in _SHOWS_ALL:
+    if os.environ.get(LEVEL) in _SHOWS_ALL:
         yield
         return
     own = os.dup(2)

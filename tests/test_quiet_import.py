@@ -1,14 +1,15 @@
 """TensorFlow's first lines are kept back, and nothing else that comes meanwhile is."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-PROJECT = Path(__file__).parents[2]
+PROJECT = Path(__file__).parents[1]
 # Stands in for TensorFlow, whose import takes seconds: lines of a library go to descriptor 2 without asking Python.
 IMPORTS = """
 import os, sys
-from ps_cluster.processes.quiet_import import without_first_lines
+from ps_cluster.quiet_import import without_first_lines
 with without_first_lines():
     os.write(2, b"WARNING: All log messages before absl::InitializeLog() is called are written to STDERR\\n")
     os.write(2, b"I0000 port.cc:153] oneDNN custom operations are on. You may see\\n")
@@ -55,7 +56,7 @@ def test_nothing_is_done_where_tensorflow_is_imported_already():
 def test_a_task_imports_tensorflow_without_what_keras_takes_only_where_it_is_there_and_can_use_it_later():
     code = """
 import gc, sys
-from ps_cluster.processes.quiet_import import import_tensorflow
+from ps_cluster.quiet_import import import_tensorflow
 import_tensorflow()
 print("tensorflow" in sys.modules, {"matplotlib", "pandas"} & set(sys.modules), gc.isenabled())
 import matplotlib.pyplot, pandas, keras
@@ -63,3 +64,15 @@ print(keras.Sequential([keras.layers.Dense(2)])(pandas.DataFrame([[1.0]]).to_num
 """
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert ended.stdout.splitlines() == ["True set() True", "(1, 2)"], ended.stderr
+
+
+def test_a_file_of_a_user_that_imports_keras_prints_nothing_of_its_own_accord(tmp_path):
+    (tmp_path / "my.py").write_text(
+        "import keras\nimport os\nos.write(2, b'E0000 a real error\\n')\ndef build(): ...\n"
+    )
+    environment = {name: value for name, value in os.environ.items() if name != "TF_CPP_MIN_LOG_LEVEL"}
+    ended = subprocess.run(
+        [sys.executable, "cli.py", "run", "--model", tmp_path / "my.py:build", "--dataset", "synthetic", "--dry-run"],
+        cwd=PROJECT, env=environment, capture_output=True, text=True, timeout=100,
+    )  # fmt: skip
+    assert (ended.returncode, ended.stderr) == (0, "E0000 a real error\n")
