@@ -22,7 +22,7 @@ PROGRAM = "ps-cluster" if _INSTALLED else "python cli.py"  # the command that us
 def how_to_install(python: str = "") -> str:
     """Return what a user does to install this package again. `python`: with which one, e.g. "python3.13"."""
     if _INSTALLED:
-        return f"install ps-cluster again{python and f', with {python}'}"
+        return f"install this package again{python and f', with {python}'}"
     return f"make clean install{python and f' PYTHON={python}'}"
 
 

@@ -1,6 +1,7 @@
 """The commands of docs/from-examples/: those of "Try it" are run as pasted, and have to learn; the others are read."""
 
 import json
+import os
 import re
 import subprocess
 from pathlib import Path

@@ -109,7 +109,7 @@ def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
 
 
 def _answer(question: dict[str, Any]) -> NetworkFacts:
-    from ps_cluster.processes.quiet_import import import_tensorflow
+    from ps_cluster.quiet_import import import_tensorflow
 
     import_tensorflow()
     from ps_cluster.models.build import build
