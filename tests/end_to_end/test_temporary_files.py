@@ -16,7 +16,7 @@ FEW = small("--steps", 4, "--workers", 1)
 ALONE = {"TF_CONFIG": json.dumps({"cluster": {"chief": ["127.0.0.1:1"]}, "task": {"type": "chief", "index": 0}})}
 COMMANDS = {
     "compare": ("compare", *small("--steps", 4), "--workers", 1, "--modes", "async", "--seeds", 1, "--tensorboard"),
-    "sweep": ("sweep", "--vary", "training.seed=0", "--method", "grid", "--workers", 1, "--tensorboard", *FEW[:-4]),
+    "sweep": ("sweep", "--vary", "training.seed=0,1", "--method", "grid", "--tensorboard", *FEW),
     "ensemble": ("ensemble", "--members", 2, *small("--steps", 4)),
     "bench": (
         "bench",
