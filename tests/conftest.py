@@ -1,5 +1,8 @@
 import os
+import shutil
 import signal
+import tempfile
+from pathlib import Path
 
 import hypothesis
 import pytest
@@ -25,6 +28,26 @@ def cache_of_the_tests(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PS_CLUSTER_CACHE", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folder(tmp_path_factory):
+    """Return the folder for temporary files of all that the tests start. This process keeps its own."""
+    tempfile.gettempdir()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("TMPDIR", str(tmp_path_factory.mktemp("temporary")))
+        yield Path(os.environ["TMPDIR"])
+
+
+@pytest.fixture(autouse=True)
+def leaves_no_temporary_file(request, temporary_folder):
+    """Every command that a test of real processes starts leaves nothing in the temporary folder, whoever is killed."""
+    yield
+    left = sorted(path.name for path in temporary_folder.iterdir())
+    for path in temporary_folder.iterdir():
+        shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+    if request.node.get_closest_marker("cluster"):
+        assert left == []
 
 
 @pytest.fixture(autouse=True)

@@ -80,7 +80,7 @@ def test_the_command_tells_its_version_and_its_mistakes_from_any_folder(bin_fold
     told = _run(bin_folder, tmp_path, "simulate", "--network", "alexnet", expected=2)
     assert "tutorial_cnn" in told.stderr and told.stderr.count("\n") == 1, "it does not know the networks in configs/"
     told = _python(bin_folder, tmp_path, "from ps_cluster.installation import *; print(how_to_install('python3.13'))")
-    assert told == "install ps-cluster again, with python3.13\n"
+    assert told == "install this package again, with python3.13\n"
 
 
 @pytest.mark.cluster

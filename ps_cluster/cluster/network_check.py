@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -88,12 +89,12 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
 def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
     question = json.dumps({"config": config.model_dump(mode="json"), "dataset": str(dataset.directory)})
     answer, written = os.pipe()
-    with os.fdopen(answer, "rb") as answers:
+    with os.fdopen(answer, "rb") as answers, tempfile.TemporaryDirectory(prefix="ps-cluster-check-") as temporary:
         try:
             ended = subprocess.run(
                 (sys.executable, "-m", __name__, str(written)), input=question.encode(), cwd="/", pass_fds=[written],
                 stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=WITHIN_S,
-                env=environment.for_child(os.environ, os.getpid()),
+                env=environment.for_child({**os.environ, "TMPDIR": temporary}, os.getpid()),
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             message = f"it was not built within {WITHIN_S:.0f} s: make its function do less"

@@ -222,7 +222,7 @@ def test_the_arms_of_a_seed_are_trained_in_an_order_drawn_from_the_seed():
 
 def test_rates_of_a_network_of_ones_own_are_scaled_from_that_of_its_compile(tmp_path, monkeypatch):
     (tmp_path / "my.py").write_text("def build():\n    raise AssertionError('nobody builds it here')\n")
-    settings = SMALL | {"model.name": NETWORKS.named_by_user("my.py:build", tmp_path)}
+    settings = SMALL | {"training.steps": None, "model.name": NETWORKS.named_by_user("my.py:build", tmp_path)}
     comparison = read_comparison(
         None, {"seeds": 1, "arms": arms("async", "sync"), "batches": ["same_per_worker"]}, settings
     )

@@ -96,7 +96,10 @@ def test_a_network_that_returns_another_number_of_values_is_refused(monkeypatch)
             return keras.Sequential([keras.Input([32, 32, 3]), keras.layers.Flatten(), keras.layers.Dense(3)])
 
     monkeypatch.setitem(NETWORKS.own, "narrow", Narrow())
-    with pytest.raises(UserError, match=r"'narrow' can't be built .*: it returns \[\(None, 3\)\], not 10 numbers"):
+    with pytest.raises(
+        UserError,
+        match=r"'narrow' can't be built .*: it returns 3 numbers for each example, and the data set asks for 10 numbers",
+    ):
         build(Narrow.Settings(name="narrow", precision="float32"), spec_of(), seed=0)
 
 
