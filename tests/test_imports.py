@@ -1,6 +1,10 @@
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 PROJECT = Path(__file__).parents[1]
 
@@ -51,3 +55,37 @@ def test_help_waits_for_nothing_that_only_a_command_at_work_needs():
 def test_the_entry_of_a_task_imports_tensorflow_only_when_it_needs_it():
     code = "import ps_cluster.cluster.task, ps_cluster.cluster.server, sys; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
+
+
+# Imports the arms of PyTorch where only these top-level modules can be found, with a stand-in for PyTorch itself.
+_WITH_FEW_MODULES = """
+import sys
+from unittest import mock
+
+class Few:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] not in {*sys.stdlib_module_names, "ps_cluster", *sys.argv[1:]}:
+            raise ModuleNotFoundError(f"No module named '{name}'", name=name)
+
+sys.meta_path.insert(0, Few())
+for name in ("torch", "torch.distributed", "torch.multiprocessing", "torch.nn"):
+    sys.modules[name] = mock.MagicMock(__path__=[], __spec__=None)
+import ps_cluster.bench.ddp
+"""
+
+
+def test_the_arms_of_pytorch_import_no_more_than_their_environment_has():
+    lines = (PROJECT / "benchmarks" / "requirements-ddp.txt").read_text().splitlines()
+    wanted = [Requirement(line) for line in lines if line and not line.startswith("#")]
+    there = {"torch"}
+    while wanted:
+        one = wanted.pop()
+        if canonicalize_name(one.name) in there or one.marker and not one.marker.evaluate({"extra": ""}):
+            continue
+        there.add(canonicalize_name(one.name))
+        wanted += map(Requirement, metadata.requires(one.name) or ())
+    owned = metadata.packages_distributions().items()
+    modules = [name for name, owners in owned if there & set(map(canonicalize_name, owners))]
+    argv = [sys.executable, "-c", _WITH_FEW_MODULES, *modules]
+    ended = subprocess.run(argv, capture_output=True, text=True, cwd=PROJECT)
+    assert ended.returncode == 0, ended.stderr

@@ -1,5 +1,6 @@
 """A network of a user's own class, with what Keras offers, on a real cluster."""
 
+import re
 import signal
 from pathlib import Path
 
@@ -8,11 +9,46 @@ import numpy as np
 import psutil
 import pytest
 
+from benchmarks.parity_with_fit import digits
 from tests.doors.toy_subclassed import Toy
 from tests.helpers.processes import assert_none_left, wait_until
-from tests.helpers.real_cluster import finish, start_run, summary_of
+from tests.helpers.real_cluster import finish, small, start, start_run, summary_of
 
 STEPS = 40
+PAGE = Path(__file__).parents[2] / "docs" / "own-network.md"
+SNIPPETS = re.findall(r"```python\n(# python cli.py run --model my.py:build\n.*?)```", PAGE.read_text(), re.DOTALL)
+
+
+@pytest.mark.cluster
+@pytest.mark.parametrize("number", range(3))
+def test_the_networks_of_the_page_learn_real_digits_as_they_are_pasted(tmp_path, number):
+    """The recipe of the package's own network left the first one at NaN, and others at 10 %."""
+    (tmp_path / "my.py").write_text(SNIPPETS[number])
+    np.savez(tmp_path / "digits.npz", **digits())
+    few = ("--epochs", 5, "--batch-size", 32, "--workers", 2)
+    root = tmp_path / "run"
+    own = ("--model", tmp_path / "my.py:build", "--dataset", tmp_path / "digits.npz")
+    told = finish(start("run", "--run-dir", root, *own, *few, "--set", "evaluation.draw_results=false"))
+    assert_none_left(root)
+    summary = summary_of(root)
+    assert summary["evaluation"]["test_accuracy"] > 0.8 and summary["learned"] and summary["bad_losses"] == 0
+    assert re.search(r"10 classes · adam, learning rate 0.001 \(constant\) · batch 32 · 5 epochs", told)
+
+
+@pytest.mark.cluster
+def test_a_network_that_diverges_fails_the_run_and_leaves_no_best_model(tmp_path):
+    (tmp_path / "my.py").write_text(SNIPPETS[0])
+    own = ("--model", tmp_path / "my.py:build", "--optimizer", "sgd", "--learning-rate", 1e9)
+    run = start("run", "--run-dir", tmp_path / "run", *small(*own, "--steps", 4000, "--workers", 1))
+    told, errors = run.communicate(timeout=120)
+    assert_none_left(tmp_path / "run")
+    summary = summary_of(tmp_path / "run")
+    assert run.returncode == 1 and summary["outcome"] == "diverged" and summary["proof"]["holds"], told
+    assert 0 < summary["bad_losses"] <= summary["updates"]["applied"] < 4000, "it goes on with nothing"
+    assert "the training diverged: after" in errors and "--resume" not in told
+    assert not (tmp_path / "run" / "best" / "model.keras").exists()
+    again = start("run", "--resume", tmp_path / "run", "--code", tmp_path / "my.py")
+    assert "can't be resumed: the training diverged" in again.communicate(timeout=60)[1] and again.returncode == 2
 
 
 @pytest.mark.cluster

@@ -17,6 +17,7 @@ class Cifar10(Cifar):
     folder = "cifar-10-batches-py"
     archive = "cifar-10-python.tar.gz"
     wanted = f"{archive}, the folder {folder}"
+    # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42).
     downloads = (
         Download(
             f"https://www.cs.toronto.edu/~kriz/{archive}",

@@ -18,6 +18,7 @@ class Cifar100(Cifar):
     folder = "cifar-100-python"
     archive = "cifar-100-python.tar.gz"
     wanted = f"{archive}, the folder {folder}"
+    # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42).
     downloads = (
         Download(
             f"https://www.cs.toronto.edu/~kriz/{archive}",

@@ -11,18 +11,20 @@ class FashionMnist(MnistForm):
     title = "Fashion-MNIST"
     archive = "the four files train-images-idx3-ubyte.gz and so on"
     wanted = "a folder with the four files train-images-idx3-ubyte(.gz) and so on"
+    # As in torchvision (prototype/datasets/_builtin/mnist.py, 01c11a0) and in TensorFlow Datasets
+    # (url_checksums/fashion_mnist.txt, 333639b).
     downloads = (
         Download(
-            f"{_FROM}/train-images-idx3-ubyte.gz", "08dc20ab1689590a0bcd66e874647b6ee8464e2d501b5a3f1f78831db19a3fdc"
+            f"{_FROM}/train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
         ),
         Download(
-            f"{_FROM}/train-labels-idx1-ubyte.gz", "b0197879cbda89f3dc7b894f9fd52b858e68ea4182b6947c9d8c2b67e5f18dcc"
+            f"{_FROM}/train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
         ),
         Download(
-            f"{_FROM}/t10k-images-idx3-ubyte.gz", "78dcbbfb5a27efaf1b6c1d616caca68560be8766c5bffcb2791df9273a534229"
+            f"{_FROM}/t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
         ),
         Download(
-            f"{_FROM}/t10k-labels-idx1-ubyte.gz", "42bd18137a62d5998cdeae52bf3a0676ac6b706f5cf8439b47bb5b151ae3dccf"
+            f"{_FROM}/t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
         ),
     )
     recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 13.0}}}

@@ -9,6 +9,7 @@ class Mnist(MnistForm):
     title = "MNIST"
     archive = "mnist.npz"
     wanted = "mnist.npz, or a folder with the four files train-images-idx3-ubyte(.gz) and so on"
+    # As in Keras (datasets/mnist.py, 3.15) and in stagedml/pylightnix (docs/demos/MNIST.py).
     downloads = (
         Download(
             "https://storage.googleapis.com/tensorflow/tf-keras-datasets/mnist.npz",
