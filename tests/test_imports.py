@@ -64,7 +64,8 @@ from unittest import mock
 
 class Few:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] not in {*sys.stdlib_module_names, "ps_cluster", *sys.argv[1:]}:
+        first = name.partition(".")[0]
+        if first not in {*sys.stdlib_module_names, "ps_cluster", *sys.argv[1:]} and not first.startswith("_sysconfig"):
             raise ModuleNotFoundError(f"No module named '{name}'", name=name)
 
 sys.meta_path.insert(0, Few())

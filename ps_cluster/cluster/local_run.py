@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from types import FrameType
+from typing import Any, NoReturn
 
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, DataSettings
@@ -24,6 +26,7 @@ from ps_cluster.files import locks, ownership
 from ps_cluster.files.json_files import read_json
 from ps_cluster.processes import isolation
 from ps_cluster.processes.machine import fastest_precision
+from ps_cluster.processes.stop_requests import stop_signals
 from ps_cluster.reporting.byte_progress import every_tenth
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run import checkpoints
@@ -176,10 +179,18 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
 
 @contextlib.contextmanager
 def _new_run_dir(root: Path) -> Iterator[RunDir]:
-    """Yield a new run directory; remove its content again when the block fails."""
+    """Yield a new run directory; remove its content again when the block fails, or is ended by SIGTERM or SIGHUP."""
     run_dir = RunDir.create(root)
+    before = {number: signal.signal(number, _leave) for number in stop_signals() if number != signal.SIGINT}
     try:
         yield run_dir
     except BaseException:
         run_dir.clear()
         raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)

@@ -38,7 +38,7 @@ def test_the_networks_of_the_page_learn_real_digits_as_they_are_pasted(tmp_path,
 @pytest.mark.cluster
 def test_a_network_that_diverges_fails_the_run_and_leaves_no_best_model(tmp_path):
     (tmp_path / "my.py").write_text(SNIPPETS[0])
-    own = ("--model", tmp_path / "my.py:build", "--optimizer", "sgd", "--learning-rate", 1e9)
+    own = ("--model", tmp_path / "my.py:build", "--optimizer", "sgd", "--learning-rate", 1e6)
     run = start("run", "--run-dir", tmp_path / "run", *small(*own, "--steps", 4000, "--workers", 1))
     told, errors = run.communicate(timeout=120)
     assert_none_left(tmp_path / "run")
@@ -79,7 +79,7 @@ def test_a_network_that_can_not_be_trained_starts_nothing_and_leaves_nothing(tmp
 
 
 @pytest.mark.cluster
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)])
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_network_that_never_ends_to_build_ends_with_the_command(tmp_path, number, code):
     (tmp_path / "my.py").write_text(
         "import os, time\nfrom pathlib import Path\n"
@@ -91,4 +91,4 @@ def test_a_network_that_never_ends_to_build_ends_with_the_command(tmp_path, numb
     process.communicate(timeout=30)
     assert process.returncode == code
     wait_until(lambda: not psutil.pid_exists(int((tmp_path / "pid").read_text())))
-    assert number == signal.SIGTERM or not (tmp_path / "run").exists()
+    assert not (tmp_path / "run").exists()
