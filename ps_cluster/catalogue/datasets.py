@@ -142,6 +142,10 @@ def _number_of_classes(labels: Rows) -> int:
     return highest + 1
 
 
+NO_IMAGES: Mapping[str, Any] = {"model": {"name": "mlp"}}
+"""The recipe of data that is no images: networks for images, such as the default one, can't take it."""
+
+
 class DataSet:
     """A data set. Subclass it and write `read`, or bring a function that returns `Contents`.
 

@@ -160,3 +160,19 @@ def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monk
     touched(tmp_path / "a.other")
     with pytest.raises(UserError, match="has no form that is known.*notes: a file .notes"):
         DATASETS.named_by_user("a.other", tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("form", "network"),
+    [
+        ("table", "mlp"),
+        ("arrays", "mlp"),
+        ("hugging_face", "mlp"),
+        ("image_arrays", "airbench"),
+        ("image_folder", "airbench"),
+    ],
+)
+def test_data_that_is_no_images_gets_a_network_that_takes_it(form, network):
+    assert build_config(None, {"data.dataset": f"{form}:/data/here"}).model.name == network
+    chosen = build_config(None, {"data.dataset": f"{form}:/data/here", "model.name": "tutorial_cnn"})
+    assert chosen.model.name == "tutorial_cnn"

@@ -51,8 +51,9 @@ def prepared(title, folder):
 def test_what_a_section_of_the_page_makes_is_packed(tmp_path, monkeypatch, title, told):
     monkeypatch.chdir(tmp_path)
     arguments = prepared(title, tmp_path)
-    network = arguments.index("--model")
-    del arguments[network : network + 2]
+    if "--model" in arguments:
+        network = arguments.index("--model")
+        del arguments[network : network + 2]
     fetched = CliRunner().invoke(main, ["data", "fetch", *arguments])
     assert fetched.exit_code == 0 and told in fetched.stdout, fetched.output
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from ps_cluster.catalogue.datasets import (
+    NO_IMAGES,
     Contents,
     DataSet,
     DataSettings,
@@ -24,6 +27,7 @@ class ArraysAt(DataSet):
     """The arrays of a file or folder."""
 
     Settings: type[DataSettings] = OwnDataSettings
+    recipe: Mapping[str, Any] = NO_IMAGES
 
     def __init__(self, path: Path):
         self.path = path

@@ -13,7 +13,7 @@ from typing import Any, BinaryIO, NamedTuple
 
 from pydantic import Field
 
-from ps_cluster.catalogue.datasets import Contents, DataSet, DataSettings, ImageDataSet
+from ps_cluster.catalogue.datasets import NO_IMAGES, Contents, DataSet, DataSettings, ImageDataSet
 from ps_cluster.catalogue.forms import Form
 from ps_cluster.data import splits
 from ps_cluster.data.column_types import Types, as_types, types_like
@@ -37,6 +37,7 @@ class HuggingFaceAt(DataSet):
     """The columns of numbers and names of a folder."""
 
     Settings: type[DataSettings] = TableSettings
+    recipe = NO_IMAGES
 
     def __init__(self, path: Path):
         self.path: Path = path

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from ps_cluster.catalogue.datasets import Contents, DataSet, DataSettings
+from ps_cluster.catalogue.datasets import NO_IMAGES, Contents, DataSet, DataSettings
 from ps_cluster.catalogue.forms import Form
 from ps_cluster.data.table_files import TABLES, open_tables
 from ps_cluster.data.tables import TableSettings, contents_of_tables
@@ -15,6 +15,7 @@ class TableAt(DataSet):
     """The table of a file, or those of a folder."""
 
     Settings = TableSettings
+    recipe = NO_IMAGES
 
     def __init__(self, path: Path):
         self.path: Path = path

@@ -3,7 +3,7 @@
 Nobody chooses them by their name: it is how the processes of a run open the folder that the settings name.
 """
 
-from ps_cluster.catalogue.datasets import DataSet, ImageDataSet, OwnDataSettings, OwnImageSettings
+from ps_cluster.catalogue.datasets import NO_IMAGES, DataSet, ImageDataSet, OwnDataSettings, OwnImageSettings
 
 _WANTED = "a folder that ps_cluster.train has packed"
 
@@ -14,6 +14,7 @@ class PackedArrays(DataSet):
     wanted = _WANTED
     offered = False
     Settings = OwnDataSettings
+    recipe = NO_IMAGES
 
 
 class PackedImages(ImageDataSet):
