@@ -104,8 +104,10 @@ def _resume(
     cache = sources.default_cache_dir()
     found = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))
     dataset = found.holding_out(config.evaluation.validation_examples)
-    if (ended := checkpoints.ended(run_dir.checkpoints)) and ended.outcome == "diverged":
-        raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
+    with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
+        ended = checkpoints.ended(run_dir.checkpoints)
+        if ended and ended.outcome == "diverged":
+            raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
     updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
         newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # refuses fewer than were done
