@@ -68,10 +68,11 @@ class NotThisDataSet(UserError):
 
 
 class Download(NamedTuple):
-    """The address of a file of a data set, and its SHA-256 in hexadecimal."""
+    """The address of a file of a data set, its SHA-256 in hexadecimal, and its size."""
 
     url: str
     sha256: str
+    bytes: int
 
     @property
     def file(self) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.catalogue.datasets import DATASETS, Download
 from ps_cluster.data.copy_names import packed_folder
 from ps_cluster.data.packed import ENCODING, MANIFEST, PackedDataset, Unusable, load_packed, read_manifest
 from ps_cluster.data.packing import remove_packed
@@ -60,7 +60,7 @@ class Entry:
     Attributes:
       title: its name in sentences. generated: whether a program made it up.
       copies: newest first. archives: what was found and can be packed.
-      downloads: addresses of its files; none if it can't be downloaded.
+      downloads: its files elsewhere; none if it can't be downloaded.
     """
 
     name: str
@@ -68,7 +68,7 @@ class Entry:
     generated: bool
     copies: tuple[Copy, ...]
     archives: tuple[Path, ...] = ()
-    downloads: tuple[str, ...] = ()
+    downloads: tuple[Download, ...] = ()
 
 
 def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
@@ -86,7 +86,7 @@ def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
             kind.generated,
             tuple(copy for copy in found if copy.name == kind.name),
             tuple(dict.fromkeys(file for place in (*where, *places(cache_dir)) for file in kind.candidates(place))),
-            tuple(one.url for one in kind.downloads),
+            kind.downloads,
         )
         for kind in DATASETS
         if kind.offered and not kind.candidates_of

@@ -32,7 +32,9 @@ def print_entries(entries: list[Entry], console: Console) -> None:
         for copy in entry.copies:
             table.add_row(Text(entry.name, "bold"), *_cells_of(copy))
         if not entry.copies:
-            table.add_row(entry.name, Text("not packed", "dim"), Text(_way(entry), "dim"))
+            size = sum(one.bytes for one in entry.downloads)
+            archive = f"\n{megabytes(size)} to download" if size and not entry.archives else ""
+            table.add_row(entry.name, Text(f"not packed{archive}", "dim"), Text(_way(entry), "dim"))
     console.print(table)
 
 
@@ -45,7 +47,7 @@ def entries_as_json(entries: list[Entry]) -> list[Json]:
             "kind": "synthetic" if entry.generated else "real",
             "copies": [_copy_as_json(copy) for copy in entry.copies],
             "archives": [str(path) for path in entry.archives],
-            "downloads": list(entry.downloads),
+            "downloads": [one._asdict() for one in entry.downloads],
         }
         for entry in entries
     ]
@@ -108,7 +110,9 @@ def _way(entry: Entry) -> str:
     if entry.archives:
         return f"packed when it is first used, from {entry.archives[0]}"
     if entry.downloads:
-        return "downloaded when it is first used"
+        first, *more = entry.downloads
+        others = f", and {len(more)} more files" if more else ""
+        return f"downloaded when it is first used\n{first.file}, SHA-256 {first.sha256[:12]}…{others}"
     return "generated when it is first used"
 
 

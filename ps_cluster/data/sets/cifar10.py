@@ -17,11 +17,13 @@ class Cifar10(Cifar):
     folder = "cifar-10-batches-py"
     archive = "cifar-10-python.tar.gz"
     wanted = f"{archive}, the folder {folder}"
-    # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42).
+    # As in Keras (datasets/cifar10.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
+    # both print it when they download.
     downloads = (
         Download(
             f"https://www.cs.toronto.edu/~kriz/{archive}",
             "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+            170_498_071,
         ),
     )
     batches = (

@@ -18,11 +18,13 @@ class Cifar100(Cifar):
     folder = "cifar-100-python"
     archive = "cifar-100-python.tar.gz"
     wanted = f"{archive}, the folder {folder}"
-    # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42).
+    # As in Keras (datasets/cifar100.py, 3.15) and in torchvision (prototype/datasets/_builtin/cifar.py, 0b02d42); the size as
+    # both print it when they download.
     downloads = (
         Download(
             f"https://www.cs.toronto.edu/~kriz/{archive}",
             "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
+            169_001_437,
         ),
     )
     batches = (BatchFile("train", "train", 50_000), BatchFile("test", "test", 10_000))

@@ -15,16 +15,24 @@ class FashionMnist(MnistForm):
     # (url_checksums/fashion_mnist.txt, 333639b).
     downloads = (
         Download(
-            f"{_FROM}/train-images-idx3-ubyte.gz", "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84"
+            f"{_FROM}/train-images-idx3-ubyte.gz",
+            "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+            26_421_880,
         ),
         Download(
-            f"{_FROM}/train-labels-idx1-ubyte.gz", "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845"
+            f"{_FROM}/train-labels-idx1-ubyte.gz",
+            "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+            29_515,
         ),
         Download(
-            f"{_FROM}/t10k-images-idx3-ubyte.gz", "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073"
+            f"{_FROM}/t10k-images-idx3-ubyte.gz",
+            "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+            4_422_102,
         ),
         Download(
-            f"{_FROM}/t10k-labels-idx1-ubyte.gz", "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5"
+            f"{_FROM}/t10k-labels-idx1-ubyte.gz",
+            "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
+            5_148,
         ),
     )
     recipes = {"airbench": {"model": {"width": 0.5}, "training": {"epochs": 13.0}}}
