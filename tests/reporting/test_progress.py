@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import build_config
 from ps_cluster.reporting import dashboard
 from ps_cluster.reporting.dashboard import RunState
@@ -185,6 +186,28 @@ def in_mode(mode, tasks=TASKS, **changes) -> RunState:
 )  # fmt: skip
 def test_headline_names_the_mode_and_the_processes_that_it_has(mode, crew):
     assert dashboard.headline(in_mode(mode)).split(" · ")[-2:] == [mode, crew]
+
+
+def test_the_second_line_says_what_is_learned_by_which_rule_and_how_long():
+    own = {"optimizer.rule": "sgd", "schedule.kind": "constant", "training.label_smoothing": 0.0}
+    run = RunState(config(**own, **{"optimizer.learning_rate": 0.02}), RUN_DIR, REAL)
+    line = "10 classes · sgd, learning rate 0.02 (constant) · batch 128 · 1,000 updates"
+    assert dashboard.task_line(run) == line and line in drawn(run, 100)
+    smoothed = RunState(config(**{"training.steps": None, "training.epochs": 2.5}), RUN_DIR, REAL)
+    assert dashboard.task_line(smoothed).endswith(" · 2.5 epochs · label smoothing 0.2")
+
+
+@pytest.mark.parametrize(
+    ("objective", "outputs", "words"),
+    [
+        ("classification", 10, "10 classes"),
+        ("multi-label", 12, "12 labels, several at once"),
+        ("regression", 1, "regression of 1 number"),
+        ("regression", 3, "regression of 3 numbers"),
+    ],
+)
+def test_each_objective_says_what_is_to_be_predicted(objective, outputs, words):
+    assert OBJECTIVES[objective].task(outputs) == words
 
 
 def test_live_view_shows_the_work_of_a_single_process_at_its_chief():

@@ -122,7 +122,7 @@ def progress_row(applied: int, monotonic: float = BEGAN, life: str = LIFE, **tim
 
 def score(run_dir: RunDir, step: int, accuracy: float | None, **more) -> None:
     row = {"step": step, "test_accuracy": accuracy, "test_loss": 0.9, "train_seconds": 8.0, "examples": step * 128}
-    append_row(run_dir.evaluation, EvaluationRow(time=5.0, **row, seconds=1.0, best=True, **more))
+    append_row(run_dir.evaluation, EvaluationRow(time=5.0, **(row | more), seconds=1.0, best=True))
 
 
 def write(run_dir: RunDir, **changes) -> dict:
@@ -265,6 +265,31 @@ def test_run_that_never_trained_has_a_summary_all_the_same(run_dir):
 def test_an_error_that_is_no_number_is_told_as_scored(run_dir):
     score(run_dir, 391, None)
     assert "not a finite number at step 391" in " ".join(closing_table(write(run_dir), run_dir).split())
+
+
+@pytest.mark.parametrize(
+    ("changes", "warning"),
+    [
+        (
+            {"outcome": "diverged", "learned": False, "bad_losses": 7},
+            "diverged: weights are NaN or infinite, and training",
+        ),
+        ({"learned": False, "guess": 0.1}, "not better than guessing, which has accuracy 10.00%: nothing was learned"),
+        ({"learned": True, "bad_losses": 7}, "the loss was NaN or infinite in 7 of 391 updates"),
+        ({"learned": True}, ""),
+        ({"learned": None}, ""),
+    ],
+)
+def test_closing_table_warns_of_numbers_that_are_not_those_of_a_training_that_works(run_dir, changes, warning):
+    text = " ".join(closing_table(write(run_dir) | changes, run_dir).split())
+    assert ("WARNING" in text) is bool(warning) and warning in text
+    assert "--resume" not in text
+
+
+def test_a_score_without_a_finite_loss_is_never_the_best_one(run_dir):
+    score(run_dir, 391, 0.9, test_loss=None)
+    evaluation = write(run_dir)["evaluation"]
+    assert evaluation["test_accuracy"] == 0.9 and evaluation["best_step"] != 391
 
 
 def test_best_score_and_last_score_are_told_apart(run_dir):
