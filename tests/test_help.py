@@ -1,4 +1,4 @@
-"""Help that helps: examples that are read as they stand, the nearest name, and completion in a shell."""
+"""Help that helps: examples of each command, the nearest name, and completion in a shell."""
 
 import re
 import shlex
@@ -14,7 +14,6 @@ from ps_cluster.commands.main import COMMANDS, main
 from ps_cluster.config import build_config
 from ps_cluster.installation import PROGRAM
 from tests.helpers.bad_input import assert_one_line
-from tests.helpers.command_lines import assert_sound
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
@@ -44,13 +43,6 @@ def test_every_help_has_three_examples_of_its_own_command(name, command):
     told = CliRunner().invoke(main, [*name.split(), "--help"]).stdout
     assert max(map(len, (command.epilog or "").splitlines())) <= 97, "a terminal of 100 columns breaks it in a word"
     assert all(line.strip() in told for line in command.epilog.splitlines() if line.strip() != "\b")
-
-
-@pytest.mark.parametrize(("name", "words"), EXAMPLES, ids=[" ".join(words) for _, words in EXAMPLES])
-def test_every_example_is_read_and_one_that_trains_has_a_sound_configuration(name, words, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    assert_sound(words)
-    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize(
