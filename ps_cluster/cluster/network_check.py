@@ -37,7 +37,7 @@ _known: dict[tuple[str, str], NetworkFacts] = {}  # of this process: a sweep ask
 
 
 class NetworkFacts(Row):
-    """What was found.
+    """Facts about a network that was built once.
 
     Attributes:
       error: why the network can't be trained; None if it can.

@@ -18,7 +18,7 @@ _ROWS = 2**16  # targets that are looked at together
 
 
 class Guess(NamedTuple):
-    """What a guess gets on the test examples of a run: accuracy or mean absolute error, and how many examples they are."""
+    """The score of a guess on a run's test examples (accuracy or mean absolute error), and their number."""
 
     value: float
     examples: int

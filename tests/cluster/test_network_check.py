@@ -77,7 +77,7 @@ def of(tmp_path_factory):
 
 
 def answer(config, dataset):
-    """What the process would say, without the process."""
+    """Return the answer of the process, computed here."""
     question = {"config": config.model_dump(mode="json"), "dataset": str(dataset.directory)}
     return network_check._answer(json.loads(json.dumps(question)))
 

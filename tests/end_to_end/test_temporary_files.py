@@ -1,4 +1,4 @@
-"""What a run and its readers leave in the temporary folder: nothing. For all other commands tests/conftest.py looks."""
+"""A run and its readers leave nothing in the temporary folder. tests/conftest.py looks after all other commands."""
 
 import os
 import signal
