@@ -30,7 +30,7 @@ import ps_cluster
 from benchmarks.digits import all_digits
 from ps_cluster.catalogue.datasets import Contents
 from ps_cluster.cluster.local_run import resolve_data
-from ps_cluster.config import build_config
+from ps_cluster.config import build_config, parse_assignment
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
 from ps_cluster.parameter_types import FOLDER, OUTPUT_FILE, Whole
@@ -367,7 +367,7 @@ def main(
         raise UserError(f"--programs: got '{unknown[0]}': choose of {', '.join(PROGRAMS)}")
     if data_dir:
         os.environ["PARITY_CIFAR10"] = str(data_dir.absolute())
-    settings = dict(text.split("=", 1) for text in assignments)
+    settings = dict(map(parse_assignment, assignments))
     if arm:
         program, number = PROGRAMS[chosen[0]], int(arm[1])
         score = fitted(program, number) if arm[0] == "fit" else run(program, number, settings)

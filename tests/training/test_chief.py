@@ -43,7 +43,7 @@ class Dispatcher:
 class Session:
     """`look` is called at each look, and applies by `apply` what was handed out."""
 
-    rests = False
+    rests = diverged = False
 
     def __init__(self, dispatcher, look):
         self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look
