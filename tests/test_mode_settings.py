@@ -29,6 +29,7 @@ ON = {
     "mode.micro_batches": 2,
     "mode.log_placement": True,
     "mode.soft_placement": False,
+    "mode.least_units": 32,
     "lookahead.every_updates": 5,
 }
 

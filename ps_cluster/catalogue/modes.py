@@ -50,7 +50,7 @@ class Mode:
       name: the name by which users choose it.
       says: one sentence for --help on what it does.
       Settings: the class of the section `mode`, with this mode's own settings.
-      splits: what its workers share: the "data", each with all layers; or the "layers" of one network.
+      splits: what its workers share: the "data", each with all layers; or the "layers" of one network; or their "width".
       tasks: the task types in its cluster; all of them are required.
       flows: what its tasks send to each other; those of types that it does not have are left out.
       most_parameter_servers: the largest number of parameter servers it supports; None: any number.
@@ -114,8 +114,8 @@ class Mode:
 
     @property
     def shares_steps(self) -> bool:
-        """True if all workers take part in each step, each with the slice of its own layers."""
-        return self.splits == "layers"
+        """True if all workers take part in each step, each with the slice of its own part of the network."""
+        return self.splits != "data"
 
     def place(self, workers: Any) -> tuple[str, Any]:
         """Return mode and workers, as a recipe's rates name them. `workers`: `cluster.workers`."""

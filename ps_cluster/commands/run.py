@@ -54,7 +54,7 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 @option(
     "--split",
     type=OneOf(sorted({mode.splits for mode in MODES})),
-    help="What the workers share: data: each has all layers, and --mode says how; layers: the same as --mode layers.",
+    help="What the workers share: data: each has all layers, and --mode says how; layers, width: the modes of these names.",
 )
 @option("--dry-run", is_flag=True, help="Print the configuration with where each value comes from; start nothing.")
 @option("--profile", is_flag=True, help="Write a trace of every step, and print where the time went.")

@@ -182,6 +182,10 @@ class FlatNetwork:
         """True if the network keeps moving averages: a batch moves such a statistic only a part of the way."""
         return bool(np.any((self.keep > 0) & (self.keep < 1)))
 
+    def values_of(self, weights: tf.Tensor) -> list[tf.Tensor]:
+        """Return the trainable variables' tensors from `weights [n]`, in its dtype."""
+        return self.weights.split(weights)
+
     def forward(
         self, weights: tf.Tensor, statistics: tf.Tensor, inputs: Mapping[str, tf.Tensor], random_state: tf.Tensor
     ) -> Forward:
@@ -199,7 +203,7 @@ class FlatNetwork:
         model = self._computing
         states = seed_states(random_state, self._seeds_before + len(self._seeds))
         values = [
-            *zip(model.trainable_variables, self.weights.split(weights)),
+            *zip(model.trainable_variables, self.values_of(weights)),
             *zip(self._statistics, self.statistics.split(statistics)),
             *zip(self._seeds, states[self._seeds_before :]),
             *self._constants,

@@ -39,7 +39,10 @@ def blocks_of(model: keras.Model) -> list[Block]:
     Raises:
       ValueError: its layers can't be told apart, or would not do the same on both sides of a cut.
     """
-    graph = _graph_of(model)
+    graph = graph_of(model)
+    for layer in layers_of(model):
+        if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
+            raise ValueError(f"layer '{layer.name}' makes a mask, which would not cross from worker to worker")
     nodes = _in_order(graph)
     ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
     blocks = []
@@ -83,7 +86,7 @@ def stages_of(model: keras.Model, blocks: Sequence[Block], firsts: Sequence[int]
     Raises:
       ValueError: their variables, in order, are not those of the model.
     """
-    graph = _graph_of(model)
+    graph = graph_of(model)
     ends = [graph._inputs_struct, *(blocks[first - 1].output for first in firsts[1:]), graph._outputs_struct]
     stages: list[FlatNetwork] = []
     seeds = 0
@@ -104,18 +107,19 @@ def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
             raise ValueError(f"mode layers can't cut it: in its order of variables, '{first}' is of another part")
 
 
-def _graph_of(model: keras.Model) -> Any:
-    """Return the Keras graph of a network: itself, or what a Sequential has made of its layers."""
+def graph_of(model: keras.Model) -> Any:
+    """Return the Keras graph of a network: itself, or what a Sequential has made of its layers.
+
+    Raises:
+      ValueError: it is a class of a user's own.
+    """
     by_layers_alone = type(model).__module__.startswith("keras.")
     graph: Any = getattr(model, "_functional", None) if isinstance(model, keras.Sequential) else model
     if not by_layers_alone or not hasattr(graph, "_nodes_by_depth"):
         raise ValueError(
-            "mode layers cuts a keras.Sequential, or a keras.Model(inputs, outputs); this one is a class of its own "
+            "only a keras.Sequential, or a keras.Model(inputs, outputs), can be cut; this one is a class of its own "
             f"({type(model).__name__}), and only its `call` knows its layers"
         )
-    for layer in layers_of(model):
-        if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
-            raise ValueError(f"layer '{layer.name}' makes a mask, which would not cross from worker to worker")
     return graph
 
 

@@ -144,7 +144,7 @@ def _check_same_work(config: RunConfig, before: RunConfig) -> None:
             **{f"data.{name}": value for name, value in DATASETS[c.data.dataset].own_settings(c.data).items()},
             "evaluation.validation_examples": c.evaluation.validation_examples,
             "steps of an update": c.steps_per_update,
-            **({"cluster.workers": c.slices} if c.mode_kind.shares_steps else {}),  # each has layers of its own
+            **({"cluster.workers": c.slices} if c.mode_kind.shares_steps else {}),  # each has weights of its own
         }
         for c in (before, config)
     ]

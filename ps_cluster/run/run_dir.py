@@ -200,7 +200,7 @@ class RunDir:
 
     @property
     def placement(self) -> Path:
-        """The device of each operation of a step (CSV); only of mode layers with `mode.log_placement`."""
+        """The device of each operation of a step (CSV); only of modes layers and width with `mode.log_placement`."""
         return self.metrics / "placement.csv"
 
     @property

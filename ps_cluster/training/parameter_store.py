@@ -1,4 +1,4 @@
-"""The parameter store: one flat vector, cut into contiguous slices over the parameter servers; its pulls and pushes."""
+"""The parameter store: one flat vector, cut into slices over the parameter servers; its pulls and pushes."""
 
 from __future__ import annotations
 
@@ -50,6 +50,7 @@ class ParameterStore:
         config: RunConfig,
         total_steps: int,
         kind: type[Slice] = Slice,
+        positions: Sequence[np.ndarray] | None = None,
     ):
         """Create the variables, one slice on each of `devices`.
 
@@ -57,6 +58,7 @@ class ParameterStore:
           parts: the initial values of each slice.
           total_steps: step ids are 0 .. total_steps - 1.
           kind: the class of the slices, which decides what pulls and pushes do.
+          positions: int64 [k], of each slice's weights in the vector of the network; None: they follow each other.
         """
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
         self.in_turn: AbstractContextManager = nullcontext()  # held while a snapshot is taken
@@ -69,6 +71,7 @@ class ParameterStore:
         self._pool = ThreadPoolExecutor(min(len(parts), MOST_AT_ONCE), thread_name_prefix="slices")
         self._weight_lengths = [len(part.weights) for part in parts]
         self._statistic_lengths = [len(part.statistics) for part in parts]
+        self._order = None if positions is None else np.concatenate(positions)
 
     def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> Pulled:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done."""
@@ -120,7 +123,7 @@ class ParameterStore:
         """
         with self.in_turn:
             states, rows = zip(*self._on_all(lambda part, first: part.snapshot(first, closed), firsts))
-        arrays = _joined(states)
+        arrays = self._joined(states)
         return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
 
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence) -> list[_Answer]:
@@ -136,25 +139,36 @@ class ParameterStore:
           UserError: they are of another network, optimizer or number of parameter servers.
         """
         states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.slices]
-        own = _joined(states)
+        own = self._joined(states)
         expected = {name: _size(name, array) for name, array in own.items()}
         given = {name: _size(name, array) for name, array in arrays.items()}
         if given != expected:
             raise UserError(
                 f"the checkpoint does not fit this configuration: it holds {given}, expected are {expected}"
             )
-        parts = {name: _parts(name, array, states) for name, array in arrays.items()}
+        parts = {name: self._parts(name, array, states) for name, array in arrays.items()}
         for index, part in enumerate(self.slices):
             part.restore({name: cut[index] for name, cut in parts.items()})
 
+    def _joined(self, states: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+        """Return the arrays of a checkpoint, from the state of each slice."""
+        joined = {}
+        for name in states[0]:
+            arrays = [state[name] for state in states]
+            joined[name] = _stacked(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
+            if self._order is not None and _is_by_weight(name):
+                ordered = np.empty_like(joined[name])
+                ordered[..., self._order] = joined[name]
+                joined[name] = ordered
+        return joined
 
-def _joined(states: Sequence[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Return the arrays of a checkpoint, from the state of each slice."""
-    joined = {}
-    for name in states[0]:
-        arrays = [state[name] for state in states]
-        joined[name] = _stacked(arrays) if _is_by_slice(name) else np.concatenate(arrays, axis=-1)
-    return joined
+    def _parts(self, name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
+        """Return an array of a checkpoint cut for the slices, which have these states: the reverse of `_joined`."""
+        if _is_by_slice(name):
+            return list(array)
+        if self._order is not None and _is_by_weight(name):
+            array = array[..., self._order]
+        return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
 
 
 def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
@@ -165,13 +179,6 @@ def _stacked(arrays: Sequence[np.ndarray]) -> np.ndarray:
     return np.stack([np.pad(array, (0, longest - len(array))) for array in arrays])
 
 
-def _parts(name: str, array: np.ndarray, states: Sequence[dict[str, np.ndarray]]) -> list[np.ndarray]:
-    """Return an array of a checkpoint cut for the slices, which have these states: the reverse of `_joined`."""
-    if _is_by_slice(name):
-        return list(array)
-    return np.split(array, np.cumsum([state[name].shape[-1] for state in states])[:-1], axis=-1)
-
-
 def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
     """Return what must be equal for a checkpoint to fit: the number of slices, or the rank and length of vectors."""
     return array.shape[:1] if _is_by_slice(name) else (array.ndim, array.shape[-1])
@@ -179,3 +186,7 @@ def _size(name: str, array: np.ndarray) -> tuple[int, ...]:
 
 def _is_by_slice(name: str) -> bool:
     return name in BY_SLICE or name.startswith(ONE_A_SLICE)
+
+
+def _is_by_weight(name: str) -> bool:
+    return not _is_by_slice(name) and name != "statistics"

@@ -1,4 +1,4 @@
-"""Decide which worker has which layers; find out which device each operation came to be on."""
+"""Decide which worker has which part of a network; find out which device each operation came to be on."""
 
 from __future__ import annotations
 
@@ -6,8 +6,11 @@ import contextlib
 import csv
 import io
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
+import numpy as np
 import tensorflow as tf
 from tensorflow.python.eager import context
 
@@ -15,8 +18,34 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.models.stages import Block, balanced
 from ps_cluster.training.modes.layers import DEVICE, LayersSettings, Place
+from ps_cluster.training.step import StepResult
 
 COLUMNS = ("device", "type", "operation")
+
+
+@dataclass(frozen=True)
+class Part:
+    """A worker's share of a network."""
+
+    positions: np.ndarray  # int64 [k], of its weights in the vector of the whole network
+    statistics: int  # how many it has, in the order of the network's
+    device: str  # that it is asked to compute on
+    layers: str
+
+
+class SplitStep(Protocol):
+    """A training step whose weights are in parts."""
+
+    parts: Sequence[Part]
+
+    def by_parts(
+        self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
+    ) -> list[StepResult]:
+        """Compute a step; return each part's own gradient and statistics, with loss and metric of the whole.
+
+        Args:
+          step: int64 []. weights, statistics: of each part.
+        """
 
 
 def first_blocks(blocks: Sequence[Block], places: Sequence[Place], workers: int) -> list[int]:
@@ -81,7 +110,7 @@ def devices_of(settings: LayersSettings, workers: int, there: Sequence[str]) -> 
     Raises:
       UserError: a device is not there, and `soft_placement` is off.
     """
-    wanted = [f"{task_of(worker)}/device:{settings.devices.get(worker, DEVICE)}" for worker in range(workers)]
+    wanted = [device_of(worker, settings.devices.get(worker, DEVICE)) for worker in range(workers)]
     for worker, device in enumerate(wanted):
         if device not in there and not settings.soft_placement:
             own = ", ".join(name.rpartition("/device:")[2] for name in there if name.startswith(f"{task_of(worker)}/"))
@@ -90,6 +119,11 @@ def devices_of(settings: LayersSettings, workers: int, there: Sequence[str]) -> 
                 "has, or give --soft-placement"
             )
     return wanted
+
+
+def device_of(worker: int, name: str = DEVICE) -> str:
+    """Return the whole name of a worker's device."""
+    return f"{task_of(worker)}/device:{name}"
 
 
 def task_of(worker: int) -> str:

@@ -78,11 +78,15 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
 
 
 def make_store(
-    config: RunConfig, dataset: PackedDataset, devices: Sequence[str], parts: Sequence[Start]
+    config: RunConfig,
+    dataset: PackedDataset,
+    devices: Sequence[str],
+    parts: Sequence[Start],
+    positions: Sequence[np.ndarray] | None = None,
 ) -> ParameterStore:
-    """Return the store with these initial values, a slice on each of `devices`."""
+    """Return the store with these initial values, a slice on each of `devices`. `positions`: see `ParameterStore`."""
     total_steps, kind = config.total_steps(dataset.train_examples), find(config.mode_kind.slice)
-    return ParameterStore(devices, parts, config=config, total_steps=total_steps, kind=kind)
+    return ParameterStore(devices, parts, config=config, total_steps=total_steps, kind=kind, positions=positions)
 
 
 def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:

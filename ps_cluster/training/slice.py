@@ -60,11 +60,11 @@ class Start:
         parts = (np.array_split(vector, slices) for vector in vars(self).values())
         return [Start(*vectors) for vectors in zip(*parts)]
 
-    def cut(self, weights: Sequence[int], statistics: Sequence[int]) -> list[Start]:
-        """Return one Start per slice, with so many weights and statistics each."""
-        at, statistics_at = np.cumsum(weights)[:-1], np.cumsum(statistics)[:-1]
-        parts = [np.split(vector, at) for vector in (self.weights, self.factors)]
-        parts += [np.split(vector, statistics_at) for vector in (self.statistics, self.keep)]
+    def cut(self, positions: Sequence[np.ndarray], statistics: Sequence[int]) -> list[Start]:
+        """Return one Start per slice: with the weights at these positions, int64 [k], and so many statistics."""
+        at = np.cumsum(statistics)[:-1]
+        parts = [[vector[own] for own in positions] for vector in (self.weights, self.factors)]
+        parts += [np.split(vector, at) for vector in (self.statistics, self.keep)]
         return [Start(*vectors) for vectors in zip(*parts)]
 
 

@@ -6,12 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from ps_cluster.catalogue.examples import ExampleSpec
 from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
 from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.models.stages import Block, blocks_of, stages_of
 from ps_cluster.training.clipping import clipping_of
+from ps_cluster.training.modes.layers import LAYERS
+from ps_cluster.training.placement import Part, devices_of, first_blocks, names_of_all_devices
 from ps_cluster.training.step import StepResult, TrainBatch, TrainStep
 
 
@@ -32,6 +37,7 @@ class Stage:
 
     network: FlatNetwork
     device: str
+    layers: str = ""  # their names, for the log
 
     def forward(
         self,
@@ -86,17 +92,23 @@ class StagedStep(TrainStep):
     ):
         super().__init__(config, network, spec, train_examples=train_examples)
         self.stages = stages
+        ends = np.cumsum([stage.network.weights.length for stage in stages])
+        self.parts = [
+            Part(
+                np.arange(end - stage.network.weights.length, end),
+                stage.network.statistics.length,
+                stage.device,
+                stage.layers,
+            )
+            for stage, end in zip(stages, ends, strict=True)
+        ]
         self._micro_batches = micro_batches
         self._clips = [clipping_of(config.optimizer, stage.network.weights) for stage in stages]
 
-    def by_stages(
+    def by_parts(
         self, step: tf.Tensor, weights: Sequence[tf.Tensor], statistics: Sequence[tf.Tensor]
     ) -> list[StepResult]:
-        """Compute a step; return each stage's own gradient and statistics, with loss and metric of the whole.
-
-        Args:
-          step: int64 []. weights, statistics: of each stage.
-        """
+        """Compute a step, see `SplitStep`."""
         first, last = self.stages[0], self.stages[-1]
         with tf.device(first.device):
             parts = self._cut(self.batch(step))
@@ -171,3 +183,34 @@ def _losses(stage: Passed, passed: Sequence[Passed]) -> list[tf.Tensor]:
 
 def _mean(vectors: Sequence[tf.Tensor]) -> tf.Tensor:
     return vectors[0] if len(vectors) == 1 else tf.add_n(vectors) / len(vectors)
+
+
+def cut_by_layers(
+    config: RunConfig, dataset: PackedDataset, network: FlatNetwork, device: str, workers: int
+) -> StagedStep:
+    """Cut a network for `workers`, see `SplitNetwork.cut`."""
+    settings = LAYERS.settings(config)
+    tf.config.set_soft_device_placement(settings.soft_placement)
+    try:
+        blocks = blocks_of(network.model)
+    except ValueError as error:
+        raise ValueError(f"model.name: got '{config.model.name}': {error}") from error
+    firsts = first_blocks(blocks, settings.places, workers)
+    with tf.device(device):
+        networks = stages_of(network.model, blocks, firsts)
+    ends = np.cumsum([one.statistics.length for one in networks])[:-1]
+    for one, keep in zip(networks, np.split(network.keep, ends), strict=True):
+        one.keep = keep  # of the whole network's trace: a layer may be called several times a step
+    devices = devices_of(settings, workers, names_of_all_devices())
+    stages = [
+        Stage(one, its, _listed(blocks[begin:end]))
+        for one, its, begin, end in zip(networks, devices, firsts, [*firsts[1:], len(blocks)], strict=True)
+    ]
+    return StagedStep(
+        config, network, dataset.spec,
+        train_examples=dataset.train_examples, stages=stages, micro_batches=settings.micro_batches,
+    )  # fmt: skip
+
+
+def _listed(blocks: Sequence[Block]) -> str:
+    return ", ".join(layer for block in blocks for layer in block.layers)

@@ -1,7 +1,8 @@
-"""The layers of one network on different workers, as real processes: the weights of one process, and deaths."""
+"""The parts of one network on different workers, as real processes: the weights of one process, and deaths."""
 
 import csv
 import os
+import re
 import signal
 
 import numpy as np
@@ -25,34 +26,48 @@ TRANSFERS = ("_Send", "_Recv", "Identity")
 FEW = ("--steps", 20, "--seed", 3, "--no-evaluator", *MOMENTUM)
 
 
-def test_three_workers_with_some_layers_each_come_to_the_weights_of_one_process(tmp_path):
-    run(tmp_path / "single", "--mode", "single", *FEW)
-    places = ("--placement", "conv2d_1=1:GPU:0,dense=2", "--log-placement")
-    summary = run(tmp_path / "layers", "--split", "layers", "--workers", 3, *places, *FEW)
-    one, other = (last_arrays(tmp_path / name) for name in ("single", "layers"))
+@pytest.fixture(scope="module")
+def single(tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("one") / "single"
+    run(run_dir, "--mode", "single", *FEW)
+    return run_dir
+
+
+@pytest.mark.parametrize(
+    ("split", "options", "name"),
+    [
+        # A device that is not there becomes the worker's processor.
+        ("layers", ("--placement", "conv2d_1=1:GPU:0,dense=2"), "tutorial_cnn_stage_{}_"),
+        ("width", (), "tutorial_cnn.*/part_{}_"),
+    ],
+)
+def test_three_workers_with_a_part_each_come_to_the_weights_of_one_process(split, options, name, single, tmp_path):
+    summary = run(tmp_path / "run", "--split", split, "--workers", 3, "--log-placement", *options, *FEW)
+    one, other = (last_arrays(run_dir) for run_dir in (single, tmp_path / "run"))
     assert np.abs(one["weights"] - other["weights"]).max() < 1e-5 and np.abs(one["weights"]).max() > 0.1
-    losses = [[float(row["loss"]) for row in ledger_rows(tmp_path / name)] for name in ("single", "layers")]
+    losses = [[float(row["loss"]) for row in ledger_rows(run_dir)] for run_dir in (single, tmp_path / "run")]
     assert np.abs(np.subtract(*losses)).max() < 1e-5
 
     assert summary["proof"]["holds"] and [part["rows"] for part in summary["proof"]["slices"]] == [20, 20, 20]
     assert [worker["updates"] for worker in summary["workers"]] == [20, 20, 20]
     assert summary["worker_processes"] == 3 and summary["updates"]["mixed"] == summary["staleness"]["max"] == 0
-    assert_computed_where_the_layers_are(tmp_path / "layers")
+    assert_computed_where_the_part_is(tmp_path / "run", name, first=int(split == "layers"))
 
 
-def assert_computed_where_the_layers_are(run_dir):
-    """Forward and backward pass of each layer are on its worker; a device that is not there became its processor."""
+def assert_computed_where_the_part_is(run_dir, name, first):
+    """Forward and backward pass of each part are on its worker. `name`: pattern of its operations' names."""
     rows = list(csv.DictReader((run_dir / "metrics" / "placement.csv").open()))
     for worker in range(3):
         for prefix in ("", "gradient_tape/"):
-            name = f"{prefix}tutorial_cnn_stage_{worker + 1}_"
-            own = [row for row in rows if row["operation"].startswith(name) and row["type"] not in TRANSFERS]
-            assert {row["device"] for row in own} == {f"/job:worker/replica:0/task:{worker}/device:CPU:0"}, name
+            pattern = re.compile(prefix + name.format(worker + first))
+            own = [row for row in rows if pattern.match(row["operation"]) and row["type"] not in TRANSFERS]
+            assert {row["device"] for row in own} == {f"/job:worker/replica:0/task:{worker}/device:CPU:0"}, pattern
 
 
-def test_the_death_of_a_worker_takes_the_cluster_back_to_the_newest_snapshot(tmp_path):
+@pytest.mark.parametrize("mode", ["layers", "width"])
+def test_the_death_of_a_worker_takes_the_cluster_back_to_the_newest_snapshot(mode, tmp_path):
     run_dir = tmp_path / "run"
-    process = start_run(run_dir, "--mode", "layers", "--workers", 2, "--steps", 400, "--no-evaluator", *SNAPSHOTS)
+    process = start_run(run_dir, "--mode", mode, "--workers", 2, "--steps", 400, "--no-evaluator", *SNAPSHOTS)
     wait_for_snapshots(run_dir)
     pids = {task["pid"] for task in tasks(run_dir).values()}
     os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)

@@ -79,7 +79,7 @@ def both(build, inputs, workers, settings=None, micro_batches=1, weighted=False)
     step = tf.constant(3, tf.int64)
     one = tf.function(lambda *given: vars(whole(*given)), autograph=False)(step, *map(tf.constant, vectors))
     given = (list(map(tf.constant, part)) for part in cut)
-    return one, tf.function(lambda *of: list(map(vars, staged.by_stages(*of))), autograph=False)(step, *given)
+    return one, tf.function(lambda *of: list(map(vars, staged.by_parts(*of))), autograph=False)(step, *given)
 
 
 def joined(stages, name):

@@ -1,4 +1,7 @@
-"""Mode layers: the layers of one network are on different workers; each step goes through all of them."""
+"""Mode layers: the layers of one network are on different workers; each step goes through all of them.
+
+Also what it shares with mode width: modes in which all workers take part in each step, each with a part of the network.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +27,36 @@ class Place(NamedTuple):
     device: str
 
 
-class LayersSettings(ModeSettings):
+class SplitSettings(ModeSettings):
+    log_placement: bool = Field(default=False, description="Print the device of each operation of a step.")
+
+
+class SplitNetwork(Mode):
+    """A mode in which each worker has a part of one network, with version and ledger.
+
+    Attributes:
+      cut: "module:function" of `cut(config, dataset, network, device, workers)`, which returns a `placement.SplitStep`.
+        `device` is the chief's own. It raises ValueError, with the setting and its value, if the network can't be cut.
+    """
+
+    Settings = SplitSettings
+    tasks = (CHIEF, WORKER)
+    is_stale = False
+    # A step needs every worker, and the weights of a dead one are gone.
+    on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
+    # One gradient in parts: the length of the whole is known nowhere.
+    ignores = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
+    unlabelled = frozenset({"log_placement"})
+    rated_as = "single"
+    trainer = "ps_cluster.training.split_trainer:train"
+    work = "ps_cluster.training.split_trainer:SplitSteps"
+    cut = ""
+
+    def slices(self, config: RunConfig) -> int:
+        return config.cluster.workers
+
+
+class LayersSettings(SplitSettings):
     placement: str = Field(
         default=AUTO,
         max_length=2000,
@@ -36,7 +68,6 @@ class LayersSettings(ModeSettings):
     micro_batches: int = Field(
         default=1, ge=1, le=64, description="Parts of a batch that go through the workers one after the other."
     )
-    log_placement: bool = Field(default=False, description="Print the device of each operation of a step.")
     soft_placement: bool = Field(
         default=True, description="Take the processor of a worker where it lacks the device that was asked for."
     )
@@ -77,26 +108,15 @@ def places_of(text: str) -> tuple[Place, ...]:
     return tuple(places)
 
 
-class Layers(Mode):
+class Layers(SplitNetwork):
     name = "layers"
     says = "the layers of one network are on different workers"
     splits = "layers"
     Settings = LayersSettings
-    tasks = (CHIEF, WORKER)
     flows = (Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, "activations; gradients back"))
-    is_stale = False
     fixed_workers = "each has layers of its own"
-    # A step needs every worker, and the weights of a dead one are gone.
-    on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
-    # One gradient in parts: the length of the whole is known nowhere.
-    ignores = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
-    unlabelled = frozenset({"placement", "log_placement", "soft_placement"})
-    rated_as = "single"
-    trainer = "ps_cluster.training.layers_trainer:train"
-    work = "ps_cluster.training.layers_trainer:LayerSteps"
-
-    def slices(self, config: RunConfig) -> int:
-        return config.cluster.workers
+    unlabelled = SplitNetwork.unlabelled | {"placement", "soft_placement"}
+    cut = "ps_cluster.training.staged_step:cut_by_layers"
 
     def check(self, config: RunConfig) -> None:
         super().check(config)

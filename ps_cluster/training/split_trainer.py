@@ -1,6 +1,6 @@
-"""The chief of mode layers: it holds the graph of a step, whose operations are on the workers of their layers.
+"""The chief of modes that split one network: it holds the graph of a step, whose operations are on all workers.
 
-Each worker holds the slice of its layers' weights, with version and ledger, and updates it where it is. Between workers
+Each worker holds the weights of its part, with version and ledger, and updates them where they are. Between workers
 go activations and their gradients.
 """
 
@@ -14,11 +14,11 @@ from typing import Any, cast
 
 import tensorflow as tf
 
+from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.task_types import WORKER, Task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.models.stages import Block, blocks_of, stages_of
 from ps_cluster.processes.stop_requests import Drain
 from ps_cluster.run.agreement import Agreement
 from ps_cluster.run.leading import Leading
@@ -26,11 +26,10 @@ from ps_cluster.run.run_dir import RunDir, say
 from ps_cluster.training.async_trainer import Chief, LocalDispatcher
 from ps_cluster.training.connecting import Welcome, check_all, tell_end
 from ps_cluster.training.in_turn import InTurn
-from ps_cluster.training.modes.layers import LAYERS
+from ps_cluster.training.modes.layers import SplitNetwork
 from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.placement import devices_of, first_blocks, names_of_all_devices, recorded, task_of
+from ps_cluster.training.placement import Part, SplitStep, device_of, names_of_all_devices, recorded
 from ps_cluster.training.session import Session, make_network, make_store
-from ps_cluster.training.staged_step import Stage, StagedStep
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.waiting import now_after
 from ps_cluster.training.work import Steps
@@ -56,16 +55,14 @@ def train(
       UserError: the network can't be cut as asked for, or the checkpoint to resume from is missing or of another one.
       tf.errors.OpError: a worker failed.
     """
-    settings = LAYERS.settings(config)
     session = Session(config, run_dir, dataset, build=partial(build, log=run_dir.placement))
     session.begin(resume=resume)
-    tf.config.set_soft_device_placement(settings.soft_placement)
     spec = tf.train.ClusterSpec(cluster)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=index, protocol="grpc")
     workers = [Task(WORKER, worker) for worker in range(len(cluster[WORKER]))]
     check_all(workers, cluster, Welcome(leading, Agreement.of(config, dataset)))
     # Variables are made on processors: soft placement is of graphs alone.
-    holders = [f"{task_of(worker)}/device:CPU:0" for worker in range(len(workers))]
+    holders = [device_of(worker) for worker in range(len(workers))]
     store, compute = session.build(holders, OWN_DEVICE)
     Chief(config, session, LocalDispatcher(), store, compute).run(drain)
     session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
@@ -76,64 +73,49 @@ def train(
 def build(
     config: RunConfig, dataset: PackedDataset, holders: Sequence[str], own_device: str, *, log: Path | None = None
 ) -> tuple[ParameterStore, Compute]:
-    """Return the store, with a slice for each worker's layers on each of `holders`, and the step through all of them.
+    """Return the store, with a slice for each worker's part on each of `holders`, and the step through all of them.
 
     Args:
       log: the file to write the device of each operation to, if that is asked for.
     """
-    settings = LAYERS.settings(config)
+    mode = cast(SplitNetwork, config.mode_kind)
     network, start = make_network(config, dataset, own_device)
     try:
-        blocks = blocks_of(network.model)
-    except ValueError as error:
-        raise UserError(f"model.name: got '{config.model.name}': {error}") from error
-    try:
-        firsts = first_blocks(blocks, settings.places, len(holders))
-        with tf.device(own_device):
-            networks = stages_of(network.model, blocks, firsts)
+        step = find(mode.cut)(config, dataset, network, own_device, len(holders))
     except ValueError as error:
         raise UserError(str(error)) from error
-    there = names_of_all_devices()
-    devices = devices_of(settings, len(holders), there)
-    for line in _told(blocks, firsts, devices, there):
+    for line in _lines(step.parts, names_of_all_devices()):
         say(line)
-    parts = start.cut([one.weights.length for one in networks], [one.statistics.length for one in networks])
-    for one, part in zip(networks, parts, strict=True):
-        one.keep = part.keep  # of the whole network's trace: a layer may be called several times a step
-    store = make_store(config, dataset, holders, parts)
+    positions = [part.positions for part in step.parts]
+    store = make_store(
+        config, dataset, holders, start.cut(positions, [part.statistics for part in step.parts]), positions
+    )
     store.in_turn = InTurn()  # a snapshot between two steps has the same version of all slices
-    stages = [Stage(one, device) for one, device in zip(networks, devices, strict=True)]
-    step = StagedStep(
-        config, network, dataset.spec,
-        train_examples=dataset.train_examples, stages=stages, micro_batches=settings.micro_batches,
-    )  # fmt: skip
-    function = LayersFunction(store, step, config, holders, log if settings.log_placement else None)
+    function = SplitFunction(store, step, config, holders, log if mode.settings(config).log_placement else None)
     return store, cast(Compute, function)
 
 
-def _told(blocks: Sequence[Block], firsts: Sequence[int], devices: Sequence[str], there: Sequence[str]) -> list[str]:
-    """Return a line on each worker's layers. `there`: the devices that the cluster has."""
+def _lines(parts: Sequence[Part], there: Sequence[str]) -> list[str]:
+    """Return a line on each worker's part. `there`: the devices that the cluster has."""
     lines = []
-    for worker, (begin, end) in enumerate(zip(firsts, [*firsts[1:], len(blocks)], strict=True)):
-        layers = [layer for block in blocks[begin:end] for layer in block.layers]
-        weights = sum(block.weights for block in blocks[begin:end])
-        soft = "" if devices[worker] in there else ", which is not there: soft placement takes its processor"
-        lines.append(f"worker {worker}: {weights:,} weights on {devices[worker]}{soft}: {', '.join(layers)}")
+    for worker, part in enumerate(parts):
+        soft = "" if part.device in there else ", which is not there: soft placement takes its processor"
+        lines.append(f"worker {worker}: {len(part.positions):,} weights on {part.device}{soft}: {part.layers}")
     return lines
 
 
-class LayerSteps(Steps):
+class SplitSteps(Steps):
     """Dispatches of step ids, each for all workers."""
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
-        return cast("LayersFunction", compute)
+        return cast("SplitFunction", compute)
 
 
-class LayersFunction:
+class SplitFunction:
     """A dispatch: pulls, computes and pushes one step after the other, each as one graph over all workers."""
 
     def __init__(
-        self, store: ParameterStore, step: StagedStep, config: RunConfig, holders: Sequence[str], log: Path | None
+        self, store: ParameterStore, step: SplitStep, config: RunConfig, holders: Sequence[str], log: Path | None
     ):
         """Read which process holds each slice. `holders`: their devices. `log`: as for `build`."""
         self._store = store
@@ -159,7 +141,7 @@ class LayersFunction:
                 asked.append(now_after(step_id))
                 pulled.append(part.pull(tf.constant(worker, tf.int64), [asked[-1]]))
         weights, statistics, versions = zip(*pulled)
-        results = self._step.by_stages(step_id, weights, statistics)
+        results = self._step.by_parts(step_id, weights, statistics)
         pushed = []
         for number, (part, result) in enumerate(zip(self._store.slices, results, strict=True)):
             with tf.device(self._holders[number]):
