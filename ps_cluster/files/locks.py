@@ -1,7 +1,8 @@
 """Allow one command at a time in a folder, by a locked file that names the holder.
 
 The kernel holds the lock (flock). It ends with the process, however that ends, so no stale lock is left. Programs that
-the process starts do not inherit it. Containers that share a folder share the lock; whether machines do depends on the
+the process starts do not inherit it. Only the owner may open a lock file: whoever may read a file may lock it, for ever.
+A command that only looks whether a lock is taken holds it for a moment, so whoever takes one tries for longer than that. Containers that share a folder share the lock; whether machines do depends on the
 file system. On a file system without locks a notice says so, and the work goes on.
 """
 
@@ -28,6 +29,8 @@ from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import is_at, open_to_write
 
 LOCK = ".lock"
+_USED = ".used"  # in a folder that processes share
+_MODE = 0o600
 MOMENT_S = 5.0
 SHARERS_END_WITHIN_S = 10.0  # seconds from SIGKILL to the end of a process that the kernel delays
 
@@ -35,6 +38,7 @@ _MOST_BYTES = 2**16
 _MOST_CHARACTERS = 300  # of the holder's command line
 _TRIES = 100
 _LOOK_EVERY_S = 0.05
+_LOOKING_TAKES_S = 0.5  # at most, also where a looking process is not scheduled at once
 _NO_LOCKS = (errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL)
 
 Notify = Callable[[str], None]
@@ -144,7 +148,7 @@ def _is_taken(path: Path) -> bool:
     except OSError:
         return False
     try:
-        # For a moment only: whoever takes the lock just then is refused.
+        # For a moment only: whoever takes the lock just then tries again.
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return True
@@ -158,20 +162,19 @@ def _is_taken(path: Path) -> bool:
 def share(path: Path) -> None:
     """Share the lock `path` with other processes until this one ends. If the system refuses, none waits for it."""
     with contextlib.suppress(OSError):
-        fcntl.flock(open_to_write(path, os.O_RDWR | os.O_CREAT), fcntl.LOCK_SH | fcntl.LOCK_NB)
+        _wait_for(_opened(path), _LOOKING_TAKES_S, fcntl.LOCK_SH)
 
 
 def wait_for_sharers(path: Path, what: str, within_s: float = SHARERS_END_WITHIN_S) -> None:
     """Return when no process shares `path` any more. Raises UserError if one still does after `within_s`."""
-    with os.fdopen(open_to_write(path, os.O_RDWR | os.O_CREAT)) as file:
+    with os.fdopen(_opened(path)) as file:
         if not _wait_for(file.fileno(), within_s):
             raise UserError(f"{what}: processes of before have not ended within {within_s:g} s: end them, or try again")
 
 
 def share_folder(folder: Path) -> None:
-    """Keep others from removing a folder (`to_remove`) until this process ends. Nothing is written into it."""
-    with contextlib.suppress(OSError):
-        fcntl.flock(_opened_folder(folder), fcntl.LOCK_SH | fcntl.LOCK_NB)
+    """Keep others from removing a folder (`to_remove`) until this process ends, if it may write into the folder."""
+    share(folder / _USED)
 
 
 @contextlib.contextmanager
@@ -180,10 +183,10 @@ def sharing_new(folder: Path) -> Iterator[None]:
     for _ in range(_TRIES):
         folder.mkdir()
         with contextlib.suppress(FileNotFoundError):  # taken for abandoned before it was locked
-            descriptor = _opened_folder(folder)
+            descriptor = _opened(folder / _USED)
             with contextlib.suppress(OSError):  # no locks in this file system
                 fcntl.flock(descriptor, fcntl.LOCK_SH)
-            if is_at(descriptor, folder):
+            if is_at(descriptor, folder / _USED):
                 break
             os.close(descriptor)
     else:
@@ -197,7 +200,7 @@ def sharing_new(folder: Path) -> Iterator[None]:
 def remove_abandoned(folder: Path) -> None:
     """Remove a folder that no process shares. It stays where the file system has no locks: nobody can tell there."""
     with contextlib.suppress(OSError):  # it is gone, or shared
-        descriptor = _opened_folder(folder)
+        descriptor = _opened(folder / _USED)
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(folder, ignore_errors=True)
@@ -208,24 +211,16 @@ def remove_abandoned(folder: Path) -> None:
 @contextlib.contextmanager
 def to_remove(folder: Path, what: str) -> Iterator[None]:
     """Hold a folder that is to be removed. Raises InUse, which names `what`, while processes share it."""
-    descriptor = _opened_folder(folder)
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(descriptor)
-        raise InUse(f"{what} is in use by a run: wait until it has ended, or end it") from error
-    except OSError:  # no locks in this file system
-        pass
-    try:
+    with os.fdopen(_opened(folder / _USED)) as file:
+        if not _wait_for(file.fileno(), _LOOKING_TAKES_S):
+            raise InUse(f"{what} is in use by a run: wait until it has ended, or end it")
         yield
-    finally:
-        os.close(descriptor)
 
 
 @contextlib.contextmanager
 def in_turn(path: Path, within_s: float = MOMENT_S) -> Iterator[None]:
     """Hold `path` during a short block. Waits at most `within_s` for the holder, then goes on without the lock."""
-    with os.fdopen(open_to_write(path, os.O_RDWR | os.O_CREAT)) as file:
+    with os.fdopen(_opened(path)) as file:
         _wait_for(file.fileno(), within_s)
         yield
 
@@ -250,12 +245,16 @@ def _take(folder: Path, what: str, notify: Notify, shared: bool) -> Lock:
 
 def _locked(path: Path, what: str, notify: Notify, kind: int) -> int:
     """Return a descriptor of the locked file. Its last holder may remove the file between opening and locking."""
+    deadline = time.monotonic() + _LOOKING_TAKES_S
     for _ in range(_TRIES):
-        descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT)
+        descriptor = _opened(path)
         try:
             fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError as error:
             os.close(descriptor)
+            if time.monotonic() < deadline:
+                time.sleep(_LOOK_EVERY_S)
+                continue
             raise InUse(f"{what} is in use by {_holder(path)}: wait until it has ended, or end it") from error
         except OSError as error:
             if error.errno not in _NO_LOCKS:
@@ -276,16 +275,20 @@ def _holder(path: Path) -> str:
         return "another command"
 
 
-def _opened_folder(folder: Path) -> int:
-    return os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+def _opened(path: Path) -> int:
+    """Return a descriptor of a lock file. It is made if it is missing, also where an earlier version made it readable."""
+    descriptor = open_to_write(path, os.O_RDWR | os.O_CREAT)
+    with contextlib.suppress(OSError):  # root may lock what belongs to others; a file system without modes
+        os.fchmod(descriptor, _MODE)
+    return descriptor
 
 
-def _wait_for(descriptor: int, within_s: float) -> bool:
+def _wait_for(descriptor: int, within_s: float, kind: int = fcntl.LOCK_EX) -> bool:
     """Lock a file. Return False if others hold it for longer than `within_s`, True at once where there are no locks."""
     deadline = time.monotonic() + within_s
     while True:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, kind | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > deadline:
                 return False

@@ -201,3 +201,37 @@ def test_a_folder_that_the_system_refuses_is_told_in_one_line(common, mode):  # 
                 hold(folder),
             ):
                 pytest.fail("it went on")
+
+
+def looked_at(path, seconds):
+    """Hold a lock as one who looks does, but longer. Return the thread that lets it go."""
+    descriptor = os.open(path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    timer = threading.Timer(seconds, os.close, [descriptor])
+    timer.start()
+    return timer
+
+
+def test_who_looks_keeps_nobody_from_taking_or_sharing_a_lock(tmp_path):
+    (tmp_path / locks.LOCK).touch()
+    looking = looked_at(tmp_path / locks.LOCK, 0.1)
+    with hold(tmp_path):
+        assert locks.is_held(tmp_path)
+    looking.join()
+
+    (tmp_path / "alive").touch()
+    looking = looked_at(tmp_path / "alive", 0.1)
+    locks.share(tmp_path / "alive")
+    assert locks.is_shared(tmp_path / "alive")
+    looking.join()
+
+
+def test_another_user_can_not_lock_what_is_ours_not_even_by_reading(common):  # noqa: F811
+    folder = common / "held"
+    with hold(folder), locks.sharing_new(common / "shared"):
+        locks.share(common / "alive")
+        with locks.in_turn(common / "turn"), as_user(SOMEBODY):
+            for file in (folder / locks.LOCK, common / "shared", common / "alive", common / "turn"):
+                with pytest.raises(PermissionError):
+                    os.close(os.open(next(file.iterdir()) if file.is_dir() else file, os.O_RDONLY))
+            assert not locks.is_held(folder)
