@@ -27,8 +27,14 @@ def how_to_install(python: str = "") -> str:
 
 
 def finding_this_package(given: Mapping[str, str]) -> dict[str, str]:
-    """Return `given` with a PYTHONPATH that lets another Python process find this package from any folder."""
-    return {**given, "PYTHONPATH": os.pathsep.join(filter(None, [str(IMPORT_FOLDER), given.get("PYTHONPATH")]))}
+    """Return `given` plus what lets another Python process find this package, in whatever folder it starts.
+
+    It imports nothing from that folder: children start in run directories, which may come from elsewhere. So the places
+    of the user's PYTHONPATH become absolute, as this process sees them.
+    """
+    places = filter(None, given.get("PYTHONPATH", "").split(os.pathsep))
+    path = os.pathsep.join([str(IMPORT_FOLDER), *map(os.path.abspath, places)])
+    return {**given, "PYTHONPATH": path, "PYTHONSAFEPATH": "1"}
 
 
 def to_install(extra: str) -> str:

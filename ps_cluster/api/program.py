@@ -20,7 +20,7 @@ from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.processes.lifeline import CALLER_PID
 from ps_cluster.reporting.terminal import print_line
 
-COMMAND = (sys.executable, "-m", "ps_cluster")
+COMMAND = (sys.executable, "-P", "-m", "ps_cluster")
 LOOK_EVERY_S = 0.2
 _CHUNK_BYTES = 2**16
 _ERROR = "Error: "  # begins the line that says why a command failed

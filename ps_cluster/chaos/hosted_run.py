@@ -185,7 +185,7 @@ class HostedRun:
         with open_append(self.output_of(task)) as file:
             return self._places[task].popen(
                 # -P: don't import a package of this name from the current folder
-                [sys.executable, "-P", "-m", "ps_cluster", "task", "--run-dir", str(self.files.root), *self._options],
+                [sys.executable, "-m", "ps_cluster", "task", "--run-dir", str(self.files.root), *self._options],
                 env=finding_this_package(without_variables(os.environ)) | own,
                 stdin=subprocess.DEVNULL,
                 stdout=file,

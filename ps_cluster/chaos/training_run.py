@@ -72,7 +72,7 @@ class TrainingRun:
         with open_append(self._output) as file:
             self._popen = subprocess.Popen(
                 # -P: don't import a package of this name from the current folder
-                [sys.executable, "-P", "-m", "ps_cluster", "run", *options],
+                [sys.executable, "-m", "ps_cluster", "run", *options],
                 stdin=subprocess.DEVNULL,
                 stdout=file,
                 stderr=subprocess.STDOUT,

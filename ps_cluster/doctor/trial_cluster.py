@@ -22,7 +22,7 @@ from ps_cluster.processes.lifeline import CALLER_PID
 from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 
-PROGRAM = (sys.executable, "-P", "-m", "ps_cluster")
+PROGRAM = (sys.executable, "-m", "ps_cluster")
 TIMEOUT_S = 120.0  # on two cores it takes 10 to 20
 STEPS, WORKERS, BATCH_SIZE = 40, 2, 32
 _GRACE_S = 30.0  # from Ctrl-C to SIGKILL

@@ -2,8 +2,9 @@
 
 The kernel holds the lock (flock). It ends with the process, however that ends, so no stale lock is left. Programs that
 the process starts do not inherit it. Only the owner may open a lock file: whoever may read a file may lock it, for ever.
-A command that only looks whether a lock is taken holds it for a moment, so whoever takes one tries for longer than that. Containers that share a folder share the lock; whether machines do depends on the
-file system. On a file system without locks a notice says so, and the work goes on.
+A command that only looks whether a lock is taken holds it for a moment, so whoever takes one tries for longer than that.
+Containers that share a folder share the lock; whether machines do depends on the file system. On
+a file system without locks a notice says so, and the work goes on.
 """
 
 from __future__ import annotations

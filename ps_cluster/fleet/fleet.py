@@ -26,7 +26,7 @@ from ps_cluster.run import checkpoints
 from ps_cluster.run.completion import outcome_of
 from ps_cluster.run.run_dir import RunDir
 
-COMMAND = (sys.executable, "-P", "-m", "ps_cluster", "run")  # -P: no package of this name from the current folder
+COMMAND = (sys.executable, "-m", "ps_cluster", "run")
 RETRIES = 2  # how often a run that died is continued before it counts as failed
 FROZEN_S = 60.0  # a command that is stopped (SIGSTOP) for so long is ended, and continued by another
 GRACE_S = 10.0  # from the last request to stop until SIGKILL

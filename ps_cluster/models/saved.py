@@ -12,6 +12,8 @@ import tensorflow as tf
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.examples import ExampleSpec, Field
 from ps_cluster.catalogue.objectives import OBJECTIVES
+from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
 from ps_cluster.models.flat import as_arguments, layers_of
 
 # The last layer of a regression's best model: it turns standard deviations into the target's units. Saved models carry
@@ -80,7 +82,14 @@ def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
 
     Args:
       compiled: whether its loss and metrics are loaded too.
+    Raises:
+      UserError: it belongs to another user, and nobody has named it by --code.
     """
+    if ownership.is_foreign(file) and not doors.is_trusted(file):
+        raise UserError(
+            f"'{file}' belongs to {ownership.name_of(file.stat().st_uid)}, and a model may run code: copy it if you trust "
+            f"it, or add --code '{file}'"
+        )
     custom = doors.defined_in_trusted()
     return keras.models.load_model(file, custom_objects=custom, compile=compiled, safe_mode=True)
 

@@ -23,7 +23,7 @@ from ps_cluster.files.writing import open_append
 from ps_cluster.processes import environment
 from ps_cluster.processes.lifeline import die_with_launcher
 
-ARGV = (sys.executable, "-P", "-m", "ps_cluster.processes.tensorboard_server")
+ARGV = (sys.executable, "-m", "ps_cluster.processes.tensorboard_server")
 HOST = "127.0.0.1"
 PATIENCE_S = 60.0  # TensorBoard starts in 3 s, on a machine that trains in 10
 GRACE_S = 3.0

@@ -6,6 +6,7 @@ import signal
 import pytest
 from PIL import Image
 
+from tests.helpers.planted import plant, run_of
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, small, start, tasks, wait_for_training
 
@@ -52,6 +53,8 @@ def test_what_is_left_when_worker_and_launcher_are_killed_is_in_the_run_and_goes
         launcher.communicate()
     assert_none_left(root)
     assert list(temporary_folder.iterdir()) == []
+    plant(root)  # as in a run directory from elsewhere
     finish(start("run", "--resume", root, "--code", tmp_path / "my.py"))
     assert_none_left(root)
+    assert run_of(root) == []
     assert not (root / "tmp").exists()

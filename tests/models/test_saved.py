@@ -1,11 +1,16 @@
 """What becomes of a finished model that is used: probabilities, once, of its first output, in float32."""
 
+import os
+
 import keras
 import numpy as np
 import pytest
 
+from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.models.saved import in_float32, predicting
+from ps_cluster.errors import UserError
+from ps_cluster.models.saved import in_float32, load_finished, predicting
+from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 LAYERS = keras.layers
 ROWS = np.random.default_rng(0).normal(size=[5, 6]).astype(np.float32)
@@ -62,3 +67,16 @@ def test_a_model_of_bfloat16_computes_in_float32_with_the_same_weights():
     exact.set_weights(half.get_weights())
     assert np.abs(half(ROWS) - exact(ROWS)).max() > 1e-4
     np.testing.assert_allclose(in_float32(half)(ROWS), exact(ROWS), atol=1e-6)
+
+
+def test_a_model_of_another_user_is_loaded_only_by_who_names_it(common, monkeypatch):  # noqa: F811
+    file = common / "model.keras"
+    keras.Sequential([keras.Input([6]), LAYERS.Dense(3)]).save(file)
+    os.chown(file, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    monkeypatch.setenv(doors.TRUSTED, "")
+    load_finished(file)  # what it imports, another user may not be able to read
+    with as_user(SOMEBODY), pytest.raises(UserError, match=f"belongs to .*{SOMEBODY_ELSE}.*, or add --code '{file}'"):
+        load_finished(file)
+    doors.trust(file)
+    with as_user(SOMEBODY):
+        assert len(load_finished(file).layers) == 1

@@ -74,7 +74,7 @@ class _Copied:
         self._folder = tempfile.TemporaryDirectory(prefix="ps-cluster-tfds-")
         place = Path(self._folder.name)
         done = subprocess.run(
-            [sys.executable, "-P", "-m", _READER, str(path), str(place)],  # -P: no module of the current folder
+            [sys.executable, "-m", _READER, str(path), str(place)],
             env=for_child(os.environ, os.getpid()) | {"TMPDIR": str(place)},  # it ends with this process
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

@@ -1,0 +1,42 @@
+"""A folder that a process starts in, such as a run directory from elsewhere, has no module that the process imports."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from ps_cluster.api.program import COMMAND
+from ps_cluster.cluster.local_cluster import TASK_ARGV
+from ps_cluster.data.forms.tfds import _READER
+from ps_cluster.processes import environment, fork_client, tensorboard_server
+from tests.helpers.planted import plant, run_of
+
+CHILDREN = {
+    "a task": TASK_ARGV,
+    "the fork server": fork_client.ARGV,
+    "TensorBoard": tensorboard_server.ARGV,
+    "a command of the API": (*COMMAND, "doctor", "--help"),
+    "the reader of TensorFlow Datasets": (sys.executable, "-m", _READER),
+    "the check of a network": (sys.executable, "-m", "ps_cluster.cluster.network_check"),
+}
+
+
+@pytest.mark.parametrize("child", CHILDREN)
+def test_no_module_of_the_folder_is_imported(child, tmp_path, monkeypatch):
+    plant(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    given = os.environ | {"PYTHONPATH": os.pathsep.join(["", "."])}  # as this process sees them
+    subprocess.run(
+        CHILDREN[child], cwd=tmp_path, env=environment.for_child(given, os.getpid()), stdin=subprocess.DEVNULL,
+        capture_output=True, timeout=120,
+    )  # fmt: skip
+    assert not run_of(tmp_path)
+
+
+def test_a_planted_module_is_seen_where_the_folder_is_searched(tmp_path):
+    plant(tmp_path)
+    subprocess.run([sys.executable, "-c", "import psutil"], cwd=tmp_path, check=True)
+    assert run_of(tmp_path) == ["psutil"]
