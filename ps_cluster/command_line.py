@@ -16,6 +16,7 @@ from click.core import ParameterSource
 
 from ps_cluster.catalogue import doors
 from ps_cluster.config import Resolved, RunConfig, parse_assignment, resolve
+from ps_cluster.config.isolations import joined
 from ps_cluster.config.options import CONFIG_OPTIONS, settings_of
 from ps_cluster.config.schema import PAGE
 from ps_cluster.config.user_layers import NamedLayer, settings_of_environment
@@ -183,7 +184,7 @@ def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str
 
 def overrides_of_all(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
     """Return the same over the environment: for commands that start several runs. Raises UserError for bad input."""
-    return settings_of_environment(os.environ) | overrides(assignments, options)
+    return joined([settings_of_environment(os.environ), overrides(assignments, options)])
 
 
 def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -18,7 +19,7 @@ from ps_cluster.cluster.ending import diverged_line
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.network_check import check_network, with_rule_of_compile
 from ps_cluster.config import RunConfig, changed, load_config
-from ps_cluster.config.uses import check_used
+from ps_cluster.config.layers import loaded
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
@@ -92,12 +93,7 @@ def _resume(
 ) -> int:
     ownership.refuse_foreign(run_dir.config)
     run_dir.make_folders()
-    before = load_config(run_dir.config)
-    try:
-        check_used((before.mode.name,), more)
-    except ValueError as error:
-        raise UserError(str(error)) from error
-    config = before.with_values(more)
+    before, config = load_config(run_dir.config), loaded(run_dir.config, more, os.environ).config
     config.check_fits_one_machine()
     isolation.check(config.cluster.isolation, run_dir.root)
     locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")

@@ -25,7 +25,7 @@ from ps_cluster.command_line import (
 from ps_cluster.commands.observing import METRICS_OPTIONS, log_format_option, metrics_options
 from ps_cluster.config import Resolved
 from ps_cluster.config.layers import loaded
-from ps_cluster.config.user_layers import variables
+from ps_cluster.config.user_layers import variables, without_variables
 from ps_cluster.errors import UserError
 from ps_cluster.installation import PROGRAM
 from ps_cluster.parameter_types import FOLDER, OneOf
@@ -88,13 +88,13 @@ def run(
     watched = partial(metrics_server.beside, port=metrics_port, host=metrics_host, task=LAUNCHER)
     began = time.monotonic() - age_seconds(os.getpid())
     if resume:
-        may_change = ("training__epochs", "training__steps", "cluster__parameter_servers")
+        may_change = ("training__epochs", "training__steps", "cluster__parameter_servers", "cluster__isolation")
         allowed = ("resume", "dry_run", "profile", "tensorboard", "log_format", *METRICS_OPTIONS, *may_change)
         refuse_others(context, *allowed, because="--resume goes on with")
         _tell_of_unused_variables()
         more = overrides((), options) | ({GRADIENTS: True} if tensorboard else {})
         if dry_run:
-            return _print_plan(loaded(RunDir.open(resume).config, more))
+            return _print_plan(loaded(RunDir.open(resume).config, more, os.environ))
         root = resume
         with watched(make_view()) as view:
             code = local_run.resume_run(resume, more, view=view, began=began, tensorboard=tensorboard)
@@ -124,7 +124,7 @@ def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
 
 
 def _tell_of_unused_variables() -> None:
-    for name in variables(os.environ):
+    for name in variables(os.environ.keys() - without_variables(os.environ)):
         print_line(f"{name} does not count here: --resume goes on with the run as it was")
 
 

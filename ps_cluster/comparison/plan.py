@@ -18,6 +18,7 @@ from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.modes import MODES
 from ps_cluster.comparison.rates import was_found
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.isolations import joined
 from ps_cluster.config.stragglers import parse_stragglers
 from ps_cluster.config.trees import flat, nested
 from ps_cluster.config.user_layers import trusted
@@ -104,7 +105,7 @@ def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[
     except ValidationError as error:
         raise UserError(first_error(error, str(file) if file else "compare", names=Comparison.model_fields)) from error
     comparison = _in_own_words(comparison, file.absolute().parent if file else Path.cwd())
-    return comparison.model_copy(update={"settings": comparison.settings | overrides})
+    return comparison.model_copy(update={"settings": joined([flat(comparison.settings), overrides])})
 
 
 def _in_own_words(comparison: Comparison, folder: Path) -> Comparison:

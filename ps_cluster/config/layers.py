@@ -22,11 +22,19 @@ from pydantic import ValidationError
 from ps_cluster.catalogue.datasets import DataSet
 from ps_cluster.catalogue.networks import NETWORKS, Network
 from ps_cluster.config import recipes
+from ps_cluster.config.isolations import KEY, strictest
 from ps_cluster.config.json_schema import known_keys
 from ps_cluster.config.schema import PAGE, RunConfig, fitted
 from ps_cluster.config.sections import CHOSEN, adapted_to_choices, chosen_kinds, of_choices, users
-from ps_cluster.config.trees import Layer, flat, merged
-from ps_cluster.config.user_layers import NamedLayer, names_of, of_environment, of_file, of_options
+from ps_cluster.config.trees import Layer, flat, merged, nested
+from ps_cluster.config.user_layers import (
+    NamedLayer,
+    beside_a_run,
+    names_of,
+    of_environment,
+    of_file,
+    of_options,
+)
 from ps_cluster.config.uses import check_used, listed
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.malformed import Malformed
@@ -48,7 +56,10 @@ class Resolved:
 
     def origin(self, key: str) -> str:
         """Return where the value of a dotted key comes from: a layer, or the default of what is chosen in its section."""
-        found = [layer.origin for layer in self.layers if layer.has(key)]
+        having = [layer for layer in self.layers if layer.has(key)]
+        value = flat(self.tree).get(key)
+        found = [layer.origin for layer in having if flat(layer.settings).get(key) == value] if key == KEY else []
+        found = found or [layer.origin for layer in having]
         if found and key in flat(self.tree):  # a layer may have had it for a choice that was not made in the end
             return found[-1]
         section = key.partition(".")[0]
@@ -76,6 +87,8 @@ def resolve(
 ) -> Resolved:
     """Merge all layers. They are the user's own, so code that they name may be run.
 
+    A later layer wins over those before it. But of `cluster.isolation` the strictest wins, whichever layer has it.
+
     Args:
       file: a YAML file that overrides the defaults, or None.
       overrides: dotted key → value, e.g. `{"cluster.workers": 2}`; they win over file and environment.
@@ -90,6 +103,7 @@ def resolve(
     user: Layer = {}
     for layer in layers:
         user = merged(user, layer.settings)
+    user = merged(user, nested(strictest(flat(layer.settings) for layer in given)))
     base, defaults = _defaults(user)
     tree, layers = merged(base, user), [*defaults, *layers]
     try:
@@ -109,10 +123,21 @@ def load_config(file: Path) -> RunConfig:
         raise UserError(first_error(error, str(file), PAGE, known_keys())) from error
 
 
-def loaded(file: Path, changes: Layer) -> Resolved:
-    """Return a run's config.yaml with other values for some dotted keys. Raises UserError for a wrong one."""
-    config = load_config(file).with_values(changes)
-    layers = (NamedLayer(str(file), read_yaml(file)), of_options(changes))
+def loaded(file: Path, changes: Layer, environment: Mapping[str, str]) -> Resolved:
+    """Return a run's config.yaml with other values for some dotted keys, and the strictest isolation of all.
+
+    Args:
+      environment: environment variables. Those of other settings do not count: the run goes on as it was.
+    Raises:
+      UserError: a wrong value, or a setting that the run's mode does not use.
+    """
+    before = load_config(file)
+    layers = (NamedLayer(str(file), read_yaml(file)), *beside_a_run(environment), of_options(changes))
+    try:
+        check_used((before.mode.name,), changes)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    config = before.with_values({**changes, **strictest(flat(layer.settings) for layer in layers)})
     return Resolved(config, layers, config.model_dump(mode="json"))
 
 

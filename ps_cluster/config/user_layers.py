@@ -14,6 +14,7 @@ from operator import getitem
 from pathlib import Path
 from typing import Any
 
+from ps_cluster.config.isolations import KEY
 from ps_cluster.config.sections import CHOSEN
 from ps_cluster.config.trees import Layer, flat, merged, nested
 from ps_cluster.errors import UserError
@@ -24,6 +25,7 @@ EXTENDS = "extends"
 MOST_FILES = 10  # that extend each other
 VARIABLE = "PS_CLUSTER__"
 OPTIONS = "options"
+_ISOLATION = VARIABLE + KEY.upper().replace(".", "__")
 _VARIABLE = re.compile(rf"{VARIABLE}[A-Z0-9]+(_[A-Z0-9]+)*(__[A-Z0-9]+(_[A-Z0-9]+)*){{1,9}}")
 
 
@@ -101,14 +103,22 @@ def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
     return found
 
 
-def variables(environment: Mapping[str, str]) -> list[str]:
+def variables(environment: Iterable[str]) -> list[str]:
     """Return the names of the variables that give settings."""
     return sorted(name for name in environment if name.startswith(VARIABLE))
 
 
 def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
-    """Return an environment without these variables: for a command whose settings are all decided."""
-    return {name: value for name, value in environment.items() if not name.startswith(VARIABLE)}
+    """Return an environment without these variables: for a command whose settings are all decided.
+
+    That of the isolation stays: the strictest that anybody asks for counts.
+    """
+    return {name: value for name, value in environment.items() if not name.startswith(VARIABLE) or name == _ISOLATION}
+
+
+def beside_a_run(environment: Mapping[str, str]) -> list[NamedLayer]:
+    """Return the layers of the environment that count for a run that goes on: that of its isolation, if it is there."""
+    return of_environment({name: value for name, value in environment.items() if name == _ISOLATION})
 
 
 def of_options(overrides: Mapping[str, Any]) -> NamedLayer:

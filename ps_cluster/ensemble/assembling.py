@@ -17,7 +17,7 @@ from ps_cluster.files import claims
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.fleet.fleet import Fleet, Job, has_completed
 from ps_cluster.fleet.stopping import Stopping
-from ps_cluster.processes import environment
+from ps_cluster.processes import environment, isolation
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.quiet_import import without_first_lines
 from ps_cluster.reporting.progress import warn_of_generated
@@ -40,10 +40,12 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     # Errors are found before any file is written.
     claims.check_unclaimed(output, PLAN, NOUN)
     members_of(ensemble)
-    dataset = resolve_data(build_config(None, dict(ensemble.settings)).data, notify=print_line)
+    config = build_config(None, dict(ensemble.settings))
+    dataset = resolve_data(config.data, notify=print_line)
     warn_of_generated(dataset, print_line)
     members = members_of(ensemble, dataset)
     claims.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{dump_yaml(ensemble.content())}", NOUN)
+    isolation.announce(config.cluster.isolation, output, print_line)
     with StopRequests() as requests:
         code = train_members(members, output, Fleet(at_once, print_line), requests)
     if code:

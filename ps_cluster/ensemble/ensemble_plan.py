@@ -14,6 +14,7 @@ from ps_cluster.catalogue import doors
 from ps_cluster.cluster import memory
 from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import LONGEST_SECONDS, RunConfig, build_config
+from ps_cluster.config.isolations import joined
 from ps_cluster.config.trees import flat, nested
 from ps_cluster.config.user_layers import settings_of_file, trusted
 from ps_cluster.data.packed import PackedDataset
@@ -68,7 +69,7 @@ def read_ensemble(
       UserError: the file can't be read, or these don't fit together.
     """
     from_file = flat(settings_of_file(file)) if file else {}
-    given = {**from_file, **flat(trusted(nested(overrides), Path.cwd()))}
+    given = joined([from_file, flat(trusted(nested(overrides), Path.cwd()))])
     settings = to_jsonable_python({"mode.name": "single", **given})  # a path as text
     if models and "model.name" in settings:
         raise UserError(f"--models: model.name is also set to '{settings['model.name']}': leave one of them out")

@@ -91,11 +91,16 @@ def network_for(
             os.close(descriptor)
 
 
+def announce(setting: str, folder: Path, notify: Callable[[str], None]) -> None:
+    """Tell on which network the runs in a folder will be: their own notices are in their logs. Errors as `check`."""
+    with network_for(setting, folder, folder, notify):
+        pass
+
+
 def check(setting: str, run_dir: Path) -> None:
     """Raise UserError where a run can't have the network that is asked for, before the run changes anything."""
     if setting == REQUIRE or interface_of(setting):
-        with network_for(setting, run_dir, run_dir, notify=lambda _: None):
-            pass
+        announce(setting, run_dir, notify=lambda _: None)
 
 
 def _choose(setting: str, run_dir: Path, data_dir: Path, namespace_argv: tuple[str, ...]) -> RunNetwork:

@@ -13,6 +13,7 @@ from pydantic_core import to_jsonable_python
 from ps_cluster.catalogue.kinds import Kinds
 from ps_cluster.cluster.local_run import complete_config
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.isolations import joined
 from ps_cluster.config.sections import CHOSEN, Kind
 from ps_cluster.config.trees import flat, nested
 from ps_cluster.config.user_layers import trusted
@@ -73,7 +74,7 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
         for key, kinds in _NAMING.items()
         if isinstance(name := overrides.get(key), str)
     }
-    settings = to_jsonable_python({**alone, **flat(from_file), **overrides, **own})  # a path as text
+    settings = to_jsonable_python(joined([alone, flat(from_file), overrides, own]))  # a path as text
     return sweep.model_copy(update={"settings": settings})
 
 

@@ -10,7 +10,7 @@ from ps_cluster.config import build_config
 from ps_cluster.files import claims
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.fleet.fleet import Fleet
-from ps_cluster.processes import environment, tensorboard_server
+from ps_cluster.processes import environment, isolation, tensorboard_server
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.reporting.progress import warn_of_generated
 from ps_cluster.reporting.terminal import make_console, print_error, print_line
@@ -37,12 +37,14 @@ def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = F
     claims.check_unclaimed(output, PLAN, NOUN)
     # Errors are found before any file is written.
     space = checked_space(sweep)
-    dataset = resolve_data(build_config(None, dict(sweep.settings)).data, notify=print_line)
+    config = build_config(None, dict(sweep.settings))
+    dataset = resolve_data(config.data, notify=print_line)
     warn_of_generated(dataset, print_line)
     plan = SweepPlan.on(dataset, sweep, space)
     # More trials, or more at once, are no other sweep.
     settings = dump_yaml(sweep.model_dump(mode="json", exclude={"trials"}))
     claims.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
+    isolation.announce(config.cluster.isolation, output, print_line)
     book = _book(plan, output)
     console = make_console()
     has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy

@@ -7,11 +7,15 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.catalogue import doors
+from ps_cluster.comparison.plan import read_comparison
 from ps_cluster.config import Resolved, build_config, resolve
+from ps_cluster.config.layers import loaded
 from ps_cluster.config.trees import flat
 from ps_cluster.config.user_layers import MOST_FILES, NamedLayer, without_variables
 from ps_cluster.errors import UserError
+from ps_cluster.sweep.sweep_plan import read_sweep
 
+ISOLATION = "PS_CLUSTER__CLUSTER__ISOLATION"
 TOYS = Path(__file__).parents[1] / "doors"
 
 
@@ -151,5 +155,40 @@ def test_a_variable_that_is_wrong_is_told_with_its_name(name, value, told):
     assert line.startswith(name) and told in line
 
 
-def test_variables_do_not_reach_a_command_whose_settings_are_decided():
+STRICTEST = [
+    ("off", "auto", "auto"),
+    ("require", "off", "require"),
+    ("off", "require", "require"),
+    ("auto", "auto", "auto"),
+]
+
+
+@pytest.mark.parametrize(("file", "other", "strictest"), STRICTEST)
+def test_of_the_isolation_the_strictest_wins_whichever_layer_has_it(file, other, strictest, tmp_path):
+    path = write(tmp_path / "mine.yaml", f"cluster: {{isolation: {file}}}")
+    variable, option = {ISOLATION: other}, {"cluster.isolation": other}
+    for overrides, environment in ((option, {}), (None, variable), (option, variable)):
+        resolved = resolve(path, overrides, None, environment)
+        assert resolved.config.cluster.isolation == strictest
+        if strictest == file != other:
+            assert resolved.origin("cluster.isolation") == str(path)
+    write(path, resolve(path).config.to_yaml())
+    for changes, environment in ((option, {}), ({}, variable), (option, variable)):
+        assert loaded(path, changes, environment).config.cluster.isolation == strictest
+    sweep = read_sweep(write(tmp_path / "sweep.yaml", f"settings: {{cluster: {{isolation: {file}}}}}"), {}, option)
+    assert sweep.settings["cluster.isolation"] == strictest
+    assert read_comparison(tmp_path / "sweep.yaml", {}, option).settings["cluster.isolation"] == strictest
+
+
+def test_no_other_variable_changes_a_run_that_goes_on(tmp_path):
+    path = write(tmp_path / "config.yaml", build_config().to_yaml())
+    assert loaded(path, {}, {"PS_CLUSTER__TRAINING__SEED": "2"}).config == build_config()
+
+
+def test_without_any_other_wish_the_isolation_can_be_switched_off():
+    assert build_config(None, {"cluster.isolation": "off"}).cluster.isolation == "off"
+
+
+def test_variables_do_not_reach_a_command_whose_settings_are_decided_but_for_the_isolation():
+    assert without_variables({ISOLATION: "require"}) == {ISOLATION: "require"}
     assert without_variables({"PS_CLUSTER__TRAINING__SEED": "2", "PS_CLUSTER_CACHE": "x"}) == {"PS_CLUSTER_CACHE": "x"}

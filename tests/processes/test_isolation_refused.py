@@ -1,5 +1,6 @@
 """A private network that can't be had: the run says so and goes on, or refuses when it is required."""
 
+import importlib
 import os
 import subprocess
 import sys
@@ -17,6 +18,7 @@ from tests.helpers.namespaces import as_ordinary_user, refused, skip_unless_allo
 
 PROJECT = Path(__file__).parents[2]
 REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare: Operation not permitted')")
+RUNNING = {"sweep": "ps_cluster.sweep.sweeping", "ensemble": "ps_cluster.ensemble.assembling"}
 SENDS_ONE_OF_TWO = "import socket, sys; socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b'2'], [0])"
 
 
@@ -45,6 +47,28 @@ def test_where_it_is_required_a_refusal_is_the_users_error_of_one_line(tmp_path,
         pytest.fail("it went on")
     line = str(refusal.value)
     assert "cluster.isolation: 'require'" in line and says in line and "\n" not in line
+
+
+def test_a_command_that_starts_several_runs_says_once_where_they_will_be(tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise isolation.Unavailable("private network")
+
+    monkeypatch.setattr(isolation, "new_namespaces", refuse)
+    monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
+    common = ("--dataset", "synthetic", "--steps", "1")
+    for name, started, words in (
+        ("sweep", "SweepRun", ("--vary", "training.seed=1,2", "--method", "grid")),
+        ("ensemble", "train_members", ("--members", "2")),
+    ):
+        module = importlib.import_module(RUNNING[name])
+        monkeypatch.setattr(module, started, lambda *_, **__: sys.exit(9))
+        runs = CliRunner().invoke(main, [name, *words, *common, "--output", str(tmp_path / name)])
+        assert runs.exit_code == 9 and runs.output.count("not isolated: ") == 1, runs.output
+        output = str(tmp_path / f"{name}-2")
+        refusal = CliRunner().invoke(
+            main, [name, *words, *common, "--output", output, "--set", "cluster.isolation=require"]
+        )
+        assert refusal.exit_code == 2 and "cluster.isolation: 'require'" in refusal.stderr
 
 
 def test_switched_off_it_asks_nothing_of_the_system_and_says_what_that_means(tmp_path):
