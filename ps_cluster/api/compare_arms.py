@@ -18,6 +18,7 @@ from ps_cluster.comparison.rates import PLAN
 from ps_cluster.comparison.train_all import check_unclaimed
 from ps_cluster.config.trees import flat
 from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import write_whole
@@ -100,13 +101,15 @@ def compare(
         fields["arms"] = [{"mode": arm} if isinstance(arm, str) else arguments.plain(arm) for arm in arms]
     values = arguments.values_of({name: value for name, value in options.items() if name in _OF_RUNS}, settings)
     folder = Path(output).absolute()
+    ownership.check_folder(folder, "folder of the comparison", print_line)
     check_unclaimed(folder)
-    if model is not None:
-        values["model.name"] = networks_sent.write_network(model, folder / CODE)
-        _check_same_model(folder, values["model.name"])
-    values = arrays.with_data(values, data, print_line)
-    comparison = read_comparison(None, fields, values)
-    write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
+    with ownership.writing_alone():
+        if model is not None:
+            values["model.name"] = networks_sent.write_network(model, folder / CODE)
+            _check_same_model(folder, values["model.name"])
+        values = arrays.with_data(values, data, print_line)
+        comparison = read_comparison(None, fields, values)
+        write_whole(folder / CODE / SETTINGS, dump_yaml(comparison.model_dump(mode="json")))
     return _compared(command, folder, baseline)
 
 

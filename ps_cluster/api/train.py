@@ -16,6 +16,7 @@ from ps_cluster.api.result import Result
 from ps_cluster.cluster.local_run import new_root
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
 from ps_cluster.reporting.terminal import print_line
 from ps_cluster.run.run_dir import RunDir, check_unused
 
@@ -53,10 +54,11 @@ def train(
       KeyboardInterrupt, and whatever a callback raises: the run is drained before, and its directory complete.
     """
     named = {"model.name": os.fspath(model)} if isinstance(model, str | os.PathLike) else {}
-    values = arrays.with_data(arguments.values_of(options, settings) | named, data, print_line)
-    config = build_config(None, values)
-    name = config.model.name if named or model is None else networks_sent.name_of(model)
-    run = _prepared(Path(run_dir) if run_dir else new_root(config.mode.name, name), model, values)
+    with ownership.writing_alone():
+        values = arrays.with_data(arguments.values_of(options, settings) | named, data, print_line)
+        config = build_config(None, values)
+        name = config.model.name if named or model is None else networks_sent.name_of(model)
+        run = _prepared(Path(run_dir) if run_dir else new_root(config.mode.name, name), model, values)
     argv = (*command, "run", "--config", str(run.code / SETTINGS), "--run-dir", str(run.root))
     listener = Listener(run, on_progress, on_evaluation)
     try:
@@ -74,6 +76,7 @@ arguments.show_keywords(train)
 
 def _prepared(root: Path, model: Any, values: dict[str, Any]) -> RunDir:
     """Return a run directory that holds the code and the settings of a run."""
+    ownership.check_folder(root, "run directory", print_line)
     check_unused(root)
     run = RunDir(root.resolve())
     if model is not None:

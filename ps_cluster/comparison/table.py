@@ -16,6 +16,7 @@ from ps_cluster.comparison.groups import Group
 from ps_cluster.comparison.metrics import ACCURACY, METRICS, Metric
 from ps_cluster.comparison.run_records import Record
 from ps_cluster.comparison.statistics import Estimate, estimate
+from ps_cluster.files.plain_text import cell
 from ps_cluster.reporting.closing_table import number
 
 Row = dict[str, Any]
@@ -108,7 +109,7 @@ def to_csv(rows: Sequence[Row]) -> str:
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
-    writer.writerows(rows)
+    writer.writerows({name: cell(value) for name, value in row.items()} for row in rows)
     return text.getvalue()
 
 

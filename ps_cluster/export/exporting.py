@@ -15,6 +15,7 @@ from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.export.checking import Checked, compare, print_checked
 from ps_cluster.export.export_format import Exported, ExportFormat, spaced
+from ps_cluster.files import ownership
 from ps_cluster.files.plain_text import one_line
 from ps_cluster.files.writing import folder_beside, write_json
 from ps_cluster.prediction.finished_run import FinishedRun
@@ -43,6 +44,7 @@ def export(
       UserError: a format can't be written here, or the folder holds something.
       RunFailed: a file can't be written or read again, or differs from the original by more than its format allows.
     """
+    ownership.check_folder(output, "export folder", notify)
     check_unused(output)
     for one in formats:
         one.check(run.spec)

@@ -7,6 +7,7 @@ a user's folder. Root's files are trusted: root can do everything anyway.
 
 from __future__ import annotations
 
+import contextlib
 import grp
 import os
 import pwd
@@ -17,6 +18,17 @@ from pathlib import Path
 from ps_cluster.errors import UserError
 
 Notify = Callable[[str], None]
+
+
+@contextlib.contextmanager
+def writing_alone() -> Iterator[None]:
+    """Let nobody else write to files that are made in the block, as in a command of the command line."""
+    before = os.umask(0o022)
+    os.umask(before | 0o022)
+    try:
+        yield
+    finally:
+        os.umask(before)
 
 
 def unknown_owners(

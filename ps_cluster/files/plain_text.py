@@ -26,5 +26,16 @@ def printable(text: str) -> str:
     return text if text.isascii() and text.isprintable() else "".join(map(_printable, text))
 
 
+def cell(value: object) -> object:
+    """Return a value for a CSV file: text is printable, and no formula that a spreadsheet would compute.
+
+    A sign that begins a formula gets an apostrophe before it, as spreadsheets write text (OWASP, "CSV Injection").
+    """
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
 def _printable(character: str) -> str:
     return "?" if unicodedata.category(character) in _UNSAFE else character

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from ps_cluster.catalogue.examples import ExampleSpec
-from ps_cluster.files.plain_text import printable
+from ps_cluster.files.plain_text import cell
 from ps_cluster.reporting.terminal import Output, SafeConsole
 
 
@@ -107,10 +107,10 @@ class CsvWriter(Writer):
     def __init__(self, stream: TextIO | Output, answers: Answers):
         super().__init__(stream, answers)
         self._rows = csv.writer(self._stream, lineterminator="\n")
-        self._rows.writerow(["example", *answers.columns])
+        self._rows.writerow(map(cell, ["example", *answers.columns]))
 
     def add(self, name: str, prediction: np.ndarray) -> None:
-        self._rows.writerow([printable(name), *self._answers.cells(prediction)])
+        self._rows.writerow(map(cell, [name, *self._answers.cells(prediction)]))
 
 
 class JsonWriter(Writer):

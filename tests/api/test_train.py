@@ -12,6 +12,7 @@ import pytest
 import ps_cluster
 from ps_cluster.api.train import train
 from tests.helpers.processes import assert_none_left
+from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 FAKE = Path(__file__).with_name("fake_launcher.py")
 ONE = {"workers": 1, "steps": 20, "data": "synthetic", "model": "tutorial_cnn"}
@@ -116,6 +117,32 @@ def test_a_folder_that_holds_something_is_not_taken(tmp_path):
     with pytest.raises(ps_cluster.UserError, match="is not empty"):
         train(run_dir=tmp_path, command=("/no/such/program",), **ONE)
     assert os.listdir(tmp_path) == ["mine.txt"]
+
+
+def test_a_folder_of_another_user_is_refused_before_anything_is_written(common, monkeypatch):  # noqa: F811
+    monkeypatch.setenv("PS_CLUSTER_CACHE", str(common / "cache"))
+    for call in (
+        lambda: train(run_dir=theirs, command=("/no/such/program",), **ONE),
+        lambda: ps_cluster.compare(["async"], output=theirs, command=("/no/such/program",), **ONE),
+    ):
+        theirs = common / "theirs"
+        theirs.mkdir(exist_ok=True)
+        os.chown(theirs, SOMEBODY_ELSE, SOMEBODY_ELSE)
+        os.chmod(theirs, 0o777)
+        with as_user(SOMEBODY), pytest.raises(ps_cluster.UserError, match="belongs to"):
+            call()
+        assert list(theirs.iterdir()) == []
+
+
+def test_nobody_else_may_write_to_what_is_written(call, tmp_path):
+    before = os.umask(0)
+    try:
+        call("completed", model=lambda examples: None)
+        assert os.umask(0) == 0, "the caller's own is as it was"
+    finally:
+        os.umask(before)
+    code = [tmp_path / "run", *(tmp_path / "run" / "code").rglob("*")]
+    assert len(code) > 2 and not any(path.stat().st_mode & 0o022 for path in code)
 
 
 def test_help_shows_the_options_of_the_command():

@@ -11,11 +11,14 @@ import pytest
 from click.testing import CliRunner
 
 from ps_cluster.commands.main import main
+from ps_cluster.errors import UserError
+from ps_cluster.export import exporting
 from ps_cluster.export.checking import compare
 from ps_cluster.prediction.finished_run import FinishedRun
 from ps_cluster.prediction.predictor import Predictor
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
+from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 IMAGES = "keras,h5,savedmodel,tflite,tflite-int8"
 PAGE = (PROJECT / "docs" / "export.md").read_text()
@@ -114,6 +117,14 @@ def test_a_regression_with_two_inputs_keeps_its_values_and_its_names(tmp_path):
     assert all(row["compared"]["largest"] < 1e-3 and row["compared"]["same"] is None for row in report["compared"])
     again = export(run_dir)
     assert_one_line(again.exit_code, again.stderr, ["--output", "not empty"])
+
+
+def test_a_folder_of_another_user_is_not_written_to(run_dir, common):  # noqa: F811
+    theirs = common / "theirs"
+    theirs.mkdir()
+    os.chown(theirs, SOMEBODY_ELSE, SOMEBODY_ELSE)
+    with as_user(SOMEBODY), pytest.raises(UserError, match=f"'{theirs}' belongs to"):
+        exporting.export(None, (), theirs, check_examples=1, notify=pytest.fail, console=None)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.files.plain_text import one_line, printable
+from ps_cluster.files.plain_text import cell, one_line, printable
 
 
 @pytest.mark.parametrize(
@@ -24,3 +24,14 @@ def test_what_moves_the_cursor_or_turns_the_writing_is_a_question_mark(text, sho
 def test_an_error_is_one_line_of_bounded_length_with_its_beginning_and_its_end():
     line = one_line("begin\n\t" + "x" * 10_000 + "\r\nend")
     assert len(line) <= 1900 and line.startswith("begin xxx") and line.endswith("xxx end")
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("=HYPERLINK(1)", "'=HYPERLINK(1)"), ("+1", "'+1"), ("-x", "'-x"), ("@a", "'@a"), ("a\x1b[2J\n=b", "a?[2J?=b"),
+        ("\t=1", "?=1"), ("a=1", "a=1"), (-0.5, -0.5), (None, None),
+    ],
+)  # fmt: skip
+def test_a_cell_is_printable_and_no_formula(value, shown):
+    assert cell(value) == shown

@@ -1,5 +1,6 @@
 """`predict`: pictures, arrays and tables, judged by the best model of a run that was never trained."""
 
+import contextlib
 import csv
 import io
 import json
@@ -111,6 +112,9 @@ def test_csv_and_json_have_the_same_numbers_and_the_table_the_best_classes(run_d
     assert cells[0] == ["example", *(f"{what}_{k}" for k in (1, 2, 3) for what in ("class", "probability"))]
     first = rows[0]["classes"][0]
     assert cells[1][1] == first["class"] and float(cells[1][2]) == first["probability"]
+    Image.fromarray(noise(1, *SHAPE)[0]).save(tmp_path / "=1+1.png")
+    with contextlib.chdir(tmp_path):
+        assert "'=1+1.png" in predict(run_dir, "=1+1.png", "--format", "csv").stdout
     table = predict(run_dir, tmp_path / "some.npy", "--top", "1").stdout
     assert table.count("%") == 70 and f"{first['class']} {first['probability']:.1%}" in table
 
