@@ -226,6 +226,8 @@ class Decisions:
 
     def _on_taken_back(self, event: TakenBack, now_s: float) -> Actions:
         cause, delay_s = event.request.cause, event.request.delay_s
+        if event.problem:
+            return (Ending("failed", 1, f"{cause}; {event.problem}"),)
         self._stuck.forget_work()
         self._plans.drop(*self._tasks(TRAINING_TYPES))
         self._plans.add(CLUSTER, now_s + delay_s, RestartTraining(resume=event.snapshot))

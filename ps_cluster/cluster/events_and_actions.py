@@ -99,10 +99,14 @@ class Stopped:
 
 @dataclass(frozen=True)
 class TakenBack:
-    """Answers `TakeBack`. `snapshot`: there is a sound one to go on from."""
+    """Answers `TakeBack`.
+
+    snapshot: there is a sound one to go on from. problem: why training can neither go on nor begin anew; "" for none.
+    """
 
     request: TakeBack
     snapshot: bool
+    problem: str = ""
 
 
 Event = (

@@ -45,6 +45,7 @@ from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.silence import Silent
 from ps_cluster.cluster.task import PORT_TAKEN
 from ps_cluster.config import RunConfig
+from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_rows import RowTail
 from ps_cluster.files.writing import open_append
 from ps_cluster.processes.stop_requests import StopRequests
@@ -241,8 +242,14 @@ class Watch:
     def _take_back(self, request: TakeBack) -> None:
         self._cluster.stop(TRAINING_TYPES, grace_s=0)
         self._read_rows()  # the last ones of the old leader
-        snapshot = newest_for(self._cluster.slices, self._run_dir, self._notice) is not None
-        self._tell(TakenBack(request, snapshot))
+        problem, snapshot = "", False
+        try:
+            snapshot = newest_for(self._cluster.slices, self._run_dir, self._notice) is not None
+            if not snapshot and checkpoints.newest_first(self._run_dir.states):
+                problem = f"no state in '{self._run_dir.root}' can be read, and nothing is begun anew over them"
+        except RunFailed as error:
+            problem = str(error)
+        self._tell(TakenBack(request, snapshot, problem))
 
     def _show_tasks(self) -> None:
         self._view.tasks(self._cluster.states())

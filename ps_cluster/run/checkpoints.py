@@ -5,7 +5,8 @@ from __future__ import annotations
 import io
 import os
 import re
-from collections.abc import Callable, Iterable, Mapping
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -21,6 +22,7 @@ from ps_cluster.run.rows.checkpoint import Header, Meta
 from ps_cluster.run.rows.scores import EndedMark, Ending
 
 ENDED = "ended.json"
+READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 
 _FILE_NAME = re.compile(r"step-(\d{9,})\.npz")
 ACCEPTED_STEPS = "accepted_steps"
@@ -43,6 +45,10 @@ class CheckpointError(UserError):
 
 class CheckpointUnreadable(CheckpointError):
     """A checkpoint that the system refused to read (I/O error, no permission, a folder). It may be readable later."""
+
+
+class StatesUnreadable(RunFailed):
+    """States are there, and the system refuses to read them. Nothing is begun anew: they may be readable later."""
 
 
 class CheckpointNotWritten(RunFailed):
@@ -81,7 +87,7 @@ def steps(directory: Path) -> list[int]:
     except (FileNotFoundError, NotADirectoryError):
         return []
     except OSError as error:
-        raise CheckpointError(f"checkpoint directory '{directory}' can't be read: {error.strerror}") from error
+        raise CheckpointUnreadable(f"checkpoint directory '{directory}' can't be read: {error.strerror}") from error
     found = (int(match[1]) for match in map(_FILE_NAME.fullmatch, names) if match)
     return sorted({step for step in found if path_of(directory, step).name in names})
 
@@ -193,10 +199,12 @@ def newest_first(directories: Iterable[Path]) -> list[Path]:
 def load_newest_good(
     directories: Iterable[Path], notify: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
 ) -> Checkpoint | None:
-    """Return the newest checkpoint that can be read, None without one. Reports by `notify` those that can't be read.
+    """Return the newest checkpoint that can be read, None without one. Reports by `notify` those that are damaged.
 
     Args:
       check: raises CheckpointError for a checkpoint that is of no use; it is reported and passed over too.
+    Raises:
+      CheckpointUnreadable: the system refuses to read one.
     """
     directories, passed_over = list(directories), set()
     # List again every time: during a read the writer may have written another one and removed the rest.
@@ -206,9 +214,38 @@ def load_newest_good(
             return found
         except CheckpointGone:
             pass
+        except CheckpointUnreadable:
+            raise
         except CheckpointError as error:
             notify(f"passed over: {error}")
         passed_over.add(candidates[0])
+    return None
+
+
+def load_to_go_on(
+    directories: Sequence[Path],
+    notify: Callable[[str], None],
+    check: Callable[[Checkpoint], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Checkpoint | None:
+    """Return what `load_newest_good` does. A disk that refuses for a moment is asked again.
+
+    An older state is no way out: to go on from it, the newer ones would be removed.
+
+    Raises:
+      StatesUnreadable: the system still refuses after the last wait.
+    """
+    for wait_s in (*READ_AGAIN_AFTER_S, None):
+        try:
+            return load_newest_good(directories, notify, check)
+        except CheckpointUnreadable as error:
+            if wait_s is None:
+                raise StatesUnreadable(
+                    f"{error}; asked {len(READ_AGAIN_AFTER_S) + 1} times. All files are as they were: see to the disk, or to "
+                    "the limit of open files, and go on with --resume"
+                ) from error
+            notify(f"{error}; asking again in {wait_s:g} s")
+            sleep(wait_s)
     return None
 
 

@@ -36,13 +36,13 @@ def is_even(arrays: Arrays) -> bool:
 
 
 def newest_even(directory: Path) -> int | None:
-    """Return the step of the newest even checkpoint in a directory, None without one."""
+    """Return the step of the newest even checkpoint in a directory, None without one. Errors as `load_to_go_on`."""
 
     def check(found: Checkpoint) -> None:
         if not is_even(found.arrays):
             raise CheckpointError("it is not even")
 
-    found = checkpoints.load_newest_good([directory], lambda line: None, check)
+    found = checkpoints.load_to_go_on([directory], lambda line: None, check)
     return found.step if found else None
 
 

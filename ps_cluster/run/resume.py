@@ -12,7 +12,7 @@ from ps_cluster.config import RunConfig, fitted
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.run import checkpoints, journal, step_set
-from ps_cluster.run.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError
+from ps_cluster.run.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError, StatesUnreadable
 from ps_cluster.run.journal import JournalDamaged
 from ps_cluster.run.ledger import COLUMNS, COUNTS, check_values, rows_of
 from ps_cluster.run.reslicing import LEDGER, is_even
@@ -52,7 +52,11 @@ def newest_checkpoint(
 
 
 def newest_for(slices: int, run_dir: RunDir, notify: Callable[[str], None]) -> Checkpoint | None:
-    """Return the newest readable checkpoint or snapshot that can be cut into so many slices; None without one."""
+    """Return the newest readable checkpoint or snapshot that can be cut into so many slices; None without one.
+
+    Raises:
+      StatesUnreadable: the system refuses to read one.
+    """
 
     def check(found: Checkpoint) -> None:
         arrays = found.arrays
@@ -62,7 +66,7 @@ def newest_for(slices: int, run_dir: RunDir, notify: Callable[[str], None]) -> C
                 f"steps, so {slices} can't go on from it"
             )
 
-    return checkpoints.load_newest_good(run_dir.states, notify, check)
+    return checkpoints.load_to_go_on(run_dir.states, notify, check)
 
 
 def check_journals(found: Checkpoint, run_dir: RunDir, slices: int) -> None:
@@ -77,6 +81,10 @@ def check_journals(found: Checkpoint, run_dir: RunDir, slices: int) -> None:
         except JournalDamaged as error:
             do = "put it back, or begin anew in another run directory"
             raise UserError(f"the checkpoint of step {found.step} can't be resumed: {error}: {do}") from error
+        except OSError as error:
+            raise StatesUnreadable(
+                f"'{run_dir.journal(index)}' can't be read ({error.strerror}): see to the disk"
+            ) from error
 
 
 def _state_of(found: Checkpoint, run_dir: RunDir) -> tuple[RunConfig, ProgressState]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 from collections import deque
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files import locks, ownership
+from ps_cluster.files import fence, locks, ownership
 from ps_cluster.files.writing import open_append
 from ps_cluster.run import log_formats
 
@@ -83,6 +84,20 @@ class RunDir:
         """True if there is a state to go on from, or a row of the ledger."""
         kept = (path for folder in self.states if folder.is_dir() for path in folder.iterdir())
         return any(kept) or any(file.stat().st_size for file in self.journal(0).parent.glob("*"))
+
+    def set_aside(self) -> Path | None:
+        """Move states and journals into a folder of their own, as training begins anew. Return it; None without any."""
+        folders = (*self.states, self.journal(0).parent)
+        kept = [path for folder in folders for path in folder.glob("[!.]*") if path.stat().st_size]
+        if not kept:
+            return None
+        fence.check()
+        number = next(number for number in itertools.count(1) if not (self.root / f"before-{number}").exists())
+        aside = self.root / f"before-{number}"
+        aside.mkdir()
+        for path in kept:
+            path.rename(aside / f"{path.parent.name}-{path.name}")
+        return aside
 
     @property
     def _written(self) -> tuple[Path, ...]:

@@ -133,6 +133,8 @@ class Session:
             found = newest_checkpoint(self._config, self._run_dir, self._dataset.train_examples, say)
             if self.leads:
                 check_journals(found, self._run_dir, self._config.slices)
+        elif self.leads and (aside := self._run_dir.set_aside()):
+            say(f"training begins anew: states and journals of before are in {aside}")
         self.go_on_from(found)
         if self.leads:
             checkpoints.clear_ended(self._run_dir.checkpoints)

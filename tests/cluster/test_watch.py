@@ -20,6 +20,7 @@ from ps_cluster.config import build_config
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.processes.supervisor import TaskExit
+from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.progress import ProgressRow
 from ps_cluster.run.run_dir import RunDir
 
@@ -258,6 +259,22 @@ def test_who_dies_in_the_look_in_which_the_leader_ends_is_not_started_again(watc
 
     assert watch(at={20: ends_beside_a_death}).outcome == "completed"
     assert watch.machine.restarts == {} and watch.notices == []
+
+
+def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(watch):
+    def lose_the_leader(machine):
+        file = checkpoints.path_of(machine.run_dir.snapshots, 100)
+        file.parent.mkdir(exist_ok=True)
+        file.write_bytes(b"damaged")
+        machine.run_dir.journal(0).parent.mkdir(parents=True)
+        machine.run_dir.journal(0).write_bytes(b"rows")
+        machine.end(CHIEF, -9)
+
+    ending = watch(at={20: lose_the_leader})
+    assert (ending.outcome, ending.exit_code) == ("failed", 1) and len(watch.machine.started_at) == 1
+    run_dir = watch.machine.run_dir
+    assert f"no state in '{run_dir.root}' can be read, and nothing is begun anew over them" in ending.message
+    assert [file.read_bytes() for file in (*run_dir.snapshots.iterdir(), run_dir.journal(0))] == [b"damaged", b"rows"]
 
 
 def test_who_dies_beside_one_whose_port_is_taken_is_not_started_twice(watch):

@@ -1,5 +1,6 @@
 """Checkpoints survive whatever may happen to files: cut short, damaged, thinned out while somebody reads."""
 
+import errno
 import multiprocessing
 import os
 
@@ -9,7 +10,13 @@ import pytest
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import create_beside
 from ps_cluster.run import checkpoints
-from ps_cluster.run.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointNotWritten
+from ps_cluster.run.checkpoints import (
+    Checkpoint,
+    CheckpointError,
+    CheckpointGone,
+    CheckpointNotWritten,
+    StatesUnreadable,
+)
 from ps_cluster.run.rows.checkpoint import Meta
 from ps_cluster.run.rows.scores import EndedMark
 
@@ -93,6 +100,54 @@ def test_newest_good_checkpoint_is_found_behind_damaged_ones(tmp_path):
     said = []
     assert checkpoints.load_newest_good([tmp_path], said.append).step == 1
     assert ["step-000000003" in said[0], "step-000000002" in said[1], len(said)] == [True, True, 2]
+
+
+@pytest.fixture
+def refusing(monkeypatch):
+    """refusing(path, code, times): the system refuses to read a file so often."""
+    read = checkpoints.open_members
+
+    def refuse(path, code, times):
+        left = [times]
+
+        def asked(file):
+            if file == path and left[0]:
+                left[0] -= 1
+                raise OSError(code, os.strerror(code))
+            return read(file)
+
+        monkeypatch.setattr(checkpoints, "open_members", asked)
+
+    return refuse
+
+
+@pytest.mark.parametrize("code", [errno.EIO, errno.ESTALE, errno.EMFILE])
+def test_a_state_that_the_system_refuses_to_read_is_asked_for_again_and_no_older_one_is_taken(tmp_path, refusing, code):
+    for step in (1, 2):
+        checkpoints.save(tmp_path, checkpoint(step), keep=3)
+    newest, files = checkpoints.path_of(tmp_path, 2), sorted(tmp_path.iterdir())
+    said, slept = [], []
+    refusing(newest, code, times=2)
+    assert checkpoints.load_to_go_on([tmp_path], said.append, lambda found: None, slept.append).step == 2
+    assert slept == [0.5, 2.0] and len(said) == 2 and str(newest) in said[0] and "asking again in 0.5 s" in said[0]
+    refusing(newest, code, times=99)
+    with pytest.raises(StatesUnreadable, match=f"{newest}.*{os.strerror(code)}.*All files are as they were"):
+        checkpoints.load_to_go_on([tmp_path], said.append, lambda found: None, slept.append)
+    assert sorted(tmp_path.iterdir()) == files
+
+
+def test_a_folder_of_states_that_can_not_be_listed_is_not_an_empty_one(tmp_path, monkeypatch):
+    checkpoints.save(tmp_path, checkpoint(1), keep=3)
+    refusal = OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+    answers = iter([refusal, refusal])
+
+    def listed(folder, given=os.listdir):
+        if (error := next(answers, None)) is not None:
+            raise error
+        return given(folder)
+
+    monkeypatch.setattr(checkpoints.os, "listdir", listed)
+    assert checkpoints.load_to_go_on([tmp_path], lambda line: None, lambda found: None, lambda s: None).step == 1
 
 
 def test_there_is_no_newest_good_checkpoint_without_one(tmp_path):

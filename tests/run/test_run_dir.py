@@ -49,3 +49,17 @@ def test_what_a_full_disk_refused_is_said_once_there_is_room(monkeypatch, capsys
     say_the_rest()
     say("third")
     assert capsys.readouterr().out == "first\nsecond\nthird\n"
+
+
+def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_path):
+    run = RunDir.create(tmp_path / "run")
+    assert run.set_aside() is None and not list(run.root.glob("before-*"))
+    for number in (1, 2):
+        files = {run.checkpoints / "step-000000001.npz", run.snapshots / "step-000000002.npz", run.journal(0)}
+        for file in files:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(file.name)
+        aside = run.set_aside()
+        assert aside == run.root / f"before-{number}" and not any(file.exists() for file in files)
+        kept = {"checkpoints-step-000000001.npz", "snapshots-step-000000002.npz", "journal-slice-0.bin"}
+        assert {file.name for file in aside.iterdir()} == kept
