@@ -47,10 +47,16 @@ class Keeper:
     def __init__(
         self, task: Task, topology: ClusterTopology, run_dir: RunDir, view: ProgressView, requests: StopRequests,
         start: Callable[[int | None], subprocess.Popen[bytes]], limits: Limits, patience: Patience,
-        *, total: int | None = None, reach: Reach = working, clock: Callable[[], float] = time.monotonic,
+        *, conclude: Callable[[str], int] = lambda outcome: 0, total: int | None = None,
+        reach: Reach = working, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):  # fmt: skip
-        """Prepare. `start` starts the task's process; the leader's gets the number of workers that are enough."""
+        """Prepare.
+
+        Args:
+          start: starts the task's process; the leader's gets the number of workers that are enough.
+          conclude: called by the leader with the outcome of a training that has ended; returns an exit code.
+        """
         self._task = task
         self._topology = topology
         self._run_dir = run_dir
@@ -60,6 +66,7 @@ class Keeper:
         self._start = start
         self._limits = limits
         self._patience = patience
+        self._conclude = conclude
         self._total = total
         self._reach = reach
         self._clock = clock
@@ -238,11 +245,12 @@ class Keeper:
             return FAILED
         line = f"{self._task} has ended: training is {ended.outcome} at step {ended.last_step:,}"
         self._view.notice(TASK_ENDED(line, outcome=ended.outcome, step=ended.last_step))
+        code = self._conclude(ended.outcome)
         if ended.outcome == "diverged":
             self._view.notice(TASK_GIVES_UP(diverged_line(ended.last_step)))
             return FAILED
         preempted = ended.outcome != "completed" and self._requests.last_signal not in (0, signal.SIGINT)
-        return RETRY if preempted else 0
+        return RETRY if preempted else code
 
     # Saying.
 

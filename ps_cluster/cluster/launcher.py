@@ -14,14 +14,13 @@ from contextlib import contextmanager
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.cluster import memory
-from ps_cluster.cluster.ending import Ending
+from ps_cluster.cluster.ending import Ending, write_ending
 from ps_cluster.cluster.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
 from ps_cluster.cluster.policy import Limits
 from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.files import locks
 from ps_cluster.files.writing import write_whole
 from ps_cluster.processes import environment, machine, tensorboard_server
 from ps_cluster.processes.control_group import room
@@ -29,11 +28,9 @@ from ps_cluster.processes.fork_client import ForkServer, fork_server
 from ps_cluster.processes.isolation import RunNetwork, network_for
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.processes.supervisor import Supervisor
-from ps_cluster.reporting import closing_table, summary
 from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.reporting.results.after_run import try_to_draw
-from ps_cluster.reporting.terminal import make_console, print_error, print_line
-from ps_cluster.run import checkpoints, log_formats
+from ps_cluster.reporting.terminal import print_error
+from ps_cluster.run import checkpoints
 from ps_cluster.run.log_events import MEMORY_SHORT
 from ps_cluster.run.run_dir import RunDir
 
@@ -94,33 +91,26 @@ def run_local(
             left = cluster.stop_all(limits.grace_s)
             view.tasks(cluster.states())
             view.close()
-        try:
-            with locks.in_turn(run_dir.summary_lock):
-                written = summary.write_summary(
-                    run_dir,
-                    outcome=ending.outcome,
-                    wall_seconds=time.monotonic() - began,
-                    began=began,
-                    life=environment.life_of(os.getpid()),
-                    restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
-                    silences=[silent.to_json() for silent in watch.silences],
-                    scaled=watch.scalings,
-                    usage=cluster.usage.report(),
-                    machine=machine.describe(),
-                    network=network.to_json(),
-                    notify=view.notice,
-                )
-        except OSError as error:
-            _exit_code(ending, left)  # says what went wrong first
-            raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
-    console = make_console()
-    closing_table.print_numbers(written, console)
-    if not log_formats.chosen().is_text:
-        print_line(closing_table.as_line(written))
-    if config.evaluation.draw_results:
-        try_to_draw(run_dir, view.notice)
-    closing_table.print_places(written, run_dir, console)
-    return _exit_code(ending, left) or _exit_code_of_proof(written["proof"], run_dir)
+    try:
+        of_proof = write_ending(
+            config,
+            run_dir,
+            view.notice,
+            outcome=ending.outcome,
+            wall_seconds=time.monotonic() - began,
+            began=began,
+            life=environment.life_of(os.getpid()),
+            restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+            silences=[silent.to_json() for silent in watch.silences],
+            scaled=watch.scalings,
+            usage=cluster.usage.report(),
+            machine=machine.describe(),
+            network=network.to_json(),
+        )
+    except RunFailed:
+        _exit_code(ending, left)  # says what went wrong first
+        raise
+    return _exit_code(ending, left) or of_proof
 
 
 @contextmanager
@@ -144,10 +134,3 @@ def _exit_code(ending: Ending, left: list[str]) -> int:
     if ending.message:
         print_error(ending.message)
     return ending.exit_code
-
-
-def _exit_code_of_proof(proof: dict | None, run_dir: RunDir) -> int:
-    if proof is None or proof["holds"]:
-        return 0
-    print_error(f"the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})")
-    return 1

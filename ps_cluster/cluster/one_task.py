@@ -7,10 +7,12 @@ import os
 import socket
 import subprocess
 import time
+from collections import Counter
 from pathlib import Path
 
 from ps_cluster.catalogue.modes import Mode
 from ps_cluster.catalogue.task_types import WORKER, Task
+from ps_cluster.cluster.ending import write_ending
 from ps_cluster.cluster.gathering import Patience
 from ps_cluster.cluster.keeper import Keeper, taken
 from ps_cluster.cluster.local_cluster import TASK_ARGV
@@ -24,9 +26,10 @@ from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.fence import set_fence
+from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.processes import environment
+from ps_cluster.processes import environment, machine
 from ps_cluster.processes.lifeline import LAUNCHER_PID
 from ps_cluster.processes.reach import check_is_free
 from ps_cluster.processes.stop_requests import StopRequests
@@ -36,6 +39,7 @@ from ps_cluster.run import checkpoints
 from ps_cluster.run.leaders import Claim, Superseded, claim
 from ps_cluster.run.resume import newest_checkpoint
 from ps_cluster.run.rows.cluster import TaskFile
+from ps_cluster.run.rows.progress import ProgressRow
 from ps_cluster.run.run_dir import RunDir
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
@@ -109,7 +113,11 @@ def _lead_or_follow(
         view.start(config, run_dir, dataset)
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
-        keeper = Keeper(task, topology, run_dir, view, requests, child, Limits.of(config), patience, total=total)
+        began, epoch = time.monotonic(), claimed.epoch if claimed else 0
+        keeper = Keeper(
+            task, topology, run_dir, view, requests, child, Limits.of(config), patience,
+            conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, epoch, began, view.notice), total=total,
+        )  # fmt: skip
         with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
             code = keeper.run()
         if claimed is not None and code not in (0, BAD_INPUT):
@@ -121,6 +129,32 @@ def _lead_or_follow(
         set_fence(None)
         view.close()
     return code
+
+
+def _conclude(
+    outcome: str,
+    config: RunConfig,
+    run_dir: RunDir,
+    topology: ClusterTopology,
+    leaders: int,
+    began: float,
+    notify: Notify,
+) -> int:
+    """Write and print what `run` does at its end. Return the exit code that the proof asks for.
+
+    Each task is started again by whoever has started it, so what it is now is known of its work alone.
+    """
+    newest = last_row(run_dir.progress, ProgressRow) or ProgressRow(phase="starting")
+    kind = config.mode_kind.trainer_type
+    restarts = Counter((kind, worker.index) for worker in newest.workers)
+    restarts.subtract(set(restarts))  # the first process of each is no restart
+    restarts[topology.leader.type, topology.leader.index] = leaders - 1
+    addresses = {(task.type, task.index): topology.address(task) for task in topology.tasks}
+    return write_ending(
+        config, run_dir, notify,
+        outcome=outcome, wall_seconds=time.monotonic() - began, began=began, life=None, restarts=restarts, silences=[],
+        scaled=[], usage={}, machine=machine.describe(), network={}, addresses=addresses, leaders=leaders,
+    )  # fmt: skip
 
 
 def check_named(config: RunConfig) -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from ps_cluster.catalogue.datasets import DATASETS
@@ -47,6 +48,8 @@ Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often it was started again; a task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]
 """(task type, index) → its row of cluster.json, that of the newest process."""
+Addresses = Mapping[tuple[str, int], str | None]
+"""(task type, index) → host:port; None for a task without a server."""
 Notify = Callable[[str], None]
 Model = TypeVar("Model", bound=Row)
 
@@ -57,13 +60,15 @@ def write_summary(
     outcome: str,
     wall_seconds: float,
     began: float,
-    life: str,
+    life: str | None,
     restarts: Restarts,
     silences: list[Json],
     scaled: list[ScalingRow],
     usage: Json,
     machine: Json,
     network: Json,
+    addresses: Addresses = MappingProxyType({}),
+    leaders: int | None = None,
     notify: Notify = lambda line: None,
 ) -> Json:
     """Write summary.json and return its content.
@@ -81,6 +86,8 @@ def write_summary(
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (processes/usage.py).
       machine: the machine of this start of the launcher (processes/machine.py).
       network: "private", and "notice": the message if it is not private (processes/isolation.py).
+      addresses: of tasks on several machines, whose pids only their work tells.
+      leaders: how many led the training, one after the other, where tasks are started each by itself.
       notify: gets one line for each damaged file; the summary is written without it.
     """
     config = load_config(run_dir.config)
@@ -89,7 +96,7 @@ def write_summary(
     tasks = _tasks(run_dir, notify)
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
-    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
+    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts, addresses)
     summary = Summary(
         schema_=SCHEMA,
         outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else outcome),
@@ -109,12 +116,13 @@ def write_summary(
         settings={key: one.value for key, one in changed(config).items()},
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
-        parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),
+        parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts, addresses),
         restarts={f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
         silences=[SilenceRow(**silence) for silence in silences],
         scaled=scaled,
         wall_seconds=wall_seconds,
-        sessions=len(story.lives | {life}),
+        sessions=leaders or len(story.lives | {life}),
+        leaders=leaders,
         session_train_seconds=0.0 if story.before is None else max(0.0, training.train_seconds - story.before),
         startup_seconds=None if story.begun is None else story.begun - began,
         machine=machine,
@@ -161,13 +169,13 @@ class _Story:
     before: float | None = None
 
     @classmethod
-    def of(cls, run_dir: RunDir, life: str, notify: Notify) -> _Story:
+    def of(cls, run_dir: RunDir, life: str | None, notify: Notify) -> _Story:
         story = cls()
         for row in read_rows(run_dir.progress, ProgressRow, notify):
             story._hear(row, life)
         return story
 
-    def _hear(self, row: ProgressRow, life: str) -> None:
+    def _hear(self, row: ProgressRow, life: str | None) -> None:
         self.rolled_back += max(0, self.last.applied - row.applied)
         self.last = row
         self.lives.add(row.life)
@@ -198,21 +206,27 @@ def _from_progress(row: ProgressRow) -> TrainingResult:
     )
 
 
-def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
+def _workers(
+    rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts, addresses: Addresses
+) -> list[WorkerSummary]:
     """Return one row per index: the work of all its processes, and the newest process's pid."""
     indices = {row.index for row in rows} | {index for kind, index in tasks if kind == task_type}
     return [
-        _worker(index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0))
+        _worker(
+            index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0), addresses.get(key)
+        )
         for index in sorted(indices)
         for key in [(task_type, index)]
     ]
 
 
-def _worker(index: int, rows: list[WorkerRow], task: TaskRow | None, restarts: int) -> WorkerSummary:
+def _worker(
+    index: int, rows: list[WorkerRow], task: TaskRow | None, restarts: int, address: str | None
+) -> WorkerSummary:
     return WorkerSummary(
         index=index,
         pid=task.pid if task else rows[-1].pid,
-        address=task.address if task else None,
+        address=task.address if task else address,
         updates=sum(row.updates for row in rows),
         examples=sum(row.examples for row in rows),
         restarts=restarts,
@@ -220,14 +234,16 @@ def _worker(index: int, rows: list[WorkerRow], task: TaskRow | None, restarts: i
     )
 
 
-def _parameter_servers(rows: list[Server], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
+def _parameter_servers(
+    rows: list[Server], tasks: Tasks, restarts: Restarts, addresses: Addresses
+) -> list[ServerSummary]:
     parameters = {row.index: row.parameters for row in rows}
     servers = {index: task for (task_type, index), task in tasks.items() if task_type == "ps"}
     return [
         ServerSummary(
             index=index,
             pid=servers[index].pid if index in servers else None,
-            address=servers[index].address if index in servers else None,
+            address=servers[index].address if index in servers else addresses.get(("ps", index)),
             parameters=parameters.get(index),
             restarts=restarts.get(("ps", index), 0),
         )

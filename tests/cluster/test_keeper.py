@@ -60,6 +60,7 @@ def keep(tmp_path, monkeypatch):
 
         return Keeper(
             Task(kind, 0), topology, run_dir, View(), requests, start, Limits(), Patience(wait_s), total=7,
+            conclude=lambda outcome: call.concluded.append(outcome) or call.of_proof,
             reach=lambda addresses: {task for task, address in addresses.items() if address in call.there},
             clock=time.clock, sleep=time.sleep,
         ).run()  # fmt: skip
@@ -79,6 +80,7 @@ def keep(tmp_path, monkeypatch):
 
     call.time, call.requests, call.child, call.run_dir, call.row = time, requests, child, run_dir, row
     call.said, call.there = [], {"a:1", "b:2", "c:3"}
+    call.concluded, call.of_proof = [], 0
     return call
 
 
@@ -117,9 +119,16 @@ def test_a_leader_that_was_preempted_is_to_be_started_again_unless_all_is_traine
     assert keep.child.signals == ([number] if number else []), "its process is asked to drain by the same signal"
 
 
+def test_a_leader_whose_proof_does_not_hold_has_failed_although_training_is_complete(keep):
+    checkpoints.mark_ended(keep.run_dir.checkpoints, last_step=7, outcome="completed")
+    keep.of_proof = 1
+    ends(keep, 0)
+    assert keep("chief") == 1 and keep.concluded == ["completed"]
+
+
 def test_a_leader_without_a_result_has_failed(keep):
     ends(keep, 0)
-    assert keep("chief") == 1
+    assert keep("chief") == 1 and keep.concluded == []
 
 
 @pytest.mark.parametrize("kind", ["ps", "worker"])

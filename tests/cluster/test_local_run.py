@@ -56,7 +56,7 @@ def one_task(tmp_path, monkeypatch):
     class Kept:
         """In place of the keeper: notes what the task's process would be given."""
 
-        def __init__(self, task, topology, run_dir, view, requests, start, limits, patience, total):
+        def __init__(self, task, topology, run_dir, view, requests, start, limits, patience, conclude, total):
             told.extend((load_config(run_dir.config_of(task.type, task.index)), run_dir, dataset, topology, task))
             call.resumed, call.patience = start.keywords["resume"], patience
 

@@ -22,6 +22,7 @@ from tests.helpers.real_cluster import (
     small,
     start,
     stop,
+    summary_of,
     unhurried,
     wait_for_snapshots,
     wait_for_training,
@@ -115,7 +116,19 @@ def test_commands_that_are_only_run_again_survive_the_death_of_a_worker_a_server
     assert result["proof"]["holds"] and result["updates"]["applied"] == result["updates"]["scheduled"] == steps
     assert {worker["index"] for worker in result["workers"]} == {0, 1}
     assert len(list((run_dir / "leaders").iterdir())) == 3 and not (run_dir / ".lock").exists()
+    summary = summary_of(run_dir)
+    assert (summary["outcome"], summary["leaders"], summary["sessions"]) == ("completed", 3, 3)
+    assert summary["proof"]["holds"] and summary["updates"] == result["updates"] | {
+        "rolled_back": summary["updates"]["rolled_back"]
+    }
+    assert sum(worker["updates"] for worker in summary["workers"]) >= steps and summary["staleness"]["histogram"]
+    assert summary["restarts"]["chief-0"] == 2 and summary["workers"][1]["restarts"] >= 1
+    cluster = summary["workers"] + summary["parameter_servers"]
+    assert [row["address"].partition(":")[0] for row in cluster] == ["127.0.0.1"] * 3
     assert f"step {steps}: test accuracy" in finish(start("evaluate", "--once", "--checkpoint-dir", run_dir))
+    assert summary_of(run_dir)["evaluation"]["step"] == steps and (run_dir / "results" / "results.html").is_file()
+    shown = finish(start("runs", "show", run_dir))
+    assert "completed" in shown and f"{steps} scheduled · {steps} applied" in shown and "holds:" in shown
 
 
 def test_a_chief_that_was_frozen_stops_without_a_word_to_the_files_of_the_newer_one(cluster_of):

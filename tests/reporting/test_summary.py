@@ -6,7 +6,9 @@ import json
 import pytest
 from rich.console import Console
 
-from ps_cluster.config import build_config
+from ps_cluster.cluster import one_task
+from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.files.json_rows import append_row
 from ps_cluster.files.writing import write_json, write_whole
@@ -17,6 +19,7 @@ from ps_cluster.run import checkpoints
 from ps_cluster.run.rows.progress import ProgressRow
 from ps_cluster.run.rows.scaling import ScalingRow
 from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 from tests.helpers.data import only_named
 
@@ -498,3 +501,19 @@ def test_closing_table_counts_one_worker_as_one(run_dir):
 )
 def test_histogram_is_drawn_with_a_bar_for_each_value_and_never_too_wide(histogram, bars):
     assert histogram_bars(histogram) == bars
+
+
+def test_a_leader_on_several_machines_writes_the_same_summary_and_fails_where_the_proof_does(run_dir, capsys):
+    run_dir.cluster.unlink()
+    topology = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:0", "c:1", "c:2"]})
+    config = load_config(run_dir.config).with_values({"evaluation.draw_results": False})
+    for holds, code, outcome in ((True, 0, "completed"), (False, 1, "failed")):
+        proof = RESULT["proof"] | {"holds": holds, "problems": [] if holds else ["row 7 is missing"]}
+        write_json(run_dir.training_result, RESULT | {"proof": proof})
+        assert one_task._conclude("completed", config, run_dir, topology, 2, BEGAN, print) == code
+        summary = Summary.model_validate_json(run_dir.summary.read_text())
+        assert (summary.outcome, summary.leaders, summary.restarts["chief-0"]) == (outcome, 2, 1)
+        assert [server.address for server in summary.parameter_servers] == ["b:2"]
+        assert [worker.address for worker in summary.workers] == ["c:0", "c:1", "c:2"]
+        assert summary.proof.holds is holds and summary.updates.applied == RESULT["updates"]["applied"]
+    assert "row 7 is missing" in capsys.readouterr().err

@@ -92,6 +92,7 @@ class Summary(Row):
       guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
       learned: whether the best score is better than that; None if unknown.
       bad_losses: steps whose loss was NaN or infinite.
+      leaders: how many led a training on several machines, one after the other; None on one machine.
     """
 
     model_config = ConfigDict(extra="allow", populate_by_name=True, serialize_by_alias=True)
@@ -126,6 +127,7 @@ class Summary(Row):
     examples_per_second: Seconds | None = None
     train_seconds: Number = 0.0
     sessions: Count = 1
+    leaders: Count | None = None
     session_train_seconds: Seconds | None = None
     goodput: Number | None = None
     rolled_back_seconds: Seconds = 0.0
