@@ -42,18 +42,9 @@ class Job:
         )
         program.chmod(0o755)
         script = folder / "job.sbatch"
-        words = (
-            "--run-dir",
-            self.run_dir,
-            "--program",
-            program,
-            "--output",
-            script,
-            "--set",
-            f"training.steps={steps}",
-        )
-        asked = ("slurm", "render", *map(str, words), "--mem-per-cpu", "500M", *TRAINING, *options)
-        result = CliRunner().invoke(main, asked)
+        words = ("--run-dir", self.run_dir, "--program", program, "--output", script, "--mem-per-cpu", "500M")
+        size = ("--set", f"training.steps={steps}")
+        result = CliRunner().invoke(main, ("slurm", "render", *map(str, words), *size, *TRAINING, *options))
         assert result.exit_code == 0, result.output
         self._number = slurm.submit(script, f"--output={self._output}")
 
@@ -95,9 +86,8 @@ class Job:
             wait_until(condition, within_s)
         except AssertionError:
             logs = sorted(self.run_dir.with_name("run.slurm").glob("*.log"))
-            raise AssertionError(
-                "\n".join(f"{log}:\n{log.read_text()[-2000:]}" for log in [self._output, *logs])
-            ) from None
+            told = "\n".join(f"{log}:\n{log.read_text()[-2000:]}" for log in [self._output, *logs])
+            raise AssertionError(told) from None
 
     def goes_on(self, restarts, hurry=False):
         """Wait until the job has been put back into the queue so often, and runs again. `hurry`: it need not last any more."""

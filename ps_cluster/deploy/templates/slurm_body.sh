@@ -106,8 +106,9 @@ fi
 
 # Slurm stops all steps that are left when this script ends, or is requeued: first by SIGTERM, then by SIGKILL. Nobody may
 # start one again meanwhile, or in the place of its successor.
+mapfile -t left < <(jobs -rp)
 disown -a
-kill -KILL "${pids[@]}" 2>/dev/null
+kill -KILL "${left[@]}" 2>/dev/null
 case $code in
     0 | 2 | 3) ;;
     *) [ -z "$stopping" ] || scontrol requeue "$SLURM_JOB_ID" ;;
