@@ -37,19 +37,29 @@ def guard_port(
     port, interface = topology.port(task), interface_of(setting)
     if port is None:
         return
+    check_can_guard(setting)
+    if interface is not None:
+        try:
+            keep(only_through(interface, port, _behind(interface, topology)))
+        except Refused as reason:
+            raise UserError(f"cluster.isolation: got '{setting}': {reason}; by hand: {_PAGE}") from reason
+    notify(who_reaches(f"port {port}", setting))
+
+
+def check_can_guard(setting: str) -> None:
+    """Raise UserError for an isolation that no task on several machines can make."""
     if setting == REQUIRE:
         raise UserError(
             "cluster.isolation: got 'require': a task can't make a network that other machines share: give "
             f"interface=NAME, or see {_PAGE}"
         )
-    if interface is None:
-        notify(f"not isolated: whoever reaches port {port} runs code as you, and nothing is encrypted: {_PAGE}")
-        return
-    try:
-        keep(only_through(interface, port, _behind(interface, topology)))
-    except Refused as reason:
-        raise UserError(f"cluster.isolation: got '{setting}': {reason}; by hand: {_PAGE}") from reason
-    notify(f"port {port}: only {interface} and your own processes on this machine reach it")
+
+
+def who_reaches(ports: str, setting: str) -> str:
+    """Return a line that says who reaches `ports`, e.g. "port 2222", with this isolation."""
+    if (interface := interface_of(setting)) is None:
+        return f"not isolated: whoever reaches {ports} runs code as you, and nothing is encrypted: {_PAGE}"
+    return f"{ports}: only {interface} and your own processes on the same machine get in"
 
 
 def _behind(interface: str, topology: ClusterTopology) -> Iterator[tuple[str, int]]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from ps_cluster.catalogue.task_types import WORKER
+from ps_cluster.catalogue.task_types import EVALUATOR, WORKER
 from ps_cluster.command_line import OneLineErrors, config_layers, config_options, examples, layered_config, option
 from ps_cluster.commands.parts import OPTIONS_OF_TASKS, TEXT_FILE, waiting_options, waiting_words, write_text_to
 from ps_cluster.parameter_types import Matching, Whole
@@ -45,7 +45,10 @@ def slurm() -> None:
 @option("--mem-per-cpu", type=_MEMORY, default="2G", help="Memory of each CPU.")
 @option("--tasks-per-node", type=Whole(1, 1024), help="Most tasks on one node; default: as many as fit.")
 @option("--restarts", type=Whole(0, 10_000), default=20, help="Most restarts of each task.")
-@option("--port", type=Whole(1024, _LAST_PORT), default=2222, help="Port of the first task; the next have the next.")
+@option(
+    "--port", type=Whole(1024, _LAST_PORT),
+    help="Port of the first task; the next have the next. Default: by the number of the job.",
+)  # fmt: skip
 @option("--sbatch", "more", type=_OPTION, multiple=True, metavar="OPTION", help="Any other of sbatch; repeatable.")
 @option("--output", type=TEXT_FILE, metavar="FILE", default="-", help="Where to write; -: print it.")
 @waiting_options()
@@ -53,7 +56,7 @@ def slurm() -> None:
 @config_layers
 def render(
     output: Path, file: Path | None, assignments: tuple[str, ...], name: str, run_dir: str, program: str | None,
-    time: str | None, cpus: int, mem_per_cpu: str, tasks_per_node: int | None, restarts: int, port: int,
+    time: str | None, cpus: int, mem_per_cpu: str, tasks_per_node: int | None, restarts: int, port: int | None,
     more: tuple[str, ...], wait_seconds: float | None, min_workers: int | None, **options: Any,
 ) -> None:  # fmt: skip
     """Print a script for sbatch that trains on several nodes.
@@ -61,15 +64,20 @@ def render(
     Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
     from ps_cluster.cluster.one_task import check_min_workers, check_named
-    from ps_cluster.deploy.deployment import roles_of
+    from ps_cluster.cluster.port_guard import check_can_guard, who_reaches
+    from ps_cluster.deploy.deployment import check_data_dir, roles_of
     from ps_cluster.deploy.slurm_script import SlurmJob
     from ps_cluster.errors import UserError
 
     config = layered_config(file, assignments, options)
     check_named(config)
+    check_data_dir(config)
     roles = roles_of(config)
     check_min_workers(min_workers, sum(role.count for role in roles if role.type == WORKER), config.mode_kind)
-    if port + (count := sum(role.count for role in roles)) - 1 > _LAST_PORT:
+    count = sum(role.count for role in roles)
+    if listens := sum(role.count for role in roles if role.type != EVALUATOR) > 1:
+        check_can_guard(config.cluster.isolation)
+    if port is not None and port + count - 1 > _LAST_PORT:
         raise UserError(f"--port: got {port}: the last of {count} tasks would have a port over {_LAST_PORT}")
     job = SlurmJob(
         name=name,
@@ -87,3 +95,5 @@ def render(
         more=more,
     )
     write_text_to(output, job.script())
+    if listens:
+        click.echo(who_reaches(job.ports, config.cluster.isolation), err=True)

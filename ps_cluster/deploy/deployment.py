@@ -51,6 +51,7 @@ class Deployment:
       namespace: None: that of `kubectl`.
       run_volume: the claim of the volume with the run directory.
       data_volume: the claim of the volume that is mounted at `paths.DATA`, read-only.
+      scratch: the most that each folder of a pod may hold that is deleted with it, as Kubernetes writes it.
       restart_job: JobSet may recreate a single Job, which its feature gate RestartJob has to allow.
       task_options: more words for the command `task`.
     """
@@ -62,6 +63,7 @@ class Deployment:
     roles: tuple[Role, ...]
     run_volume: str
     data_volume: str | None = None
+    scratch: str = "10Gi"
     restart_job: bool = True
     task_options: tuple[str, ...] = ()
     port: int = 2222
@@ -94,6 +96,12 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
         )
         for kind in types
     )
+
+
+def check_data_dir(config: RunConfig) -> None:
+    """Raise UserError for a folder of data that every task would look for somewhere else."""
+    if (folder := config.data.data_dir) is not None and not folder.is_absolute():
+        raise UserError(f"data.data_dir: got '{folder}': name the whole path, as the tasks find it")
 
 
 def _by_type(field: str, values: Iterable[OfType], types: tuple[str, ...]) -> dict[str, Any]:

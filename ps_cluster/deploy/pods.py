@@ -98,13 +98,14 @@ def _environment(deployment: Deployment, role: Role, kind: WorkloadKind) -> list
 
 
 def _volumes(deployment: Deployment, role: Role) -> list[Part]:
-    runs = {"persistentVolumeClaim": {"claimName": deployment.run_volume}} if role.shares else {"emptyDir": {}}
+    scratch = {"emptyDir": {"sizeLimit": deployment.scratch}}
+    runs = {"persistentVolumeClaim": {"claimName": deployment.run_volume}} if role.shares else scratch
     data = {"persistentVolumeClaim": {"claimName": deployment.data_volume, "readOnly": True}}
     return [
         {"name": "config", "configMap": {"name": config_name(deployment)}},
         {"name": "runs", **runs},
-        {"name": "cache", "emptyDir": {}},
-        {"name": "tmp", "emptyDir": {}},
+        {"name": "cache", **scratch},
+        {"name": "tmp", **scratch},
         *([{"name": "data", **data}] if deployment.data_volume else []),
     ]
 

@@ -71,6 +71,16 @@ class WorkloadKind:
 KINDS: Kinds[WorkloadKind] = Kinds("kind of workload", WorkloadKind, "ps_cluster.deploy.kinds", "ps_cluster.workloads")
 
 
+# Port 53 of anybody would be a way out. Names: of kube-dns and CoreDNS alike; the address: NodeLocal DNSCache.
+_DNS: list[dict[str, Any]] = [
+    {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    },
+    {"ipBlock": {"cidr": "169.254.20.10/32"}},
+]
+
+
 def metadata(deployment: Deployment, name: str | None = None) -> dict[str, Any]:
     """Return the metadata of an object; `name`: that of the deployment."""
     namespace = {"namespace": deployment.namespace} if deployment.namespace else {}
@@ -99,7 +109,7 @@ def _config_map(deployment: Deployment, files: dict[str, str]) -> Document:
 
 
 def _network_policy(deployment: Deployment) -> Document:
-    """Return what lets only the tasks of this deployment reach each other, and them reach nothing else but DNS."""
+    """Return what lets only the tasks of this deployment reach each other, and them reach only the cluster's DNS beside."""
     tasks = [{"podSelector": {"matchLabels": labels(deployment)}}]
     ports = [{"protocol": "TCP", "port": deployment.port}]
     names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
@@ -111,6 +121,6 @@ def _network_policy(deployment: Deployment) -> Document:
             "podSelector": {"matchLabels": labels(deployment)},
             "policyTypes": ["Ingress", "Egress"],
             "ingress": [{"from": tasks, "ports": ports}],
-            "egress": [{"to": tasks, "ports": ports}, {"ports": names}],
+            "egress": [{"to": tasks, "ports": ports}, {"to": _DNS, "ports": names}],
         },
     }

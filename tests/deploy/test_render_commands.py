@@ -48,6 +48,21 @@ def test_every_step_of_slurm_waits_as_it_was_asked_for(given):
     assert words == ["ps-cluster", "task", "--run-dir", "$run_dir", "--config", "$config", *given]
 
 
+@pytest.mark.parametrize(
+    ("options", "line"),
+    [
+        ((), "not isolated: whoever reaches the job's 6 ports (of 10000 to 32767, by its number) runs code as you"),
+        (("--port", "4000"), "not isolated: whoever reaches the job's ports 4000 to 4005 runs code as you"),
+        (("--set", "cluster.isolation=interface=ib0"), "only ib0 and your own processes on the same machine get in"),
+        (("--mode", "single"), ""),
+    ],
+)
+def test_who_reaches_the_ports_of_a_slurm_job_is_told_beside_the_script(options, line):
+    result = CliRunner().invoke(main, ("slurm", "render", "--run-dir", "/x", *ASKED[:-2], *options))
+    assert result.exit_code == 0 and result.stdout.startswith("#!/bin/bash\n")
+    assert line in result.stderr and len(result.stderr.splitlines()) == bool(line)
+
+
 @pytest.mark.parametrize("name", ["--wait-seconds", "--min-workers"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_they_are_the_options_of_task(command, name):

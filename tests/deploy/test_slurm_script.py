@@ -38,10 +38,10 @@ def slurm(tmp_path):
     task.write_text(TASK.format(here=here))
     task.chmod(0o755)
 
-    def start(plans, nodes=NODES, room="3(x2)", **changes):
+    def start(plans, nodes=NODES, room="3(x2)", programs=None, **changes):
         for name, plan in plans.items():
             (here / f"{name}.plan").write_text(plan)
-        started.append(SlurmStandIn(here, job(here / "run", task, **changes).script(), nodes, room))
+        started.append(SlurmStandIn(here, job(here / "run", task, **changes).script(), nodes, room, programs or {}))
         process = started[-1].start()
         process.here, process.slurm = here, started[-1]
         return process
@@ -124,7 +124,10 @@ def test_a_job_whose_time_is_over_stops_its_leader_first_and_goes_back_into_the_
     assert code == 75, output
     stopped = (process.here / "stopped").read_text().split()
     assert stopped[0] == "chief-0" and set(stopped) >= {"chief-0", "ps-0", "ps-1", "worker-0", "worker-1"}
-    assert process.slurm.was_requeued and len(starts(process, "chief-0")) == 1
+    assert process.slurm.was_requeued
+    assert all(len(starts(process, name)) == 1 for name in stopped), (
+        "nothing is started again in the place of its successor"
+    )
 
 
 def test_a_job_that_is_done_waits_for_the_evaluator_and_stops_what_is_left(slurm):
@@ -142,6 +145,24 @@ def test_tasks_go_where_slurm_has_room_for_them(slurm):
     assert finish(process)[0] == 0
     topology, _ = cluster_of({}, (process.here / "chief-0.tf_config").read_text())
     assert topology.cluster == {"chief": ["a:2222"], "ps": ["b:2223", "b:2224"], "worker": ["c:2225", "c:2226"]}
+
+
+def test_two_jobs_on_a_node_have_ports_of_their_own(slurm):
+    process = slurm({"chief-0": "stay 0"}, first_port=None)
+    wait_until(lambda: starts(process, "chief-0"))
+    process.terminate()
+    assert finish(process)[0] == 0
+    topology, _ = cluster_of({}, (process.here / "chief-0.tf_config").read_text())
+    assert topology.cluster["chief"] == [f"10.0.0.1:{10_000 + 17 * 6}"], "17 is the number of the job"
+
+
+def test_no_task_begins_with_a_configuration_that_could_not_be_written_whole(slurm, tmp_path):
+    (tmp_path / "here" / "run.yaml").write_text("earlier")
+    full = "#!/bin/bash\nhead -c 40\necho 'cat: write error: No space left on device' >&2\nexit 1\n"
+    code, output = finish(slurm({}, programs={"cat": full}))
+    assert (code, output) == (1, "cat: write error: No space left on device\n")
+    assert {file.name: file.read_text() for file in (tmp_path / "here").glob("run.yaml*")} == {"run.yaml": "earlier"}
+    assert not list((tmp_path / "here").glob("*.started"))
 
 
 def test_too_little_room_is_told_in_one_line(slurm):

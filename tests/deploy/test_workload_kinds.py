@@ -120,7 +120,19 @@ def test_the_network_policy_selects_all_pods_and_lets_in_only_these_at_the_port_
         assert [port["containerPort"] for port in pods.container.get("ports", [])] in ([2222], [])
     (rule,) = policy["ingress"]
     assert rule == {"from": [{"podSelector": policy["podSelector"]}], "ports": [{"protocol": "TCP", "port": 2222}]}
-    assert [port["port"] for way in policy["egress"] for port in way["ports"]] == [2222, 53, 53]
+    tasks, names = policy["egress"]
+    assert tasks == {"to": rule["from"], "ports": rule["ports"]}
+    assert [port["port"] for port in names["ports"]] == [53, 53]
+    dns, cache = names["to"]
+    assert dns["podSelector"]["matchLabels"] == {"k8s-app": "kube-dns"} and "namespaceSelector" in dns
+    assert cache == {"ipBlock": {"cidr": "169.254.20.10/32"}}, "no way out by port 53 of anybody"
+
+
+@pytest.mark.parametrize("kind", KINDS.names)
+def test_no_folder_of_a_pod_can_fill_its_node(kind):
+    for pods in pods_of(rendered(kind, deployment(scratch="3Gi"))):
+        own = [volume["emptyDir"] for volume in pods.template["spec"]["volumes"] if "emptyDir" in volume]
+        assert len(own) >= 2 and all(one == {"sizeLimit": "3Gi"} for one in own)
 
 
 def test_a_job_set_restarts_a_worker_alone_and_all_when_a_chief_or_a_parameter_server_fails():

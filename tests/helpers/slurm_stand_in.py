@@ -2,34 +2,62 @@
 
 import os
 import subprocess
+from types import MappingProxyType
 
 SRUN = """#!/bin/bash
-# Takes the options that the script gives, and runs the command in place of itself, so that signals reach it.
+# Takes the options that the script gives, and runs the command. SIGTERM is not passed on: it kills the step.
 while [[ ${1:-} == --* ]]; do
     case $1 in --output=*) output=${1#*=} ;; esac
     shift
 done
-exec "$@" >> "$output" 2>&1 < /dev/null
+trap 'kill -KILL "$task"' TERM
+setsid "$@" >> "$output" 2>&1 < /dev/null &
+task=$!
+echo "$task" >> "$SLURM_STAND_IN/steps"
+wait "$task"
+while kill -0 "$task" 2>/dev/null; do wait "$task"; done
+wait "$task"
 """
 SCONTROL = """#!/bin/bash
 echo "$*" >> "$SLURM_STAND_IN/scontrol"
 if [ "$1 $2" = "show hostnames" ]; then tr , '\\n' <<< "$3"; fi
+"""
+# Starts the batch script, passes SIGTERM on to it alone, and stops what is left of the job when it has ended: steps by SIGTERM.
+SLURMD = """#!/bin/bash
+trap 'kill -TERM "$script"' TERM
+setsid bash "$1" &
+script=$!
+wait "$script"
+while kill -0 "$script" 2>/dev/null; do wait "$script"; done
+wait "$script"
+code=$?
+mapfile -t steps < "$SLURM_STAND_IN/steps"
+kill -TERM "${steps[@]}" 2>/dev/null
+for step in "${steps[@]}"; do while kill -0 "$step"; do sleep 0.02; done; done 2>/dev/null
+exit "$code"
 """
 
 
 class SlurmStandIn:
     """Runs a script as Slurm does on the first node, with every node on this machine."""
 
-    def __init__(self, folder, script, nodes, room):
-        """`nodes`: their names, as in SLURM_JOB_NODELIST. `room`: for how many tasks each has room, as Slurm writes it."""
+    def __init__(self, folder, script, nodes, room, others=MappingProxyType({})):
+        """Prepare.
+
+        Args:
+          nodes: their names, as in SLURM_JOB_NODELIST.
+          room: for how many tasks each has room, as Slurm writes it.
+          others: name -> content of other programs that the script finds.
+        """
         self._folder, self._nodes, self._room = folder, nodes, room
         self._script = folder / "job.sbatch"
         self._script.write_text(script)
         programs = folder / "bin"
         programs.mkdir()
-        for name, content in (("srun", SRUN), ("scontrol", SCONTROL)):
+        for name, content in {"srun": SRUN, "scontrol": SCONTROL, "slurmd": SLURMD, **others}.items():
             (programs / name).write_text(content)
             (programs / name).chmod(0o755)
+        (folder / "steps").touch()
 
     def start(self):
         """Start the script, with the variables that Slurm sets for it."""
@@ -42,8 +70,8 @@ class SlurmStandIn:
             "SLURM_TASKS_PER_NODE": self._room,
         }
         return subprocess.Popen(
-            ["bash", self._script], cwd=self._folder, env=os.environ | slurm, text=True, start_new_session=True,
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+            [self._folder / "bin" / "slurmd", self._script], cwd=self._folder, env=os.environ | slurm, text=True,
+            start_new_session=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
         )  # fmt: skip
 
     @property

@@ -1,8 +1,8 @@
-# The same for every training. Above it are: roles, run_dir, command, first_port, restarts.
-set -u
+# The same for every training. Above it are: roles, logs, command, first_port, restarts.
 
 # Slurm says how many tasks each node has room for, in the order of its list of nodes, as in 2(x3),1.
-mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+names=$(scontrol show hostnames "$SLURM_JOB_NODELIST")
+mapfile -t hosts <<< "$names"
 host=0 room=()
 for part in ${SLURM_TASKS_PER_NODE//,/ }; do
     nodes=1
@@ -39,6 +39,8 @@ for role in "${roles[@]}"; do
     fi
 done
 
+set +e # from here on exit codes are looked at
+
 # A signal ends `wait` early. Bash remembers the exit code of what has ended, so the last call has it.
 wait_for() { # PID
     wait "$1"
@@ -46,25 +48,31 @@ wait_for() { # PID
     wait "$1"
 }
 
+# Stop the leader: it is on the first node, as this script is. `srun` would not pass SIGTERM on, but kill the step.
 # Only once: a second SIGTERM would end a leader that drains.
-tell() {
-    if [ -n "$step" ] && [ -z "$told" ]; then
-        told=yes
-        kill -TERM "$step" 2>/dev/null
-    fi
+# shellcheck disable=SC2329 # it is invoked by `trap`
+stop_leader() {
+    if [ -n "$stopping" ]; then return; fi
+    stopping=yes
+    local leader=""
+    read -r leader 2>/dev/null < "$process"
+    kill -TERM "${leader:-$step}" 2>/dev/null # there is no file yet: the step is just starting
 }
 
 # Run a task, and run it again, until it has ended for good (0), must not be retried (2, 3), or is stopped.
 keep() { # NUMBER
-    local kind=${tasks[$1]%:*} index=${tasks[$1]#*:} code=75 tries=0 step="" stopping="" told=""
-    trap 'stopping=yes; tell' TERM
+    local kind=${tasks[$1]%:*} index=${tasks[$1]#*:} code=75 tries=0 step="" stopping=""
+    local process=$logs/$kind-$index.pid
+    [ "$1" != 0 ] || trap stop_leader TERM
     while [ -z "$stopping" ]; do
+        rm -f "$process"
+        # shellcheck disable=SC2016 # the step's own pid
         TF_CONFIG="{\"cluster\": {$cluster}, \"task\": {\"type\": \"$kind\", \"index\": $index}}" \
             srun --nodes=1 --ntasks=1 --exact --cpus-per-task="$SLURM_CPUS_PER_TASK" --nodelist="${places[$1]}" \
             --job-name="$kind-$index" --output="$logs/$kind-$index.log" --open-mode=append --input=none \
-            "${command[@]}" &
+            bash -c 'echo "$$" > "$0"; exec "$@"' "$process" "${command[@]}" &
         step=$!
-        [ -z "$stopping" ] || tell # the signal came before there was a step
+        [ -z "$stopping" ] || kill -TERM "$step" # the signal came before there was a step
         wait_for "$step"
         code=$?
         step=""
@@ -73,13 +81,12 @@ keep() { # NUMBER
         if ((++tries > restarts)); then break; fi
         [ -n "$stopping" ] || sleep 1
     done
+    rm -f "$process"
     exit "$code"
 }
 
-logs=$run_dir.slurm
-mkdir -p "$logs"
 pids=() stopping=""
-# Slurm says in time that it takes the nodes. The leader drains into a snapshot first: for that it needs the others.
+# Slurm says in time that it takes the nodes. The leader drains into a snapshot: for that it needs the others.
 trap 'stopping=yes; [ ${#pids[@]} = 0 ] || kill -TERM "${pids[0]}" 2>/dev/null' TERM
 for number in "${!tasks[@]}"; do
     keep "$number" &
@@ -89,13 +96,19 @@ done
 
 wait_for "${pids[0]}"
 code=$?
-if [ "$code" = 0 ] && [ -z "$stopping" ] && [ "${tasks[-1]}" = evaluator:0 ]; then
-    wait_for "${pids[-1]}"
-    code=$?
+if [ "$code" = 0 ] && [ -z "$stopping" ]; then
+    if [ "${tasks[-1]}" = evaluator:0 ]; then
+        wait_for "${pids[-1]}"
+        code=$?
+    fi
+    for _ in {1..50}; do [ -z "$(jobs -r)" ] || sleep 0.1; done # the others have heard it from the leader
 fi
-kill -TERM "${pids[@]}" 2>/dev/null
-wait
 
+# Slurm stops all steps that are left when this script ends, or is requeued: first by SIGTERM, then by SIGKILL. Nobody may
+# start one again meanwhile, or in the place of its successor.
+mapfile -t left < <(jobs -rp)
+disown -a
+kill -KILL "${left[@]}" 2>/dev/null
 case $code in
     0 | 2 | 3) ;;
     *) [ -z "$stopping" ] || scontrol requeue "$SLURM_JOB_ID" ;;
