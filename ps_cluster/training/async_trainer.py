@@ -159,7 +159,7 @@ class Chief:
 
     def _repeat_late_dispatches(self) -> None:
         """Give the steps of dispatches without news to another worker too. The ledger takes each step once."""
-        for steps in self._progress.late_dispatches(self._late_after_s):
+        for steps in self._progress.late_dispatches(self._late_after_s, self._work.workers):
             say(f"{len(steps)} steps had no update for {self._late_after_s:.0f} s: they go to another worker too")
             self._work.repeat(steps)
 

@@ -112,9 +112,10 @@ class RunProgress:
             if self._steps_per_update == 1:  # a round belongs to all workers
                 self._dispatches.add(updates)
 
-    def late_dispatches(self, after_s: float) -> list[np.ndarray]:
-        """Return the open steps (int64 [k]) of each dispatch that had no update for so long. See `OpenDispatches.late`."""
-        return self._dispatches.late(after_s)
+    def late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
+        """Return the open steps (int64 [k]) of each dispatch to hand out again. See `OpenDispatches.late`."""
+        with self._handing_out:
+            return self._dispatches.late(after_s, workers)
 
     def update(self, ledgers: Ledgers) -> None:
         """Add the rows and counters of a look, with times already corrected by `unsettled`.

@@ -223,7 +223,8 @@ def all_reduce_function(
         identity = Identity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
-            pulled = Pulled(*replica.pull(identity.worker))
+            weights, statistics, numbers = replica.pull(identity.worker)
+        pulled = Pulled(weights, statistics, numbers[:1])
         step_id = pulled.versions[0] * workers + identity.worker
         result, row = computation(step_id, pulled, identity, NOBODY, asked, asked)
         with tf.control_dependencies([row]):
