@@ -109,7 +109,7 @@ def _lead_or_follow(
         view.start(config, run_dir, dataset)
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
-        keeper = Keeper(task, topology, run_dir, view, requests, child, Limits.of(config), patience, total=total)
+        keeper = Keeper(task, topology, run_dir, view, requests, child, Limits(), patience, total=total)
         with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
             code = keeper.run()
         if claimed is not None and code not in (0, BAD_INPUT):

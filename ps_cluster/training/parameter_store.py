@@ -100,13 +100,15 @@ class ParameterStore:
         ]
         return tf.stack(pushed)
 
-    def tick(self, seconds: float, *, last_step: int) -> None:
+    def tick(self, seconds: float, *, last_step: int, longest_update_s: float = 0.0) -> None:
         """Tell the slices that time has passed, and let waiting workers try again.
 
         Args:
           seconds: since the last tick. last_step: the last step id that is handed out; NO_END while more may come.
+          longest_update_s: the longest that an update of a healthy worker takes.
         """
-        self._on_all(lambda part: part.tick(tf.constant(seconds, tf.float64), tf.constant(last_step, tf.int64)))
+        times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
+        self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64)))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
         """Return the rows of each slice from row number `firsts[slice]` on, and its counters."""

@@ -131,10 +131,11 @@ class Slice:
         """
         return []
 
-    def tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> None:
+    def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> None:
         """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class none waits.
 
         Args:
+          longest_update_s: float64 [], the longest that an update of a healthy worker takes.
           last_step: int64 [], the last step id that is handed out; NO_END while more may come.
         """
 
