@@ -21,7 +21,6 @@ import numpy as np
 
 from benchmarks.timed_run import TimedView
 from ps_cluster.cluster.launcher import run_local
-from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from ps_cluster.files.json_files import read_json
@@ -95,13 +94,12 @@ def _generated(pattern: np.ndarray, steps: int) -> Iterator[np.ndarray]:
 def main(root: Path, steps: int, seconds: float, *, close: bool) -> None:
     run_dir = RunDir.open(root)
     config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
-    limits = Limits.of(config)
     short = config.with_values({"training.steps": 10**6})
-    run_local(short, run_dir, dataset, resume=False, view=TimedView(SHORT_S), task_argv=BODY, limits=limits)
+    run_local(short, run_dir, dataset, resume=False, view=TimedView(SHORT_S), task_argv=BODY)
     lengthen(run_dir, steps)
     run_dir.progress.unlink()
     view = ResumedView(seconds, run_dir, twice=not close)
-    code = run_local(config, run_dir, dataset, resume=True, view=view, task_argv=BODY, limits=limits)
+    code = run_local(config, run_dir, dataset, resume=True, view=view, task_argv=BODY)
     summary = read_json(run_dir.summary, Summary)
     if code != (0 if close else 130) or view.seconds < seconds:
         raise RuntimeError(f"exit code {code} after {view.seconds:.1f} s of training")

@@ -32,7 +32,7 @@ def run(root: Path, body: Sequence[str], view: ProgressView) -> RunDir:
     dataset = load_pointed(run_dir.dataset)
     argv = (sys.executable, "-m", *body) if body else TASK_ARGV
     # The launcher sees no updates of a module that is not the project's own.
-    limits = Limits(standstill_s=ARM_TIMEOUT_S) if body else None
+    limits = Limits(standstill_s=ARM_TIMEOUT_S) if body else Limits()
     config = load_config(run_dir.config)
     code = run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv, limits=limits)
     if code:

@@ -69,6 +69,7 @@ class Decisions:
         self._config = config
         self._run_dir = run_dir
         self._limits = limits
+        self._longest_wait_s = 0.0  # for an update, as the leader tells
         self._on_death = config.mode_kind.on_death
         self._recovery = Recovery(limits, self._on_death)
         self._plans = Plans()
@@ -124,6 +125,10 @@ class Decisions:
         self._stage, self._moved_at = stage, now_s
 
     @property
+    def _limits_now(self) -> Limits:
+        return self._limits.for_waits_of(self._longest_wait_s)
+
+    @property
     def _under_way(self) -> bool:
         return self._stage in (Stage.TRAINING, Stage.DRAINING)
 
@@ -131,6 +136,7 @@ class Decisions:
 
     def _on_progress(self, event: ProgressSeen, now_s: float) -> Actions:
         row = event.row
+        self._longest_wait_s = row.longest_wait_seconds
         actions: Actions = ()
         if self._stage is Stage.STARTING and row.phase in BEGUN:
             self._trained = True
@@ -172,7 +178,7 @@ class Decisions:
         self._draining = True
         line = DRAINING(
             "stopping: no new steps; when those under way have ended, a last checkpoint is written and scored "
-            f"(given up after {self._limits.drain_s:.0f} s without an update); Ctrl-C again to stop now"
+            f"(given up after {self._limits_now.drain_s:.0f} s without an update); Ctrl-C again to stop now"
         )
         return (Notice(line), *(self._drain(now_s) if self._stage is Stage.TRAINING else ()))
 
@@ -275,7 +281,7 @@ class Decisions:
 
     def _at_limit(self, event: TimePassed, now_s: float) -> Actions:
         stage, leader = STAGES[self._stage], self._topology.leader
-        limit_s = stage.seconds(self._limits)
+        limit_s = stage.seconds(self._limits_now)
         if now_s - self._moved_at <= limit_s:
             return ()
         what = stage.message.format(leader=leader)

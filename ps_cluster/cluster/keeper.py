@@ -77,6 +77,7 @@ class Keeper:
         self._scores = RowTail(run_dir.evaluation, EvaluationRow)
         self._begun = False
         self._counts: tuple[int, int] = (0, 0)
+        self._longest_wait_s = 0.0  # for an update, as the leader's process tells
         self._moved_s = self._awake()  # when the last update was seen, or the process was started
         self._frozen_s: float | None = None
         self._drained_s: float | None = None
@@ -169,14 +170,14 @@ class Keeper:
         except Superseded:  # the process itself may hang: what it made on the servers is the older leader's
             _end(child)
             raise
-        still_s = self._awake() - self._moved_s
+        still_s, limits = self._awake() - self._moved_s, self._limits.for_waits_of(self._longest_wait_s)
         if self._drained_s is not None:
-            limit_s, what = self._limits.drain_s, "no update came while it drained"
+            limit_s, what = limits.drain_s, "no update came while it drained"
         elif self._begun:
-            limit_s, what = self._limits.standstill_s, "no update came"
+            limit_s, what = limits.standstill_s, "no update came"
         else:
             limit_s, what = (
-                self._limits.startup_s + self._patience.wait_s * (self._task.type == WORKER),
+                limits.startup_s + self._patience.wait_s * (self._task.type == WORKER),
                 "training did not begin",
             )
         if still_s <= limit_s:
@@ -260,6 +261,7 @@ class Keeper:
         for row in self._progress.new_rows():
             self._view.progress(row.model_dump())
             self._begun |= row.phase in BEGUN
+            self._longest_wait_s = row.longest_wait_seconds
             if self._begun and ((row.applied, row.written) != self._counts or row.phase == SAVING):
                 self._counts, self._moved_s = (row.applied, row.written), self._awake()
         for score in self._scores.new_rows():

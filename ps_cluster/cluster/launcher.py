@@ -44,7 +44,7 @@ def run_local(
     view: ProgressView,
     began: float | None = None,
     task_argv: tuple[str, ...] = TASK_ARGV,
-    limits: Limits | None = None,
+    limits: Limits = Limits(),
     tensorboard: bool = False,
 ) -> int:
     """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
@@ -55,7 +55,7 @@ def run_local(
       began: monotonic seconds from which start-up and wall seconds count; None: from now.
       task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
         fork of a process that has imported TensorFlow.
-      limits: bounds of all waits; None: `Limits.of(config)`.
+      limits: bounds of all waits; those for an update grow with what the leader tells of them.
       tensorboard: run TensorBoard until the end, and tell the link.
     Returns:
       The exit code of the program (see the module's docstring).
@@ -63,7 +63,7 @@ def run_local(
       UserError: a private network is required and can't be had, or a task found that the user's input was bad.
       RunFailed: the summary can't be written.
     """
-    began, limits = time.monotonic() if began is None else began, limits or Limits.of(config)
+    began = time.monotonic() if began is None else began
     clock = AwakeClock()  # one for all limits: each wait, wherever it is, reads the clock and so keeps it going
     isolation, data_dir = config.cluster.isolation, dataset.directory
     with (

@@ -115,7 +115,7 @@ def _lead_or_follow(
         total = config.total_updates(dataset.train_examples)
         began, epoch = time.monotonic(), claimed.epoch if claimed else 0
         keeper = Keeper(
-            task, topology, run_dir, view, requests, child, Limits.of(config), patience,
+            task, topology, run_dir, view, requests, child, Limits(), patience,
             conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, epoch, began, view.notice), total=total,
         )  # fmt: skip
         with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):

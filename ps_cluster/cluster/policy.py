@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from ps_cluster.config import RunConfig
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True)
@@ -28,13 +26,11 @@ class Limits:
     grace_s: float = 5.0  # from SIGTERM to SIGKILL
     port_attempts: int = 5
 
-    @classmethod
-    def of(cls, config: RunConfig) -> Limits:
-        """Return the limits of a run. Waits for an update are longer where a single update may take long."""
-        standstill_s = max(cls.standstill_s, config.longest_update_seconds)
-        # In mode sync the first row of training comes only after the first updates.
-        startup_s = cls.startup_s + config.longest_update_seconds
-        first_update_s = cls.first_update_s + config.longest_update_seconds
-        return cls(
-            startup_s=startup_s, standstill_s=standstill_s, first_update_s=first_update_s, drain_s=2 * standstill_s
+    def for_waits_of(self, seconds: float) -> Limits:
+        """Return these limits where an update may take so long, as the leader tells in its rows."""
+        return replace(
+            self,
+            standstill_s=max(self.standstill_s, seconds),
+            first_update_s=self.first_update_s + seconds,
+            drain_s=max(self.drain_s, 2 * seconds),
         )

@@ -9,12 +9,11 @@ from typing import Any
 
 from ps_cluster.catalogue.modes import Waits
 from ps_cluster.cluster.policy import Limits
-from ps_cluster.config import RunConfig
+from ps_cluster.config import STEPS_IN_TIME, RunConfig
 from ps_cluster.run.rows.progress import SAVING, ProgressRow
 
 UNDER_WAY = ("training", "draining")  # phases in which workers have work
 STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends
-LEAST_STEPS = 3  # the deadline is at least this many mean steps, however long they take
 PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
 # The leader writes a row every 0.5 s. Where it had no time for one, it handed out no steps either.
 LONGEST_ROW_S = 1.0
@@ -96,7 +95,7 @@ class SilenceWatch:
     def __init__(self, config: RunConfig, limits: Limits, now_s: float):
         self._waits = config.mode_kind.waits
         self._tells = config.on_parameter_servers and not config.mode_kind.late_workers(config)
-        self._limits = limits
+        self._limits_now = self._limits = limits
         self._workers: dict[int, _Worker] = {}
         self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far
         self._ended: Counter[int] = Counter()  # by worker index: how often it was ended as silent
@@ -118,6 +117,7 @@ class SilenceWatch:
         seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
         if row.phase == SAVING:  # it repeats the row before
             return
+        self._limits_now = self._limits.for_waits_of(row.longest_wait_seconds)
         if row.phase not in UNDER_WAY:
             return self.forget()
         updates = {(worker.index, worker.pid): worker.updates for worker in row.workers}
@@ -177,8 +177,8 @@ class SilenceWatch:
 
     def _deadline_s(self, index: int) -> float:
         """Return the seconds a worker may be silent. They double each time, so a wrong deadline soon is long enough."""
-        step_s, limits = self._workers[index].step_s, self._limits
+        step_s, limits = self._workers[index].step_s, self._limits_now
         if step_s is None:
             return limits.first_update_s
-        longest_s = max(limits.standstill_s, LEAST_STEPS * step_s)
+        longest_s = max(limits.standstill_s, STEPS_IN_TIME * step_s)
         return min(max(limits.silent_s, STEPS * step_s) * 2 ** self._ended[index], longest_s)

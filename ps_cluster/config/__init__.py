@@ -15,6 +15,7 @@ from ps_cluster.config.schema import (
     MOST_PARAMETER_SERVERS,
     MOST_WORKERS,
     MOST_WORKERS_OF_A_CLUSTER,
+    STEPS_IN_TIME,
     RunConfig,
     fitted,
 )
@@ -24,6 +25,7 @@ __all__ = [
     "MOST_PARAMETER_SERVERS",
     "MOST_WORKERS",
     "MOST_WORKERS_OF_A_CLUSTER",
+    "STEPS_IN_TIME",
     "Changed",
     "Resolved",
     "RunConfig",

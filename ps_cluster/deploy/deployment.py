@@ -82,7 +82,7 @@ def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterabl
     counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
     leader = CHIEF if CHIEF in mode.tasks else WORKER
     types = (*mode.tasks, EVALUATOR) if cluster.evaluator else mode.tasks
-    drain_s = int(Limits.of(config).drain_s)
+    drain_s = int(Limits().for_waits_of(config.longest_update_seconds()).drain_s)
     values = {field: _by_type(field, some, types) for field, some in given.items()}
     return tuple(
         Role(

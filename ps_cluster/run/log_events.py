@@ -77,7 +77,7 @@ WORKER_SILENT = LogEvent(
 )  # fmt: skip
 STANDSTILL = LogEvent(
     "standstill", "warning", "there was no update for too long; the leader is ended, and the cluster starts again",
-    "read the stacks in all logs. With large batches or a slow network steps may really take so long",
+    "read the stacks in all logs. Where single steps take much longer than others, set `cluster.longest_step_seconds`",
 )  # fmt: skip
 EVALUATOR_GIVEN_UP = LogEvent(
     "evaluator_given_up", "warning", "the evaluator died too often; training goes on without scores",

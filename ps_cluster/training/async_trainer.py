@@ -65,10 +65,10 @@ def train(
     dispatcher, membership = connect(cluster, leading, Welcome(leading, Agreement.of(config, dataset)))
     devices = [device_of(Task(PS, index)) for index in range(len(cluster[PS]))]
     store, compute = session.build(devices, device_of(Task(CHIEF, 0)))
-    late_after_s = leading.silent_after_s + config.longest_update_seconds if leading.alone else math.inf
+    silent_after_s = leading.silent_after_s if leading.alone else math.inf
     chief = Chief(
         config, session, dispatcher, store, compute,
-        late_after_s=late_after_s, workers=lambda: len(membership.present),
+        silent_after_s=silent_after_s, workers=lambda: len(membership.present),
     )  # fmt: skip
     chief.run(drain)
     session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
@@ -108,10 +108,15 @@ class Chief:
         store: ParameterStore,
         compute: Compute,
         *,
-        late_after_s: float = math.inf,
+        silent_after_s: float = math.inf,
         workers: Callable[[], int] | None = None,
     ):
-        """Prepare the work. `workers`: tells how many work now; None: always as many as the configuration says."""
+        """Prepare the work.
+
+        Args:
+          silent_after_s: a dispatch without an update for so long, beyond what one takes, is given to another worker too.
+          workers: tells how many work now; None: always as many as the configuration says.
+        """
         self._config = config
         self._session = session
         self._progress = session.progress
@@ -119,7 +124,7 @@ class Chief:
         self._store = store
         self._work = find(config.mode_kind.work)(config, self._progress, store, compute, self._schedule)
         self._dispatches = self._work.dispatches()
-        self._late_after_s = late_after_s
+        self._silent_after_s = silent_after_s
         self._upkeep = Upkeep(self._keep_up)
         self._looked = time.monotonic()
         self._over = False  # before the look under way: nothing was, and nothing more will be handed out
@@ -152,15 +157,16 @@ class Chief:
         return self._over
 
     def _keep_up(self, phase: str, last_step: int) -> None:
-        self._store.tick(POLL_S, last_step=last_step)
+        self._store.tick(POLL_S, last_step=last_step, longest_update_s=self._progress.longest_update_seconds)
         self._session.keep_up(phase)
         if self._workers is not None:
             self._work.workers = max(1, self._workers())
 
     def _repeat_late_dispatches(self) -> None:
         """Give the steps of dispatches without news to another worker too. The ledger takes each step once."""
-        for steps in self._progress.late_dispatches(self._late_after_s):
-            say(f"{len(steps)} steps had no update for {self._late_after_s:.0f} s: they go to another worker too")
+        late_after_s = self._silent_after_s + self._progress.longest_wait_seconds
+        for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
+            say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: they go to another worker too")
             self._work.repeat(steps)
 
     def _dispatch(self) -> None:
@@ -179,7 +185,7 @@ class Chief:
     def _finish_steps_under_way(self) -> None:
         clock = AwakeClock()
         applied, moved = -1, clock()
-        limit_s = max(DRAIN_TIMEOUT_S, self._config.longest_update_seconds)
+        limit_s = max(DRAIN_TIMEOUT_S, self._progress.longest_wait_seconds)
         while self._progress.outstanding:
             if self._progress.applied > applied:
                 applied, moved = self._progress.applied, clock()
@@ -187,7 +193,7 @@ class Chief:
                 moved = clock()  # during a look that saves, updates go on unseen
             if clock() - moved > limit_s:
                 line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
-                if self._late_after_s < math.inf:  # nobody else would save what is done; the others are done again
+                if self._silent_after_s < math.inf:  # nobody else would save what is done; the others are done again
                     return say(f"{line}: they are left for the next leader")
                 raise TimeoutError(line)
             time.sleep(POLL_S)

@@ -37,6 +37,7 @@ class Pulled:
     weights: tf.Tensor  # wire dtype [n], or [vectors, n] where a slice returns several vectors
     statistics: tf.Tensor  # float32 [m]
     versions: tf.Tensor  # int64 [ps]
+    is_replay: tf.Tensor | None = None  # bool [], every slice has the step already; None where it was not asked
 
 
 class ParameterStore:
@@ -73,10 +74,16 @@ class ParameterStore:
         self._statistic_lengths = [len(part.statistics) for part in parts]
         self._order = None if positions is None else np.concatenate(positions)
 
-    def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> Pulled:
-        """Return the parameters for `worker` (int64 []), read after everything `needed` is done."""
-        weights, statistics, versions = zip(*(pull(worker, needed) for pull in self._pulls))
-        return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), tf.concat(versions, 0))
+    def pull(self, worker: tf.Tensor, needed: Sequence = (), step: tf.Tensor | None = None) -> Pulled:
+        """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
+
+        Args:
+          step: the step id, int64 [], that they are for; None: `is_replay` is not asked.
+        """
+        weights, statistics, numbers = zip(*(pull(worker, needed, step) for pull in self._pulls))
+        versions, have_step = tf.unstack(tf.stack(numbers), axis=1)
+        is_replay = None if step is None else tf.reduce_all(have_step > 0)
+        return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), versions, is_replay)
 
     def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
         """Send one step's result to every slice; each applies its part once.
@@ -96,13 +103,15 @@ class ParameterStore:
         ]
         return tf.stack(pushed)
 
-    def tick(self, seconds: float, *, last_step: int) -> None:
+    def tick(self, seconds: float, *, last_step: int, longest_update_s: float = 0.0) -> None:
         """Tell the slices that time has passed, and let waiting workers try again.
 
         Args:
           seconds: since the last tick. last_step: the last step id that is handed out; NO_END while more may come.
+          longest_update_s: the longest that an update of a healthy worker takes.
         """
-        self._on_all(lambda part: part.tick(tf.constant(seconds, tf.float64), tf.constant(last_step, tf.int64)))
+        times = [tf.constant(value, tf.float64) for value in (seconds, longest_update_s)]
+        self._on_all(lambda part: part.tick(*times, tf.constant(last_step, tf.int64)))
 
     def read_ledgers(self, firsts: Sequence[int]) -> Ledgers:
         """Return the rows of each slice from row number `firsts[slice]` on, and its counters."""

@@ -7,6 +7,7 @@ import os
 import threading
 from collections import Counter, deque
 from collections.abc import Mapping
+from statistics import median
 
 import numpy as np
 
@@ -25,6 +26,8 @@ from ps_cluster.training.parameter_store import Ledgers
 from ps_cluster.training.tally import Tally
 
 RATE_WINDOW_S = 10.0
+FIRST_UPDATE_S = 600.0
+GAPS = 9  # of each worker, whose median is what its steps take: a pause of some is no pace
 SUMMED = ("loss", "learning_rate", "staleness", "metric", "examples")
 
 
@@ -61,6 +64,10 @@ class RunProgress:
         self._tally = Tally()
         self._fresh, self._fresh_rows = dict.fromkeys(SUMMED, 0.0), 0  # sums since the last row of progress
         self._points: deque[tuple[float, int, int]] = deque()
+        self._last_update: dict[
+            tuple[int, int], float
+        ] = {}  # (worker, pid) → when its newest update was applied, unix s
+        self._gaps: dict[int, deque[float]] = {}  # worker → mean seconds between its updates, at each of the last looks
 
     def resume(self, arrays: Mapping[str, np.ndarray], state: ProgressState) -> None:
         """Go on from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
@@ -112,9 +119,10 @@ class RunProgress:
             if self._steps_per_update == 1:  # a round belongs to all workers
                 self._dispatches.add(updates)
 
-    def late_dispatches(self, after_s: float) -> list[np.ndarray]:
-        """Return the open steps (int64 [k]) of each dispatch that had no update for so long. See `OpenDispatches.late`."""
-        return self._dispatches.late(after_s)
+    def late_dispatches(self, after_s: float, workers: int) -> list[np.ndarray]:
+        """Return the open steps (int64 [k]) of each dispatch to hand out again. See `OpenDispatches.late`."""
+        with self._handing_out:
+            return self._dispatches.late(after_s, workers)
 
     def update(self, ledgers: Ledgers) -> None:
         """Add the rows and counters of a look, with times already corrected by `unsettled`.
@@ -144,11 +152,36 @@ class RunProgress:
         seconds = self.clock.seconds_at(rows["applied_time"])
         self.clock.note_updates(seconds)
         self._tally.add(rows, seconds)
+        self._measure(rows)
         for name in SUMMED:
             self._fresh[name] += float(rows[name].sum())
         self._fresh_rows += len(rows)
         if self._steps_per_update > 1:  # late steps of backup workers never come, once their round is over
             self._applied_steps.close_below(self.applied * self._steps_per_update)
+
+    def _measure(self, rows: np.ndarray) -> None:
+        """Note what the steps of `rows` took, with all that a worker waits for. Only one clock is asked."""
+        for worker, pid in np.unique(np.stack([rows["worker"], rows["pid"]], axis=1).astype(np.int64), axis=0).tolist():
+            times = rows["applied_time"][(rows["worker"] == worker) & (rows["pid"] == pid)]
+            last = float(times.max())
+            if (before := self._last_update.get((worker, pid))) is not None:
+                self._gaps.setdefault(worker, deque(maxlen=GAPS)).append(max(0.0, last - before) / len(times))
+            self._last_update[worker, pid] = last
+
+    @property
+    def step_seconds(self) -> float | None:
+        """What the steps of the slowest worker take; None until a worker has had two."""
+        return max(map(median, self._gaps.values()), default=None)
+
+    @property
+    def longest_update_seconds(self) -> float:
+        """The longest expected gap between updates in a healthy run, as settings and measured steps say."""
+        return self._config.longest_update_seconds(self.step_seconds or 0.0)
+
+    @property
+    def longest_wait_seconds(self) -> float:
+        """How long to wait for an update: until steps are measured `FIRST_UPDATE_S`, as nothing else knows the network."""
+        return max(self.longest_update_seconds, FIRST_UPDATE_S if self.step_seconds is None else 0.0)
 
     def unsettled(self, ledgers: Ledgers) -> Ledgers:
         """Return `ledgers` with times as if nobody had set the machine's clock since the training began."""
@@ -235,6 +268,7 @@ class RunProgress:
             dropped=self._most("dropped"),
             workers=self._tally.workers(),
             dispatches=dispatches,
+            longest_wait_seconds=self.longest_wait_seconds,
         ).model_copy(update={self._metric: _finite(sums["metric"] / sums["examples"]) if sums["examples"] else None})
 
     def _most(self, count: str) -> int:

@@ -109,7 +109,7 @@ class Saver:
         self._resting_at = self._progress.applied
         if at_rest:
             self._try_to_save(self._run_dir.snapshots, SNAPSHOTS_KEPT)
-        longest_s = max(LONGEST_REST_S, self._config.longest_update_seconds)
+        longest_s = max(LONGEST_REST_S, self._progress.longest_update_seconds)
         if self.rests and (at_rest or not moves and self._rested_s >= longest_s):
             self._end_rest()  # the disk refuses, or a step takes too long: go on, and try again later
 

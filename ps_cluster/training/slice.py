@@ -119,7 +119,7 @@ class Slice:
             self._section = tf.CriticalSection(shared_name=f"slice-{uuid.uuid4()}")
         self.length = len(start.weights)
         statistics = (tf.float32, len(start.statistics))
-        self._pull_message = Message(((self._wire, self.vectors_given * self.length), statistics, (tf.int64, 1)))
+        self._pull_message = Message(((self._wire, self.vectors_given * self.length), statistics, (tf.int64, 2)))
         columns = (tf.float64, len(WORKER_COLUMNS))
         self._push_message = Message(((self._wire, self.length), statistics, (tf.int64, 2), columns))
         self._local = not device.startswith("/job:ps")  # in this process: nothing to send, so nothing to pack
@@ -131,21 +131,29 @@ class Slice:
         """
         return []
 
-    def tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> None:
+    def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> None:
         """Note that `seconds` (float64 []) have passed, and let waiting workers try again. In this class none waits.
 
         Args:
+          longest_update_s: float64 [], the longest that an update of a healthy worker takes.
           last_step: int64 [], the last step id that is handed out; NO_END while more may come.
         """
 
-    def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
-        """Return [weights in wire dtype, statistics, version [1]], read together on the ps after `needed`."""
+    def pull(self, worker: tf.Tensor, needed: Sequence = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
+        """Return [weights in wire dtype, statistics, int64 [2]], read together on the ps after `needed`.
+
+        The last are the version, and 1 if the ledger has `step` (int64 []) already, else 0; without a step 0.
+        """
+        # One message to the ps, not two.
+        asks = worker if step is None else tf.stack([worker, step])
 
         def read():
+            worker, *step = tf.unstack(tf.reshape(asks, [-1]))
             (weights, statistics), version = self._given_to(worker)
             with tf.control_dependencies(self._method.on_pull(worker, weights)):
                 weights = tf.cast(tf.identity(weights), self._wire)  # a cast to the same dtype is no operation
-            vectors = [weights, statistics, tf.reshape(version, [1])]
+            is_there = tf.cast(self._has(step[0]), tf.int64) if step else tf.zeros_like(version)
+            vectors = [weights, statistics, tf.stack([version, is_there])]
             return vectors if self._local else self._pull_message.pack(vectors)
 
         # The dependency is on the ps: if `needed` is there too, no message to the worker is necessary.

@@ -40,7 +40,6 @@ from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.worker import Computation, Compute, Identity
 from ps_cluster.training.worker_group import WorkerGroup
 
-FIRST_ROUND_S = 60.0  # more than another one: its graph is built
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
 GO_ON, STOP, GO_ON_LATER = 0.0, 1.0, 2.0  # what worker 0 wants; the others want to go on, so a sum is the same
@@ -81,9 +80,8 @@ def train(
     store, compute = session.build([device], device)
     run_updates = all_reduce_function(strategy, store, compute, config)
     session.start()
-    longest_s = _longest_round_s(config, lost_s)
-    with RoundWatch(longest_s, lambda: _give_up(longest_s), first_s=FIRST_ROUND_S) as watch:
-        stop = _train(config, session, run_updates, drain, watch)
+    with RoundWatch(_longest_round_s(session, lost_s), _give_up) as watch:
+        stop = _train(config, session, run_updates, drain, lambda: watch.moved(_longest_round_s(session, lost_s)))
     if session.leads:
         session.end(stopped=stop != GO_ON, goes_on=leading.alone and stop == GO_ON_LATER)
     elif not leading.alone:
@@ -97,10 +95,11 @@ def train(
 
 
 def _train(
-    config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain | None, watch: RoundWatch
+    config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain | None, moved: Callable[[], None]
 ) -> float:
     """Train until all is done, or a worker wants to stop; return why: GO_ON, STOP or GO_ON_LATER."""
     progress, stop = session.progress, GO_ON
+    session.keep_up("training")  # the first updates have a limit of their own, not that of a start
     while not progress.completed and stop == GO_ON:
         until = min(progress.applied + config.updates_at_once, progress.total)
         progress.scheduled(np.arange(progress.applied, until))
@@ -108,7 +107,7 @@ def _train(
         if session.leads and session.diverged:
             told = STOP
         stop = float(run_updates(tf.constant(until - progress.applied), tf.constant(told, tf.float64)))
-        watch.moved()
+        moved()
         session.keep_up("training")
     return stop
 
@@ -138,9 +137,9 @@ def _share_checkpoint(group: WorkerGroup, session: Session) -> None:
         received.unlink()
 
 
-def _longest_round_s(config: RunConfig, lost_after_s: float | None) -> float:
+def _longest_round_s(session: Session, lost_after_s: float | None) -> float:
     """Return after how many seconds without a round another worker counts as lost."""
-    return threading.TIMEOUT_MAX if lost_after_s is None else max(lost_after_s, config.longest_update_seconds)
+    return threading.TIMEOUT_MAX if lost_after_s is None else max(lost_after_s, session.progress.longest_wait_seconds)
 
 
 def _give_up(longest_s: float) -> None:
@@ -223,7 +222,8 @@ def all_reduce_function(
         identity = Identity(who[0], who[1])
         asked = tf.timestamp()
         with tf.control_dependencies([asked]):
-            pulled = Pulled(*replica.pull(identity.worker))
+            weights, statistics, numbers = replica.pull(identity.worker)
+        pulled = Pulled(weights, statistics, numbers[:1])
         step_id = pulled.versions[0] * workers + identity.worker
         result, row = computation(step_id, pulled, identity, NOBODY, asked, asked)
         with tf.control_dependencies([row]):

@@ -25,13 +25,13 @@ class WaitingSlice(Slice):
             return tf.unstack(tf.identity(vector))
 
     @graph
-    def tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> tf.Tensor:
+    def tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> tf.Tensor:
         def note() -> tf.Tensor:
-            with tf.control_dependencies(self._on_tick(seconds, last_step)):
+            with tf.control_dependencies(self._on_tick(seconds, longest_update_s, last_step)):
                 return self._changed.notify_all()
 
         with tf.device(self._device):
             return self._section.execute(note)
 
-    def _on_tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
+    def _on_tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
         return []

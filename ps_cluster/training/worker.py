@@ -67,9 +67,12 @@ class Computation:
         admitted: tf.Tensor,
         *before_push,
     ) -> tuple[StepResult, tf.Tensor]:
-        """Return the result and its row, float64 [len(WORKER_COLUMNS)]. The times given are copied into the row."""
+        """Return the result and its row, float64 [len(WORKER_COLUMNS)]. The times given are copied into the row.
+
+        A replay is not computed: its result is 0, and every slice will refuse it.
+        """
         pulled_time = now_after(pulled.weights)
-        result = self._compute(step_id, pulled.weights, pulled.statistics)
+        result = self._computed(step_id, pulled)
         computed_time = now_after(result.gradient, *before_push)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         row = worker_row(
@@ -90,6 +93,19 @@ class Computation:
         )
         return result, row
 
+    def _computed(self, step_id: tf.Tensor, pulled: Pulled) -> StepResult:
+        from ps_cluster.training.step import StepResult
+
+        def compute() -> dict[str, tf.Tensor]:
+            return vars(self._compute(step_id, pulled.weights, pulled.statistics))
+
+        def zero() -> dict[str, tf.Tensor]:
+            numbers = {name: tf.zeros([]) for name in ("loss", "metric", "learning_rate")}
+            gradient = tf.zeros(pulled.weights.shape[-1:], pulled.weights.dtype)
+            return {"gradient": gradient, "fresh": tf.zeros_like(pulled.statistics), **numbers}
+
+        return StepResult(**(compute() if pulled.is_replay is None else tf.cond(pulled.is_replay, zero, compute)))
+
 
 def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
     """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). Each step is pulled and pushed."""
@@ -103,7 +119,7 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
         # Where no worker waits, both times are equal. After a wait the ps goes on to the pull by itself.
         (admitted,) = first.admit(identity.worker, Turn(after([asked], step_id), last)) or [asked]
-        pulled = store.pull(identity.worker, [admitted])
+        pulled = store.pull(identity.worker, [admitted], step_id)
         held = pause("computed", step_id, identity.both())
         result, row = computation(step_id, pulled, identity, scheduled, asked, admitted, *held)
         pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)

@@ -60,6 +60,13 @@ STARTING = {
     "a save that takes long is no standstill while it is told": Story(
         [BEGINS, (60, row(1, phase="saving")), (110, row(1, phase="saving")), (165,)], []
     ),
+    "slow steps are no standstill while the leader says to wait for them": Story(
+        [(1, row(0, wait_s=600)), (70, row(1, wait_s=600)), (670,)], []
+    ),
+    "once they are measured the limit is theirs": Story(
+        [(1, row(0, wait_s=600)), (70, row(1, wait_s=600)), (134, row(2, wait_s=192)), (325,), (327,)],
+        ["WriteStacks", "Kill(chief-0)", "training stands still: no update for 192 s"],
+    ),
     "a leader with nothing left to train has begun": Story([(1, row(9, phase="writing")), (61,)], []),
     "a port that is taken starts all again on other ports": Story(
         [(5, port_taken("worker-0")), (180,), (185,)], ["took the port of worker-0: starting again", *ON_OTHER_PORTS]

@@ -65,7 +65,7 @@ def keep(tmp_path, monkeypatch):
             clock=time.clock, sleep=time.sleep,
         ).run()  # fmt: skip
 
-    def row(applied, phase="training"):
+    def row(applied, phase="training", wait_s=0.0):
         times = Times().model_dump()
         fields = {"time": 0.0, "monotonic": 0.0, "phase": phase, "applied": applied, "scheduled": applied, "total": 100}
         fields |= {
@@ -75,6 +75,7 @@ def keep(tmp_path, monkeypatch):
             "times": times,
             "epoch": 0.0,
             "workers": [],
+            "longest_wait_seconds": wait_s,
         }
         append_row(run_dir.progress, ProgressRow.model_validate(fields))
 
@@ -174,6 +175,12 @@ def test_a_standstill_counts_from_the_last_update(keep):
     for second, applied in ((1, 1), (40, 2), (90, 3), (120, 3)):
         keep.time.at(second, lambda applied=applied: keep.row(applied))
     assert keep("chief") == 75 and keep.time.now_s == pytest.approx(90 + Limits.standstill_s, abs=2)
+
+
+def test_slow_steps_are_no_standstill_while_the_leader_says_to_wait_for_them(keep):
+    for second, applied, wait_s in ((1, 0, 600), (500, 1, 600), (564, 2, 192)):
+        keep.time.at(second, lambda applied=applied, wait_s=wait_s: keep.row(applied, wait_s=wait_s))
+    assert keep("chief") == 75 and keep.time.now_s == pytest.approx(564 + 192, abs=2)
 
 
 def test_a_server_without_a_leader_waits_as_long_as_it_was_told(keep):

@@ -207,19 +207,6 @@ def test_what_failed_first_is_told_though_the_summary_can_not_be_written(launch,
     assert "chief-0 running, ps-0 running, worker-0 running, worker-1 running, evaluator-0 running" in told
 
 
-def test_limits_grow_with_what_an_update_may_take():
-    usual = Limits.of(build_config())
-    assert (usual.standstill_s, usual.drain_s) == (Limits.standstill_s, Limits.drain_s)
-    slow = Limits.of(build_config(None, {"cluster.straggler": "0:+100s"}))
-    assert slow.standstill_s > 100 and slow.drain_s == 2 * slow.standstill_s
-    many = {"mode.name": "sync", "cluster.steps_per_dispatch": 200, "training.batch_size_per_worker": 128}
-    assert (
-        Limits.of(build_config(None, many)).standstill_s
-        == 200 * 128 / 20
-        < Limits.of(build_config(None, many)).startup_s
-    )
-
-
 def test_run_without_evaluator_ends_with_the_chief(launch):
     assert launch(evaluator=None) == 0
     assert {task["type"] for task in json.loads(launch.run_dir.cluster.read_text())["tasks"]} == {

@@ -19,12 +19,13 @@ class Training:
     It hands out dispatches of `size` steps, and keeps one waiting for every worker until `total` steps are handed out.
     """
 
-    def __init__(self, mode="async", workers=3, size=4, total=math.inf, **settings):
+    def __init__(self, mode="async", workers=3, size=4, total=math.inf, wait_s=None, **settings):
         values = {"mode.name": mode, "data.dataset": "synthetic"} | settings
         values |= {"optimizer.rule": "sgd"} if mode == "elastic" else {}
         self.config = build_config(None, values).with_values({"cluster.workers": workers})
+        self.wait_s = self.config.longest_update_seconds() if wait_s is None else wait_s
         self.now = 0.0
-        self.silence = SilenceWatch(self.config, Limits.of(self.config), self.now)
+        self.silence = SilenceWatch(self.config, Limits(), self.now)
         self.pids = {index: 100 + index for index in range(workers)}
         self.rates = dict.fromkeys(self.pids, 10.0)
         self.updates = Counter()  # by pid
@@ -67,6 +68,7 @@ class Training:
             applied=applied,
             scheduled=applied + self.in_hand.total() + self.size * len(waiting),
             workers=[WorkerRow(index=pid % 100, pid=pid, updates=count) for pid, count in self.updates.items()],
+            longest_wait_seconds=self.wait_s,
             dispatches=at + [pid for _, pid in self._left_over] + waiting,
         )
 
@@ -240,10 +242,16 @@ def test_a_new_process_has_time_to_start():
     training = Training()
     training.train(20)
     training.restart(1, rate=0)
-    start_s = Limits.of(training.config).first_update_s
+    start_s = Limits.first_update_s + training.config.longest_update_seconds()
     assert training.train(start_s - 1) == []
     ((worker, at),) = training.train(3)
     assert worker == 1 and 20 + start_s <= at <= 22 + start_s
+
+
+def test_a_first_update_that_takes_as_long_as_all_of_a_slow_network_is_no_silence():
+    training = Training(wait_s=600.0)
+    training.rates = {0: 1 / 64, 1: 1 / 100, 2: 1 / 64}
+    assert training.train(3600) == []
 
 
 def test_when_all_have_come_to_the_end_the_one_that_stopped_first_is_found():

@@ -153,7 +153,7 @@ def watch(tmp_path):
         config = build_config(None, {"mode.name": mode, "data.dataset": "synthetic"} | (settings or {}))
         run_dir = RunDir.create(tmp_path / "run")
         machine, view = Machine(run_dir, config, ends_after=ends_after, **events), View()
-        clock, limits = AwakeClock(lambda: machine.now), Limits.of(config)
+        clock, limits = AwakeClock(lambda: machine.now), Limits()
         call.watch = Watch(
             config,
             machine,

@@ -153,9 +153,11 @@ def in_words(action):
 # Events of a table: functions of the run, which knows the pids.
 
 
-def row(applied, phase="training", written=0):
-    """The leader writes a row of progress."""
-    progress = ProgressRow(phase=phase, applied=applied, scheduled=applied, written=written)
+def row(applied, phase="training", written=0, wait_s=0.0):
+    """The leader writes a row of progress. `wait_s`: how long it says to wait for the next update."""
+    progress = ProgressRow(
+        phase=phase, applied=applied, scheduled=applied, written=written, longest_wait_seconds=wait_s
+    )
 
     def event(run):
         return ea.ProgressSeen(progress, {each.index: pid for each, pid in run.pids.items() if each.type == WORKER})

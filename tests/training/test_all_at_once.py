@@ -30,7 +30,7 @@ class MeetingSlice(Slice):
             return super()._counts()
 
     @graph
-    def tick(self, seconds, last_step):
+    def tick(self, seconds, longest_update_s, last_step):
         return met(seconds, last_step)
 
 

@@ -21,7 +21,7 @@ CONFIG = build_config(
         "cluster.wire": "float32",
     }
 )
-STORE = SimpleNamespace(slices=[None], tick=lambda seconds, last_step: None)
+STORE = SimpleNamespace(slices=[None], tick=lambda seconds, **_: None)
 
 
 class Brisk(RunProgress):

@@ -9,9 +9,14 @@ import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.modes import MODES
+from ps_cluster.config import build_config
 from ps_cluster.run.checkpoints import Checkpoint
 from ps_cluster.run.reslicing import is_even, resliced
-from ps_cluster.training.slice import APPLIED, REFUSED
+from ps_cluster.run.run_dir import IDENTITY
+from ps_cluster.training.modes.bounded import BoundedSlice
+from ps_cluster.training.slice import APPLIED, REFUSED, Slice
+from ps_cluster.training.step import StepResult
+from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import (
     LENGTH,
     ledger_of,
@@ -22,6 +27,7 @@ from tests.helpers.stores import (
     run_quadratic,
     state_of,
 )
+from tests.helpers.waiting import identity
 
 RULES = ["sgd", "momentum", "nesterov", "adam", "rmsprop"]
 TARGET = np.array([3, -2, 0.5, 1, 0, -1, 2], np.float32)
@@ -88,6 +94,33 @@ def test_a_step_that_only_one_slice_has_is_applied_on_the_other_alone():
     assert counts[0] == {"version": 1, "applied": 1, "accepted": 1, "refused": 1, "dropped": 0}
     assert counts[1] == {"version": 1, "applied": 1, "accepted": 1, "refused": 0, "dropped": 0}
     assert [own["step"].tolist() for own in rows] == [[0], [0]]
+
+
+@pytest.mark.parametrize(("mode", "kind", "slices"), [("async", Slice, 2), ("bounded", BoundedSlice, 1)])
+def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_lacks_is(
+    mode, kind, slices, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    np.array([0, 1], np.int64).tofile(IDENTITY)
+    store, computed = make_store(slices, kind=kind, values={"mode.name": mode}), tf.Variable(tf.zeros([4], tf.int32))
+
+    def compute(step, weights, statistics):
+        with tf.control_dependencies([computed.scatter_nd_add([[step]], [1])]):
+            return StepResult(weights - TARGET, tf.ones_like(statistics), *(tf.constant(0.1),) * 3)
+
+    run = steps_function(store, compute, build_config(overrides={"mode.name": mode, "cluster.wire": "float32"}))
+    pulled, one = pull(store), store.slices[0]
+    if slices > 1:  # a worker died between its pushes of step 0
+        one.push(identity(0), pulled.versions[0], pulled.weights[: one.length], pulled.statistics[:2], row())
+    run(tf.constant([0, 1], tf.int64), tf.constant(0.0, tf.float64))
+    weights = state_of(store)["weights"]
+    run(tf.constant([0, 1, 2], tf.int64), tf.constant(0.0, tf.float64))
+    run(tf.constant([1, 3], tf.int64), tf.constant(0.0, tf.float64))
+    assert computed.numpy().tolist() == [1, 1, 1, 1]
+    rows, counts = ledger_of(store)
+    assert [own["step"].tolist() for own in rows] == [[0, 1, 2, 3]] * slices
+    assert [own["refused"] for own in counts] == [4 if slices > 1 else 3, 3][:slices], "replays are counted"
+    assert not np.array_equal(state_of(store)["weights"], weights)
 
 
 def test_three_hundred_pushes_of_three_threads_are_applied_three_hundred_times():

@@ -13,7 +13,7 @@ from ps_cluster.run.rows.training import Gradients, Updates
 from ps_cluster.run.run_dir import LIFE
 from ps_cluster.run.training_clock import Times, TrainingClock
 from ps_cluster.training.parameter_store import Ledgers
-from ps_cluster.training.run_progress import RATE_WINDOW_S, RunProgress
+from ps_cluster.training.run_progress import FIRST_UPDATE_S, RATE_WINDOW_S, RunProgress
 from tests.helpers.ledgers import rows_of
 
 WALL = 1_000_000.0
@@ -34,7 +34,11 @@ def machine():
     return Machine()
 
 
-OTHERS = {"mode": "mode.name", "backup_workers": "mode.backup_workers"}
+OTHERS = {
+    "mode": "mode.name",
+    "backup_workers": "mode.backup_workers",
+    "longest_step_seconds": "cluster.longest_step_seconds",
+}
 
 
 def make_progress(steps=4, ps=1, machine=None, **settings):
@@ -172,6 +176,41 @@ def test_a_clock_that_is_set_meanwhile_changes_no_time_of_a_row(machine):
     assert found["applied_time"].tolist() == found["entered_time"].tolist() == [WALL + 1, WALL + 2]
     assert found["pushed_time"].tolist() == [WALL + 0.5] * 2 and not found["scheduled_time"].any()
     assert (rows == given).all(), "what was given stays as it was"
+
+
+def waits(progress, *times_of_workers, start=0):
+    """How long to wait for an update after each time (s after WALL) that a worker's next update was applied."""
+    told = []
+    for step, (worker, time) in enumerate(times_of_workers, start):
+        look(progress, applied((step, step + 1, 0, worker, 100 + worker, time)))
+        told.append(progress.row("training").longest_wait_seconds)
+    return told
+
+
+def test_how_long_to_wait_for_an_update_is_learned_from_the_slowest_workers_steps():
+    progress = make_progress(steps=100)
+    assert progress.row("training").longest_wait_seconds == FIRST_UPDATE_S
+    assert waits(progress, (0, 70), (1, 75)) == [FIRST_UPDATE_S] * 2, "no step is measured"
+    assert waits(progress, (0, 134), (1, 175), (0, 198), start=2) == [3 * 64, 3 * 100, 3 * 100]
+
+
+def test_one_long_pause_teaches_nothing_and_a_new_process_begins_anew():
+    progress = make_progress(steps=100)
+    waits(progress, *((0, 10 * step) for step in range(5)))
+    assert waits(progress, (0, 40 + 5000), start=5) == [30]
+    look(progress, applied((6, 7, 0, 0, 999, 9000.0)))
+    assert progress.longest_wait_seconds == 30
+
+
+def test_quick_steps_have_the_wait_that_the_settings_say():
+    progress = make_progress(steps=100, batch_size_per_worker=128)
+    assert waits(progress, *((0, 0.1 * step) for step in range(5)))[-1] == 128 / 20
+    assert progress.longest_update_seconds == 128 / 20
+
+
+def test_who_knows_better_says_what_a_step_takes():
+    progress = make_progress(steps=100, longest_step_seconds=7.5)
+    assert waits(progress, *((0, 64 * step) for step in range(3))) == [FIRST_UPDATE_S, 7.5, 7.5]
 
 
 def test_the_result_tells_lost_and_refused_apart():

@@ -279,7 +279,7 @@ def test_without_an_even_snapshot_for_a_minute_nothing_is_handed_out_until_there
 def test_a_rest_that_leads_nowhere_ends_and_the_next_one_comes_much_later(saving_of_two):
     saving = saving_of_two
     saving.progress.scheduled(np.array([0]))
-    limit = round(max(LONGEST_REST_S, saving.saver._config.longest_update_seconds)) + 1
+    limit = round(max(LONGEST_REST_S, saving.progress.longest_update_seconds)) + 1
     saving(3 + limit)
     assert not saving.rests()
     saving(PAUSE_FACTOR * (limit - 1) - 5)

@@ -42,6 +42,7 @@ class ProgressRow(Row):
       loss, accuracy or error (the objective has one of them), learning_rate, staleness_mean: None without an update, or
         if not finite.
       staleness: of all steps so far. goodput: of all the time so far (training_clock.py).
+      longest_wait_seconds: how long to wait for an update before it counts as a standstill.
       workers: the work of each process. dispatches: pid of the worker of each open one; None if unknown.
     """
 
@@ -70,3 +71,4 @@ class ProgressRow(Row):
     dispatches: list[Pid | None] = []
     written: Count = 0
     save_seconds: Seconds | None = None
+    longest_wait_seconds: Seconds = 0.0

@@ -14,8 +14,8 @@ from ps_cluster.training.waiting import after, now_after
 from ps_cluster.training.waiting_slice import WaitingSlice
 
 DEFAULT_MAX_STALENESS = 3  # where no bound is given
-# A worker that was not heard of for longer counts as dead, and the others stop waiting for it. If it pushes after all,
-# its gradient is checked like every other.
+# A worker that was not heard of for longer, and for longer than an update takes, counts as dead, and the others stop
+# waiting for it. If it pushes after all, its gradient is checked like every other.
 LEASE_S = 20.0
 _NOT_UNDER_WAY = -1  # in place of the version pulled, for a worker without a step
 
@@ -67,7 +67,6 @@ class BoundedSlice(WaitingSlice):
         staleness, lag = BOUNDED.settings(config).bounds
         self._max_staleness = NO_END if staleness is None else staleness
         self._max_clock_lag = NO_END if lag is None else lag
-        self._lease_s = max(LEASE_S, config.longest_update_seconds)
         workers, spare = config.most_workers, config.most_workers - config.training_workers
         with tf.device(device):
             self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
@@ -77,6 +76,7 @@ class BoundedSlice(WaitingSlice):
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
             # Seconds, on the clock of the ticks. Nobody waits for a worker that was never there.
             self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
+            self._lease_s = tf.Variable(LEASE_S, dtype=tf.float64)
             self._now = tf.Variable(0.0, dtype=tf.float64)  # seconds, the sum of the ticks
             self._newest_step = tf.Variable(-1, dtype=tf.int64)  # the last one of a dispatch that a worker has
             self._last_step = tf.Variable(NO_END, dtype=tf.int64)
@@ -85,9 +85,10 @@ class BoundedSlice(WaitingSlice):
     def _state(self) -> dict[str, tf.Variable]:
         return super()._state | {"clocks": self._clocks}
 
-    def _on_tick(self, seconds: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
+    def _on_tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
         return [
             self._now.assign_add(seconds, read_value=False),
+            self._lease_s.assign(tf.maximum(longest_update_s, LEASE_S), read_value=False),
             self._last_step.assign(last_step, read_value=False),
         ]
 
@@ -143,7 +144,7 @@ class BoundedSlice(WaitingSlice):
 
     def _alive(self) -> tf.Tensor:
         """Return which workers were heard of within the lease, bool [workers]."""
-        return self._now.read_value() - self._heard.read_value() < self._lease_s
+        return self._now.read_value() - self._heard.read_value() < self._lease_s.read_value()
 
     def _pulled_by_others(self, worker: tf.Tensor) -> tf.Tensor:
         """Return the versions pulled by other workers under way, int64 [workers]; _NOT_UNDER_WAY for the rest."""

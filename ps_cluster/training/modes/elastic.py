@@ -72,8 +72,8 @@ class ElasticSlice(Slice):
     def _slots(self) -> dict[str, tf.Variable]:
         return super()._slots | {"own": self._own, "before": self._before}
 
-    def pull(self, worker: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
-        weights, *others = super().pull(worker, needed)
+    def pull(self, worker: tf.Tensor, needed: Sequence = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
+        weights, *others = super().pull(worker, needed, step)
         return [tf.reshape(weights, [self.vectors_given, self.length]), *others]
 
     def _given_to(self, worker: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
