@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -80,10 +81,15 @@ class Steps(Work):
     """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
 
     def function(self, store: ParameterStore, compute: Compute) -> Callable:
+        self._make_of_repeats = partial(steps_function, store, compute, self._config, repeats=True)
         return steps_function(store, compute, self._config)
 
+    @cached_property
+    def _of_repeats(self) -> Callable:
+        return self._make_of_repeats()
+
     def repeat(self, steps: np.ndarray) -> None:
-        self._schedule(self._function, steps)
+        self._schedule(self._of_repeats, steps)
 
     def dispatches(self) -> Iterator[bool]:
         again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total

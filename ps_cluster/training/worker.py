@@ -107,8 +107,14 @@ class Computation:
         return StepResult(**(compute() if pulled.is_replay is None else tf.cond(pulled.is_replay, zero, compute)))
 
 
-def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
-    """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). Each step is pulled and pushed."""
+def steps_function(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False):
+    """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). Each step is pulled and pushed.
+
+    Args:
+      repeats: ask with each pull whether all slices have the step, and do not compute it again then. Only dispatches that
+        are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
+        some per cent.
+    """
     pause = Pause.from_environment()
     computation = Computation(compute, config)
     first = store.slices[0]
@@ -119,7 +125,7 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig):
         asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
         # Where no worker waits, both times are equal. After a wait the ps goes on to the pull by itself.
         (admitted,) = first.admit(identity.worker, Turn(after([asked], step_id), last)) or [asked]
-        pulled = store.pull(identity.worker, [admitted], step_id)
+        pulled = store.pull(identity.worker, [admitted], step_id if repeats else None)
         held = pause("computed", step_id, identity.both())
         result, row = computation(step_id, pulled, identity, scheduled, asked, admitted, *held)
         pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)

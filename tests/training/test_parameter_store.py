@@ -108,7 +108,8 @@ def test_a_step_that_all_slices_have_is_not_computed_again_and_one_that_a_slice_
         with tf.control_dependencies([computed.scatter_nd_add([[step]], [1])]):
             return StepResult(weights - TARGET, tf.ones_like(statistics), *(tf.constant(0.1),) * 3)
 
-    run = steps_function(store, compute, build_config(overrides={"mode.name": mode, "cluster.wire": "float32"}))
+    config = build_config(overrides={"mode.name": mode, "cluster.wire": "float32"})
+    run = steps_function(store, compute, config, repeats=True)
     pulled, one = pull(store), store.slices[0]
     if slices > 1:  # a worker died between its pushes of step 0
         one.push(identity(0), pulled.versions[0], pulled.weights[: one.length], pulled.statistics[:2], row())
