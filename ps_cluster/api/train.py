@@ -75,7 +75,7 @@ arguments.show_keywords(train)
 def _prepared(root: Path, model: Any, values: dict[str, Any]) -> RunDir:
     """Return a run directory that holds the code and the settings of a run."""
     check_unused(root)
-    run = RunDir(root.resolve())
+    run = RunDir(Path(os.path.realpath(root)))
     if model is not None:
         values["model.name"] = networks_sent.write_network(model, run.code)
     arguments.write_settings(run.code / SETTINGS, values)
