@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import itertools
 import os
 import sys
@@ -48,10 +49,10 @@ class OneLineCommand(click.Command):
         except RunFailed as error:
             print_error(str(error))
             code = FAILED
-        except OSError as error:  # a full disk, a directory that went away
+        except OSError as error:  # a full disk, a directory that went away; or a path that no disk can have
             where = f": '{error.filename}'" if error.filename else ""
             print_error(f"{error.strerror or error}{where}")
-            code = FAILED
+            code = BAD_INPUT if error.errno in (errno.ENAMETOOLONG, errno.ELOOP) else FAILED
         except (click.Abort, KeyboardInterrupt):
             print_error("interrupted")
             code = INTERRUPTED

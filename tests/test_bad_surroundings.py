@@ -117,6 +117,21 @@ OUTPUTS = [
         )
     ),
 ]  # fmt: skip
+LONG = "a" * 300
+PATHS = [
+    *(
+        (f"{command} {path}", [path[:100]])
+        for command in (
+            "run --resume", "evaluate --wait-seconds 0 --checkpoint-dir", "compare", "runs", "predict x --run", "export --run",
+            "run --data-dir",
+        )
+        for path in ("loop", "loop/below", "~nobody-of-this-name/x", LONG)
+    ),
+    ("data list --data-dir ~nobody-of-this-name", ["~nobody-of-this-name"]),
+    (f"run --model {LONG}.keras", [LONG]),
+    ("run --dataset table:pipe.csv --target x", ["no regular file"]),
+    ("run --dataset table:pipe.parquet --target x", ["no regular file"]),
+]  # fmt: skip
 NASTY = [
     (["run", "--data-dir", f"gone{CURSOR_UP}"], ["gone?[1A?[2K"]),
     (["run", "--data-dir", "gone[bold red]x[/bold red]:smile:"], ["gone[bold red]x[/bold red]:smile:"]),
@@ -146,7 +161,7 @@ ROWS = [
     *(Row(TASK, says, environment={"TF_CONFIG": text}) for text, says in TF_CONFIGS),
     *(Row(f"{TASK} {options}", says, environment={"TF_CONFIG": tf_config()}) for options, says in OF_TWO_WORKERS),
     *(Row(command, says, {"cluster.yaml": text}) for command, text, says in CLUSTER_FILES),
-    *(Row(*case) for case in OUTPUTS + NASTY),
+    *(Row(*case) for case in OUTPUTS + PATHS + NASTY),
     Row("run --config bad.yaml", ["cluster.?[1A"], {"bad.yaml": 'cluster: {"\\e[1A": 3}'}),
     Row("run --config bad.yaml", ["model.name", "1A"], {"bad.yaml": 'model: {name: "\\e[1A"}'}),
     Row("compare --config bad.yaml", ["?[1A"], {"bad.yaml": '"\\e[1A": 3'}),

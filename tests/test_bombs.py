@@ -1,9 +1,18 @@
 """Input that is short and would take the machine's memory or days: refused in bounded memory and time, in one line."""
 
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
+from ps_cluster.files.opening import most_memory
 from ps_cluster.files.yaml_files import MOST_BYTES
-from tests.helpers.bad_input import Row, assert_told, make_folder
+from tests.helpers.bad_input import MOST_MEMORY, PROJECT, Row, assert_one_line, assert_told, make_folder
+from tests.helpers.own_data import save_hugging_face
 
 
 def laughs(reference: str) -> str:
@@ -87,3 +96,41 @@ def test_a_file_of_a_terabyte_is_not_read(tmp_path, commands):
     with (folder / "large.yaml").open("wb") as file:
         file.truncate(2**40)
     assert_told(Row("run --config large.yaml", ["'large.yaml'", "more than 65,536 bytes"]), folder, commands)
+
+
+def one_long_text(path):
+    """1,100 bytes of Parquet: 200 rows that are one text of 20 MB."""
+    text = pa.DictionaryArray.from_arrays(pa.array([0] * 200, pa.int32()), ["a" * (20 * 2**20)])
+    columns = pa.table({"text": text, "label": range(200)})
+    pq.write_table(columns, path, compression="zstd", store_schema=False, write_statistics=False)
+
+
+def many_columns(path):
+    path.write_text("\n".join(",".join(f"{begin}{n}" for n in range(150_001)) for begin in ("c", "", "")))
+
+
+def many_zeros(path):
+    """A folder of Hugging Face with 2.4 GB of zeros in 300 kB."""
+    batch = pa.record_batch({"x": np.zeros(2**22), "label": np.zeros(2**22, np.int8)})
+    save_hugging_face(path, {}, *[batch] * 64, options=pa.ipc.IpcWriteOptions(compression="zstd"))
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "told"),
+    [
+        (one_long_text, "a.parquet", "it takes more than 1.1 GB of memory to read, and has 1,"),
+        (many_columns, "a.csv", "'a.csv' has 150,001 columns"),
+        (many_zeros, "a", "of memory to read, and has"),
+    ],
+)
+def test_small_data_that_would_fill_the_memory_is_refused(tmp_path, make, name, told):
+    make(tmp_path / name)
+    argv = [sys.executable, "cli.py", "data", "show", str(tmp_path / name), "--set", "data.target=label"]
+    with (tmp_path / "stderr").open("wb") as stderr:
+        command = subprocess.Popen(
+            argv, cwd=PROJECT, env=os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}, stderr=stderr
+        )
+        _, status, usage = os.wait4(command.pid, 0)
+        command.returncode = os.waitstatus_to_exitcode(status)
+    assert_one_line(command.returncode, (tmp_path / "stderr").read_text().rpartition("once\n")[2], [told])
+    assert usage.ru_maxrss * 2**10 < most_memory(0) + MOST_MEMORY

@@ -54,6 +54,13 @@ def test_no_line_of_the_program_turns_safe_loading_off_but_that_of_functions_tha
     assert "catalogue/doors.py" in of_users_functions
 
 
+def test_no_line_follows_a_users_path_in_a_way_that_ends_in_a_traceback():
+    """Path.expanduser raises RuntimeError for a user who is not there, and Path.resolve for links that loop."""
+    files = (PROJECT / "ps_cluster").rglob("*.py")
+    lines = (f"{file}: {line}" for file in files for line in file.read_text().splitlines() if "__file__" not in line)
+    assert not [line for line in lines if re.search(r"\.(expanduser|resolve)\(\)", line)]
+
+
 @pytest.mark.parametrize(("umask", "expected"), [(0o000, 0o644), (0o022, 0o644), (0o077, 0o600)])
 def test_no_umask_lets_others_write_into_what_a_command_leaves(tmp_path, umask, expected):
     environment = os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}

@@ -49,7 +49,7 @@ class Compared:
 
     def __init__(self, output: str | os.PathLike[str]):
         """Open a comparison. Raises UserError where the folder holds none that is complete."""
-        self.output = Path(output).resolve()
+        self.output = Path(os.path.realpath(output))
         self.page = self.output / "report.html"
         try:
             report = read_json(self.output / "report.json", _Report)

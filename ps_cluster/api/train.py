@@ -78,7 +78,7 @@ def _prepared(root: Path, model: Any, values: dict[str, Any]) -> RunDir:
     """Return a run directory that holds the code and the settings of a run."""
     ownership.check_folder(root, "run directory", print_line)
     check_unused(root)
-    run = RunDir(root.resolve())
+    run = RunDir(Path(os.path.realpath(root)))
     if model is not None:
         values["model.name"] = networks_sent.write_network(model, run.code)
     arguments.write_settings(run.code / SETTINGS, values)

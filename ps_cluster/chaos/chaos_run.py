@@ -8,6 +8,7 @@ falling. Both end after the same number of updates, computed from the same batch
 
 from __future__ import annotations
 
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -57,7 +58,9 @@ def run_chaos(
     with locks.sole_use(root, "--run-dir:", notify):
         if not locks.is_empty(root):
             raise UserError(f"--run-dir: '{root}' is not empty: choose another")
-        return _run_in(root.resolve(), settings, faults=faults, bounds=bounds, notify=notify, console=console)
+        return _run_in(
+            Path(os.path.realpath(root)), settings, faults=faults, bounds=bounds, notify=notify, console=console
+        )
 
 
 def _run_in(

@@ -60,7 +60,7 @@ class HostedRun:
           output: folder of what the tasks print.
           options: of `task`, for all tasks.
         """
-        self.files = RunDir(root.resolve())
+        self.files = RunDir(Path(os.path.realpath(root)))
         self.tools = tools
         self.ages: list[float] = []
         self.rolled_back = 0

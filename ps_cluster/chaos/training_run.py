@@ -57,7 +57,7 @@ class TrainingRun:
         environment: Mapping[str, str] | None = None,
     ):
         """Start the run; if `options` is None, resume the existing one. `environment`: extra variables."""
-        self.root = root.resolve()
+        self.root = Path(os.path.realpath(root))
         self.files = RunDir(self.root)
         self.tools = tools
         self.resumes = 0

@@ -60,7 +60,7 @@ def start_run(
     with locks.sole_use(root, WHAT, view.notice):
         if not anew:
             check_unused(root)
-        before = RunDir(root.resolve())
+        before = RunDir(Path(os.path.realpath(root)))
         if not locks.is_empty(root, besides=CODE):
             locks.wait_for_sharers(before.alive, f"{WHAT} '{root}'")
             before.clear()
@@ -169,7 +169,7 @@ def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
     return config.with_values(
         {
             "data.dataset": dataset.name,
-            "data.data_dir": str(data_dir.expanduser().resolve()) if data_dir else None,
+            "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
             "model.precision": fastest_precision() if precision == "auto" else precision,
         }
     )

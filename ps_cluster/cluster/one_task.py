@@ -64,7 +64,7 @@ def run_one_task(
     _check_mode(topology, config.mode_kind)
     check_min_workers(min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
     check_named(config)
-    run_dir, leads = RunDir(root.resolve()), task == topology.leader
+    run_dir, leads = RunDir(Path(os.path.realpath(root))), task == topology.leader
     _goes_on(resume, run_dir, leads=leads)
     _check_port_is_free(topology, task)
     guard_port(config.cluster.isolation, topology, task, notify)

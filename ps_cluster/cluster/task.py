@@ -83,7 +83,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
     options = parser.parse_args(arguments)
     if options.cores:
         os.sched_setaffinity(0, map(int, options.cores.split(",")))
-    run_dir, task = RunDir(options.run_dir.resolve()), Task(options.type, options.index)
+    run_dir, task = RunDir(Path(os.path.realpath(options.run_dir))), Task(options.type, options.index)
     os.environ[log_formats.LOG_TASK] = str(task)
 
     def body() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
     from ps_cluster.data import copy_names, inventory, sources
     from ps_cluster.reporting import data_tables
 
-    if data_dir and not data_dir.expanduser().is_dir():
+    if data_dir and not Path(os.path.expanduser(data_dir)).is_dir():
         raise UserError(f"--data-dir: got '{data_dir}': there is no such folder: correct it, or leave it out")
     cache_dir = sources.default_cache_dir()
     entries = inventory.entries(cache_dir, data_dir)

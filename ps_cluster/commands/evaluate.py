@@ -49,7 +49,7 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 
     patience_s = evaluator.PATIENCE_S if wait_seconds is None else wait_seconds
     evaluator.evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)
-    _draw_again(Place.of(checkpoint_dir.resolve()).run_dir)
+    _draw_again(Place.of(Path(os.path.realpath(checkpoint_dir))).run_dir)
 
 
 def _draw_again(run_dir: RunDir) -> None:

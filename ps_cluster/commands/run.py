@@ -144,7 +144,7 @@ def _print_profile(root: Path) -> None:
     from ps_cluster.reporting.terminal import make_console
     from ps_cluster.run.run_dir import RunDir
 
-    run_dir = RunDir(root.resolve())
+    run_dir = RunDir(Path(os.path.realpath(root)))
     with locks.sole_use(root, local_run.WHAT, notify=lambda line: None):  # the run already printed this notice
         trace.write_trace(run_dir)
     trace.print_shares(run_dir, make_console())
@@ -155,7 +155,7 @@ def _print_placement(root: Path) -> None:
     from ps_cluster.reporting.placement_list import placement_lines
     from ps_cluster.run.run_dir import RunDir
 
-    file = RunDir(root.resolve()).placement
+    file = RunDir(Path(os.path.realpath(root))).placement
     if file.is_file():
         for line in placement_lines(file):
             print_line(line)

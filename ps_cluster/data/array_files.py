@@ -14,11 +14,11 @@ import numpy as np
 
 from ps_cluster.files.array_archive import read_header
 from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.opening import open_regular
+from ps_cluster.files.opening import most_memory, open_regular
 from ps_cluster.files.plain_text import one_line
 
 MOST_MEMBERS = 1000
-MOST_COMPRESSED_BYTES = 2**32  # that compressed arrays may have in memory; others are mapped
+_PIECE_BYTES = 2**20
 _HEADER_BYTES = 10_000
 _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and of its extra field
 
@@ -61,10 +61,10 @@ def open_npz(path: Path) -> Mapping[str, np.ndarray]:
             compressed = sum(info.file_size for info in infos if info.compress_type != zipfile.ZIP_STORED)
             if len(infos) > MOST_MEMBERS:
                 raise Malformed(f"it has more than {MOST_MEMBERS:,} members")
-            if compressed > MOST_COMPRESSED_BYTES:
+            if compressed > (most := most_memory(path.stat().st_size)):
                 raise Malformed(
-                    f"its compressed arrays have {compressed / 1e9:.1f} GB, more than the "
-                    f"{MOST_COMPRESSED_BYTES / 1e9:.1f} that are read into memory: save them by numpy.savez, or as .npy files"
+                    f"its compressed arrays have {compressed / 1e9:.1f} GB, more than the {most / 1e9:.1f} that a file of its "
+                    "size may take in memory: save them by numpy.savez, or as .npy files"
                 )
             return {info.filename.removesuffix(".npy"): _member(path, file, archive, info) for info in infos}
     except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError, struct.error) as error:
@@ -87,7 +87,9 @@ def _member(path: Path, file: BinaryIO, archive: zipfile.ZipFile, info: zipfile.
         return _mapped(path, name, _form(name, file), begin + info.file_size)
     with archive.open(info) as member:
         found = _form(name, member)  # type: ignore[arg-type]  # it is a file for reading
-        content = member.read(info.file_size)
+        content = bytearray()
+        while piece := member.read(_PIECE_BYTES):  # all at once would be there twice
+            content += piece
     _check_size(name, found, len(content))
     return np.ndarray(found.shape, found.dtype, content, order=found.order)
 

@@ -197,10 +197,10 @@ def _pixels(fields: Mapping[str, object], batch: BatchFile) -> np.ndarray:
 def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: int) -> np.ndarray:
     """Return labels uint8 [rows]."""
     labels = fields.get(key)
-    labels = labels.to_numpy() if isinstance(labels, PickledArray) else labels
-    if not isinstance(labels, (list, np.ndarray)) or len(labels) != batch.rows:
+    labels = labels.to_numpy().tolist() if isinstance(labels, PickledArray) else labels
+    if not isinstance(labels, list) or len(labels) != batch.rows:
         raise ValueError(f"{batch.name} has no {batch.rows} '{key}'")
-    if not all(isinstance(label, (int, np.integer)) and 0 <= label < classes for label in labels):
+    if not all(isinstance(label, int) and 0 <= label < classes for label in labels):
         raise ValueError(f"{batch.name}: '{key}' are not whole numbers from 0 to {classes - 1}")
     return np.array(labels, np.uint8)
 

@@ -41,8 +41,13 @@ def fingerprint(source: Path) -> str:
     return digest.hexdigest()[:8]
 
 
+def size_of(source: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder."""
+    return sum(status.st_size for _, status in _files(source))
+
+
 def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
-    source = source.resolve()
+    source = Path(os.path.realpath(source))
     if not source.is_dir():
         yield str(source), source.stat()
         return

@@ -78,7 +78,7 @@ def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
       data_dir: a folder in which archives are looked for, before the caches.
     """
     found = copies(cache_dir)
-    where = [data_dir.expanduser()] if data_dir else []
+    where = [Path(os.path.expanduser(data_dir))] if data_dir else []
     listed = [
         Entry(
             kind.name,
@@ -136,7 +136,7 @@ def named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[
 
 def _is_called(copy: Copy, name: str) -> bool:
     """Return whether this is the copy's name: as it is, or written as a path, which need not be there any more."""
-    path = os.path.abspath(Path(name).expanduser())
+    path = os.path.abspath(os.path.expanduser(name))
     return copy.name in (name, doors.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
 
 

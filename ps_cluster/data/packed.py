@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
 import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -134,7 +135,7 @@ def load_packed(directory: Path, *, check_targets: bool = True) -> PackedDataset
         UserError: the manifest is missing or malformed, a file's size differs from it, or a target or a weight is
             impossible.
     """
-    directory = Path(directory).resolve()
+    directory = Path(os.path.realpath(directory))
     try:
         manifest = read_manifest(directory)
         dataset = _of_manifest(directory, manifest)

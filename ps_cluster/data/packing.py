@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Iterator
@@ -60,7 +61,7 @@ def write_packed(
     Raises:
         UserError: the arrays do not fit the spec or each other, or the folder cannot be written or has no room.
     """
-    directory = Path(directory).resolve()
+    directory = Path(os.path.realpath(directory))
     try:
         check_contents(contents)
         manifest = _manifest(name, kind, contents, source)

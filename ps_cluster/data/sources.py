@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 from collections.abc import Callable
@@ -11,13 +12,14 @@ from pathlib import Path
 from ps_cluster.catalogue import doors
 from ps_cluster.catalogue.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
 from ps_cluster.data import own_arrays, packed, packing
-from ps_cluster.data.copy_names import fingerprint, target
+from ps_cluster.data.copy_names import fingerprint, size_of, target
 from ps_cluster.data.download import DownloadError, Progress, download
 from ps_cluster.data.packed import PackedDataset, load_packed
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import bounded_memory
 from ps_cluster.files.plain_text import one_line
 
 Notify = Callable[[str], None]
@@ -32,15 +34,15 @@ _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}
 def default_cache_dir() -> Path:
     """Return $PS_CLUSTER_CACHE, else $XDG_CACHE_HOME/ps_cluster, else ~/.cache/ps_cluster."""
     if own := os.environ.get("PS_CLUSTER_CACHE"):
-        return Path(own).expanduser()
+        return Path(os.path.expanduser(own))
     if shared := os.environ.get("XDG_CACHE_HOME"):
         return Path(shared) / "ps_cluster"
-    return Path("~/.cache/ps_cluster").expanduser()
+    return Path(os.path.expanduser("~/.cache/ps_cluster"))
 
 
 def places(cache_dir: Path) -> tuple[Path, ...]:
     """Return the folders in which archives are looked for, best first."""
-    keras = Path(os.environ.get("KERAS_HOME") or "~/.keras").expanduser()
+    keras = Path(os.path.expanduser(os.environ.get("KERAS_HOME") or "~/.keras"))
     return cache_dir, keras / "datasets"
 
 
@@ -117,7 +119,7 @@ def of_run(
 
 def _from_data_dir(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset:
     assert settings.data_dir is not None
-    data_dir = settings.data_dir.expanduser()
+    data_dir = Path(os.path.expanduser(settings.data_dir))
     if not kind.is_on_disk:
         how = "generated" if kind.generated else "read from its own path" if kind.path else "read by its own code"
         raise UserError(f"data_dir: '{data_dir}' has no use with dataset '{kind.name}', which is {how}; drop one")
@@ -210,8 +212,7 @@ def _downloaded(
 
 def _pack(kind: DataSet, settings: DataSettings, source: Path, folder: Path, notify: Notify) -> PackedDataset:
     notify(f"packing {kind.full_name} from '{source}', once")
-    contents = _contents(kind, settings, source)
-    return write_packed(folder, kind.name, kind.kind, contents, str(source.resolve()), notify=notify)
+    return _written(kind, settings, source, folder, notify)
 
 
 def _made(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify) -> PackedDataset:
@@ -222,18 +223,28 @@ def _made(kind: DataSet, settings: DataSettings, cache_dir: Path, notify: Notify
     dataset = _cached(folder, notify)
     if dataset is None:
         notify(f"{'generating' if kind.generated else 'packing'} the data set '{kind.name}', once")
-        contents, source = _contents(kind, settings, None), str(kind.path or "")
-        dataset = write_packed(folder, kind.name, kind.kind, contents, source, notify=notify)
+        dataset = _written(kind, settings, None, folder, notify)
     for note in dataset.notes:
         notify(note)
     return dataset
+
+
+def _written(kind: DataSet, settings: DataSettings, source: Path | None, folder: Path, notify: Notify) -> PackedDataset:
+    """Read a data set and pack it: what is at a user's path may be anybody's, so it is read in bounded memory."""
+    place = os.path.realpath(source) if source else str(kind.path or "")
+    try:
+        with bounded_memory(size_of(kind.path)) if kind.path else contextlib.nullcontext():
+            contents = _contents(kind, settings, source)
+            return write_packed(folder, kind.name, kind.kind, contents, place, notify=notify)
+    except Malformed as error:
+        raise UserError(f"dataset: '{kind.path}': {error}") from error
 
 
 def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
     """Return what a data set reads. Raises UserError, in one line, for whatever a user's own code raises."""
     try:
         contents = own_arrays.as_contents(kind.read(source, settings), **own_arrays.settings_of(settings))
-    except UserError:
+    except (UserError, MemoryError):
         raise
     except Malformed as error:
         raise UserError(f"dataset: '{kind.path or kind.name}': {error}: {kind.page} shows what it has to be") from error

@@ -11,10 +11,13 @@ from typing import Any, Protocol
 
 from ps_cluster.data.column_types import as_types, types_like, wide
 from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import open_regular
 from ps_cluster.files.plain_text import one_line
 
+MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
+_FIRST_LINE_BYTES = 2**22
 _BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken from the first
-_BATCH_ROWS = 2**16
+BATCH_ROWS = 2**16
 
 
 class Table(Protocol):
@@ -34,12 +37,15 @@ class CsvTable:
         import pyarrow
 
         self._path = path
-        with path.open("rb") as file:
-            first = file.readline(2**20)
+        with open_regular(path) as file:
+            first = file.readline(_FIRST_LINE_BYTES)
         if not first.strip():
             raise Malformed(f"'{path.name}' is empty: its first line has to name the columns")
+        if len(first) == _FIRST_LINE_BYTES:
+            raise Malformed(f"the first line of '{path.name}' has more than {_FIRST_LINE_BYTES:,} bytes")
         self._delimiter = max(",;\t", key=lambda sign: first.count(sign.encode()))
         self._names = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=self._delimiter))
+        _check_columns(path, len(self._names))
         with self._open(types) as reader:
             found = reader.schema
         if len(set(found.names)) < len(found.names):
@@ -58,8 +64,9 @@ class CsvTable:
 
         with (
             arrow_errors(f"'{self._path.name}'", self._names),
+            open_regular(self._path) as file,
             arrow.open_csv(
-                self._path,
+                file,
                 arrow.ReadOptions(block_size=_BLOCK_BYTES),
                 arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
                 arrow.ConvertOptions(
@@ -78,20 +85,23 @@ class ParquetTable:
     def __init__(self, path: Path, types: Mapping[str, Any]):
         """Read the types, which the file knows itself. `types`: those of columns that are known."""
         self._path, self._told = path, f"'{path.name}'"
-        with arrow_errors(self._told):
-            own = {field.name: field.type for field in self._file().schema_arrow}
+        with self._open() as file:
+            _check_columns(path, file.metadata.num_columns)
+            own = {field.name: field.type for field in file.schema_arrow}
         self.columns = types_like(types, own, self._told)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         types = {name: self.columns[name] for name in columns}
-        with arrow_errors(self._told):
-            for batch in self._file().iter_batches(_BATCH_ROWS, columns=list(columns)):
+        with self._open() as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
                 yield as_types(types, batch, self._told)
 
-    def _file(self) -> Any:
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
         from pyarrow.parquet import ParquetFile
 
-        return ParquetFile(self._path)
+        with arrow_errors(self._told), open_regular(self._path) as file:
+            yield ParquetFile(file)
 
 
 TABLES: dict[str, Callable[[Path, Mapping[str, Any]], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
@@ -116,6 +126,13 @@ def open_tables(files: Mapping[str, Path], text: Sequence[str]) -> dict[str, Tab
     return tables
 
 
+def _check_columns(path: Path, columns: int) -> None:
+    if columns > MOST_COLUMNS:
+        raise Malformed(
+            f"'{path.name}' has {columns:,} columns, of at most {MOST_COLUMNS:,}: save them as an .npy array"
+        )
+
+
 @contextmanager
 def arrow_errors(what: str, names: Sequence[str] = ()) -> Iterator[None]:
     """Raise Malformed for what pyarrow can't read. `names`: of the columns, which pyarrow numbers."""
@@ -123,6 +140,8 @@ def arrow_errors(what: str, names: Sequence[str] = ()) -> Iterator[None]:
 
     try:
         yield
+    except MemoryError:  # pyarrow's too is one of its own errors
+        raise
     except (pyarrow.ArrowException, UnicodeDecodeError) as error:
         by_number = {f"#{number}": f"'{name}'" for number, name in enumerate(names)}
         text = re.sub(

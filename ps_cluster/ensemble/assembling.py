@@ -78,7 +78,7 @@ def train_members(members: Sequence[Member], output: Path, fleet: Fleet, request
 
 
 def _root(output: Path, member: Member) -> Path:
-    return (output / MEMBERS / member.name).resolve()
+    return Path(os.path.realpath(output / MEMBERS / member.name))
 
 
 def _join(ensemble: Ensemble, members: Sequence[Member], dataset: PackedDataset, output: Path) -> None:

@@ -67,7 +67,7 @@ def evaluate(
     """
     if nice:
         os.nice(NICE)
-    evaluator = _Evaluator(Path(checkpoint_dir).resolve(), data_dir, notify, threads=1 if nice else None)
+    evaluator = _Evaluator(Path(os.path.realpath(checkpoint_dir)), data_dir, notify, threads=1 if nice else None)
     try:
         return evaluator.once() if once else evaluator.follow(patience_s)
     finally:

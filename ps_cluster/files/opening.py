@@ -1,12 +1,17 @@
-"""Open files from untrusted writers."""
+"""Open files from untrusted writers, and read them in bounded memory."""
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
+import resource
 import stat
+from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
+
+import psutil
 
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.ownership import trusted
@@ -41,6 +46,35 @@ def read_bytes(path: Path, most_bytes: int) -> bytes:
     if len(content) > most_bytes:
         raise Malformed(f"has more than {most_bytes:,} bytes")
     return content
+
+
+def most_memory(size_bytes: int) -> int:
+    """Return how many bytes of memory may be taken to read files of this size: 1 GiB, and 20 for each of theirs."""
+    return 2**30 + 20 * size_bytes
+
+
+@contextlib.contextmanager
+def bounded_memory(size_bytes: int) -> Iterator[None]:
+    """Let this process take `most_memory(size_bytes)` more than it has, in all its threads. Mapped files don't count.
+
+    A compressed file of a kilobyte can hold gigabytes, and no library that reads one has a limit of its own.
+
+    Raises:
+      Malformed: the block wanted more.
+    """
+    soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    most = psutil.Process().memory_info().data + most_memory(size_bytes)
+    limits = [limit for limit in (soft, hard, most) if limit != resource.RLIM_INFINITY]
+    resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))
+    try:
+        yield
+    except MemoryError as error:
+        raise Malformed(
+            f"it takes more than {most_memory(size_bytes) / 1e9:.1f} GB of memory to read, and has {size_bytes:,} bytes: "
+            "if you trust it, save it without compression"
+        ) from error
+    finally:
+        resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
 
 
 def _open(path: Path) -> int:

@@ -67,7 +67,7 @@ def check_folder(folder: Path, what: str, notify: Notify, *, user: int | None = 
     check_way(folder, what, user=user)
     if os.path.exists(folder):
         _check_owner(folder, what, notify, user)
-    for line in _open_to_others(folder.resolve()):
+    for line in _open_to_others(Path(os.path.realpath(folder))):
         notify(f"{what} '{folder}': {line}")
 
 

@@ -79,7 +79,7 @@ def _folder_of(name: str, run_dir: Path | None, sees_it: bool) -> Path | None:
 
 
 def _mounted(folder: Path | None, run_dir: Path | None) -> list[tuple[str, str]]:
-    return [] if folder is None or run_dir is None else [(str(folder.resolve()), str(run_dir.resolve()))]
+    return [] if folder is None or run_dir is None else [(os.path.realpath(folder), os.path.realpath(run_dir))]
 
 
 def _made(names: Sequence[str], addresses: Sequence[str], mounts: Sequence[list[tuple[str, str]]]) -> tuple[int, ...]:

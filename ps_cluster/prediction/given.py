@@ -18,7 +18,7 @@ from ps_cluster.data.table_encoding import Encoding
 from ps_cluster.data.table_files import TABLES, arrow_errors, open_tables
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.opening import open_regular
+from ps_cluster.files.opening import bounded_memory, open_regular
 from ps_cluster.prediction.finished_run import FinishedRun
 
 BATCH_SIZE = 64
@@ -125,8 +125,20 @@ def batches_of(paths: Sequence[Path], run: FinishedRun, *, skip_bad: bool, notif
     pictures = PictureReader(skip_bad, notify)
     readers = {ending: reader for reader in (pictures, ArrayReader(), TableReader()) for ending in reader.endings}
     files = [file for path in paths for file in _files(path)]
-    for reader, some in groupby(files, lambda file: readers.get(file.suffix.lower(), pictures)):
-        yield from (batch for batch in reader.batches(list(some), run) if batch.names)
+    for reader, group in groupby(files, lambda file: readers.get(file.suffix.lower(), pictures)):
+        some = list(group)
+        yield from (batch for batch in _bounded(reader.batches(some, run), some) if batch.names)
+
+
+def _bounded(batches: Iterator[Batch], files: Sequence[Path]) -> Iterator[Batch]:
+    """Yield the same batches, each read in bounded memory."""
+    size_bytes = sum(file.stat().st_size for file in files)
+    while True:
+        with _told(files[0]), bounded_memory(size_bytes):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
 
 
 def _files(path: Path) -> list[Path]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -91,7 +92,9 @@ class SweepRun:
     def _start(self, trial: Trial) -> None:
         root = self._output / TRIALS / f"{trial.number:04}"
         try:
-            job = Job(trial.number, f"trial {trial.number}", root.resolve(), self._plan.config(trial.values))
+            job = Job(
+                trial.number, f"trial {trial.number}", Path(os.path.realpath(root)), self._plan.config(trial.values)
+            )
             self._fleet.start(job)
         except UserError as error:  # values that fit one by one, but not together
             self._book.failed(trial.number, str(error))

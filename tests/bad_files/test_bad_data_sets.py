@@ -7,6 +7,8 @@ import pickle
 import struct
 import tarfile
 
+import numpy as np
+
 from tests.bad_files.damage import (
     DATA,
     assert_told_in_one_line,
@@ -71,6 +73,13 @@ def long_hash():
     return b"\x80\x02}" + b")" + b"\x85" * 190_000 + b"K\x01s."
 
 
+def unlike(**fields):
+    """A batch of 10,000 images whose arrays are replaced."""
+    return data_folder(
+        lambda: pickle.dumps({"data": np.zeros([10_000, 3072], np.uint8), "labels": [0] * 10_000} | fields)
+    )
+
+
 def copies():
     """One text that is made bytes of again and again."""
     given = b"c_codecs\nencode\nq\x00" + b"X" + struct.pack("<I", 2**20) + b"a" * 2**20 + b"q\x01X\x06\0\0\0latin1q\x02"
@@ -114,6 +123,8 @@ PICKLES = [
     ("a call", data_folder(pickle.dumps(os.getcwd)), "getcwd"),
     ("nothing", data_folder(b""), "damaged"),
     ("an array of 10 TB", data_folder(lambda: batch().replace(struct.pack("<H", 10_000), b"\xff\xff")), "data"),
+    ("labels without a dimension", unlike(labels=np.array(3)), "no 10000 'labels'"),
+    ("labels of two dimensions", unlike(labels=np.zeros([10_000, 1], int)), "not whole numbers"),
     ("a file of 10 GB", lambda run: huge("cifar/data_batch_1")(run), "bytes"),
 ]
 TARS = [

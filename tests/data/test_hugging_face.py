@@ -1,18 +1,20 @@
 """Folders of Hugging Face's library."""
 
 import importlib.util
+import io
 import json
+import os
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
 from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.installation import to_install
-from tests.helpers.own_data import packed, refused
+from tests.helpers.own_data import packed, refused, save_hugging_face
 
 needs_it = pytest.mark.skipif(
-    importlib.util.find_spec("datasets") is None, reason="needs the extra huggingface: pip install datasets"
+    importlib.util.find_spec("datasets") is None, reason="what the library itself writes: make test-extras"
 )
 
 
@@ -30,10 +32,65 @@ def test_a_column_of_pictures_makes_it_a_set_of_images(tmp_path):
     assert DATASETS.named_by_user(str(numbers), tmp_path) == f"hugging_face:{numbers}"
 
 
-@pytest.mark.skipif(importlib.util.find_spec("datasets") is not None, reason="the library is installed")
-def test_without_the_library_the_way_to_install_it_is_told(tmp_path):
-    folder = described(tmp_path / "a", {"x": {"_type": "Value"}})
-    assert f"which is not installed: {to_install('huggingface')}" in refused(folder)
+CLASSES = {"image": {"_type": "Image"}, "label": {"_type": "ClassLabel", "names": ["cat", "dog"]}}
+
+
+def pictures(labels, **more):
+    """Rows of a picture and a label each; `more`: what a picture is instead."""
+    file = io.BytesIO()
+    Image.fromarray(np.full((6, 5, 3), 40, np.uint8)).save(file, "PNG")
+    one = {"bytes": file.getvalue(), "path": None} | more
+    kind = pa.struct({"bytes": pa.binary(), "path": pa.string()})
+    return pa.record_batch({"image": pa.array([one] * len(labels), kind), "label": labels})
+
+
+def test_a_folder_is_read_without_the_library(tmp_path):
+    save_hugging_face(tmp_path / "a/train", CLASSES, *[pictures([0, 1])] * 3, files=2)
+    save_hugging_face(tmp_path / "a/validation", CLASSES, pictures([1]))
+    (tmp_path / "a/dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
+    dataset, _ = packed(tmp_path / "a")
+    assert dataset.spec.classes == ("cat", "dog") and dataset.target("test").tolist() == [1]
+    assert dataset.inputs("train")["image"].shape == (6, 6, 5, 3)
+
+
+def test_a_column_of_pictures_that_is_not_there_is_told(tmp_path):
+    numbers = pa.record_batch({"x": [1.0, 2.0], "label": [0, 1]})
+    assert "there is no column of pictures, of x, label" in refused(save_hugging_face(tmp_path / "a", CLASSES, numbers))
+
+
+def test_a_picture_is_not_opened_at_the_path_that_the_folder_names(tmp_path):
+    os.mkfifo(tmp_path / "pipe.png")
+    rows = pictures([0, 1] * 5, bytes=None, path=str(tmp_path / "pipe.png"))
+    assert "the folder has its path alone" in refused(save_hugging_face(tmp_path / "a", CLASSES, rows))
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        (lambda folder: (folder / "data-0.arrow").unlink() or os.mkfifo(folder / "data-0.arrow"), "no regular file"),
+        (lambda folder: (folder / "data-0.arrow").write_bytes(b""), "'data-0.arrow' is empty"),
+        (lambda folder: (folder / "data-0.arrow").write_bytes(b"no stream"), "'data-0.arrow' can't be read"),
+        (
+            lambda folder: (folder / "state.json").write_text('{"_data_files": [{"filename": "../x"}]}'),
+            "'../x', which is no name",
+        ),
+        (lambda folder: (folder / "state.json").write_text('{"_data_files": []}'), "_data_files"),
+        (lambda folder: (folder / "state.json").write_text("{"), "is not JSON"),
+        (lambda folder: far_offset(folder / "data-0.arrow"), "'data-0.arrow' can't be read"),
+    ],
+)
+def test_a_folder_that_was_made_to_do_harm_is_refused_in_one_line(tmp_path, damage, told):
+    folder = save_hugging_face(tmp_path / "a", {}, pa.record_batch({"x": ["abc", "defgh"], "label": [0, 1]}))
+    damage(folder)
+    assert told in refused(folder)
+
+
+def far_offset(file):
+    """The second text begins a gigabyte behind the first."""
+    content = file.read_bytes()
+    offsets = np.array([0, 3, 8], np.int32).tobytes()
+    assert content.count(offsets) == 1
+    file.write_bytes(content.replace(offsets, np.array([0, 2**30, 2**30 + 8], np.int32).tobytes()))
 
 
 @needs_it

@@ -246,9 +246,14 @@ def test_one_array_alone_is_told_what_it_lacks(tmp_path):
 
 
 def test_compressed_arrays_that_would_fill_the_memory_are_refused_before_they_are_unpacked(tmp_path, monkeypatch):
-    monkeypatch.setattr(array_files, "MOST_COMPRESSED_BYTES", 100)
+    monkeypatch.setattr(array_files, "most_memory", lambda size_bytes: 100)
     (tmp_path / "b").mkdir()
     np.savez(tmp_path / "b" / "b.npz", **arrays())
     assert packed(tmp_path / "b" / "b.npz")[0].train_examples == 18, "others are mapped"
     np.savez_compressed(tmp_path / "a.npz", **arrays())
     assert "its compressed arrays have 0.0 GB, more than" in refused(tmp_path / "a.npz")
+    monkeypatch.undo()
+    with zipfile.ZipFile(tmp_path / "a.npz", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("x_train.npy", b"")
+        archive.getinfo("x_train.npy").file_size = 2 * 10**9
+    assert "its compressed arrays have 2.0 GB, more than the 1.1 that" in refused(tmp_path / "a.npz")

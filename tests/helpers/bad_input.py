@@ -66,7 +66,9 @@ def make_folder(folder: Path) -> Path:
     """Make a working directory with all kinds of bad files and folders in it."""
     (folder / "empty").mkdir(parents=True)
     (folder / "used").mkdir()
-    os.mkfifo(folder / "pipe")  # never a device: a test that fails would replace it
+    for name in ("pipe", "pipe.csv", "pipe.parquet"):
+        os.mkfifo(folder / name)  # never a device: a test that fails would replace it
+    (folder / "loop").symlink_to("loop")
     (folder / "used/notes.txt").write_text("mine")
     (folder / "file").write_text("a file")
     (folder / "not.yaml").write_text("cluster: [1, 2\n  workers: {")

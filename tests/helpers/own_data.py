@@ -1,8 +1,10 @@
 """Pack data that users bring by its path, in a cache of the test."""
 
+import json
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from PIL import Image
 
@@ -26,6 +28,19 @@ def refused(path: Path, **settings) -> str:
         packed(path, **settings)
     assert "\n" not in str(error.value) and not list(path.parent.glob("cache/**/dataset.json"))
     return str(error.value)
+
+
+def save_hugging_face(path: Path, features: dict, *batches: pa.RecordBatch, files: int = 1, options=None) -> Path:
+    """Write a folder as `save_to_disk` of Hugging Face's library does. `features`: column → what it is."""
+    path.mkdir(parents=True)
+    names = [f"data-{number}.arrow" for number in range(files)]
+    for number, name in enumerate(names):
+        with pa.ipc.new_stream(path / name, batches[0].schema, options=options) as stream:
+            for batch in batches[number::files]:
+                stream.write(batch)
+    (path / "state.json").write_text(json.dumps({"_data_files": [{"filename": name} for name in names]}))
+    (path / "dataset_info.json").write_text(json.dumps({"features": features}))
+    return path
 
 
 def draw(file: Path, size=(8, 6), colour=(200, 30, 30), **save) -> Path:

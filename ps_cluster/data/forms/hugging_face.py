@@ -1,17 +1,21 @@
-"""The forms `hugging_face_images` and `hugging_face`: a folder that `save_to_disk` of the library `datasets` has written."""
+"""The forms `hugging_face_images` and `hugging_face`: a folder that `save_to_disk` of the library `datasets` has written.
+
+It holds Arrow streams, which are mapped. The library isn't needed to read them, and would open any path that they name.
+"""
 
 from __future__ import annotations
 
 import io
 import json
+import mmap
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 from ps_cluster.catalogue.datasets import NO_IMAGES, Contents, DataSet, DataSettings, ImageDataSet
 from ps_cluster.catalogue.forms import Form
@@ -19,13 +23,15 @@ from ps_cluster.data import splits
 from ps_cluster.data.column_types import Types, as_types, types_like
 from ps_cluster.data.image_sets import PictureSettings, contents_of_pictures
 from ps_cluster.data.pictures import Picture
+from ps_cluster.data.table_files import BATCH_ROWS, arrow_errors
 from ps_cluster.data.tables import TableSettings, contents_of_tables
-from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.errors import did_you_mean
+from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.opening import read_bytes
-from ps_cluster.installation import to_install
+from ps_cluster.files.opening import open_regular, read_bytes
 
 _TARGETS = ("label", "labels", "target")
+_SPLITS = "dataset_dict.json"  # names the splits, a folder each
 _MOST_JSON_BYTES = 2**24
 
 
@@ -69,19 +75,21 @@ class HuggingFaceImagesAt(ImageDataSet):
     def read(self, source: Path | None, settings: DataSettings) -> Contents:
         assert isinstance(settings, HuggingFaceImageSettings)
         found = _opened(self.path, settings.target)
-        features, target = found.rows["train"].features, found.target or "label"
-        if target not in features:
-            hint = did_you_mean(target, features).strip()
-            known = f"{', '.join(features)}{f': {hint}' if hint else ''}"
+        train, target = found.rows["train"], found.target or "label"
+        if target not in train.types:
+            hint = did_you_mean(target, train.types).strip()
+            known = f"{', '.join(train.types)}{f': {hint}' if hint else ''}"
             raise Malformed(f"data.target: there is no column '{target}', of {known}")
         names = _names_of(found, target)
         if names is None:
-            in_order = sorted(set(found.rows["train"][target]), key=lambda label: (isinstance(label, str), label))
+            in_order = sorted(set(train.values(target)), key=lambda label: (isinstance(label, str), label))
             names = [str(label) for label in in_order]  # 2 before 10
             label_of = {name: label for label, name in enumerate(names)}
         else:
             label_of = {str(label): label for label in range(len(names))}
-        column = _image_column(features)
+        column = next((name for name, one in train.features.items() if one.get("_type") == "Image"), None)
+        if column not in train.types:
+            raise Malformed(f"there is no column of pictures, of {', '.join(train.types)}")
         pictures = {split: _labelled(split, rows, column, target, label_of) for split, rows in found.rows.items()}
         contents = contents_of_pictures(pictures, names, settings)
         return replace(contents, notes=(*found.notes, *contents.notes))
@@ -93,7 +101,7 @@ class HuggingFace(Form):
     Settings: type[DataSettings] = TableSettings
 
     def recognises(self, path: Path) -> bool:
-        return any(os.path.isfile(path / name) for name in ("dataset_dict.json", "state.json"))
+        return any(os.path.isfile(path / name) for name in (_SPLITS, "state.json"))
 
     def dataset(self, path: Path) -> DataSet:
         return HuggingFaceAt(path)
@@ -114,40 +122,99 @@ class HuggingFaceImages(HuggingFace):
 class _ArrowTable:
     """A split, as pyarrow's batches. `types`: those of columns that are known."""
 
-    def __init__(self, split: str, rows: Any, types: Types):
+    def __init__(self, split: str, rows: _Rows, types: Types):
         self._rows, self._told = rows, f"the split '{split}'"
-        self.columns = types_like(types, {field.name: field.type for field in rows.features.arrow_schema}, self._told)
+        self.columns = types_like(types, rows.types, self._told)
 
     def batches(self, columns: Sequence[str]) -> Iterator[Any]:
         types = {name: self.columns[name] for name in columns}
-        for table in self._rows.select_columns(list(columns)).with_format("arrow").iter(2**16):
-            for batch in table.combine_chunks().to_batches():
-                yield as_types(types, batch, self._told)
+        for batch in self._rows.table.select(list(columns)).to_batches(BATCH_ROWS):
+            yield as_types(types, batch, self._told)
+
+
+class _SplitNames(BaseModel):
+    splits: list[str]
+
+
+class _DataFile(BaseModel):
+    filename: str
+
+
+class _State(BaseModel):
+    data_files: list[_DataFile] = Field(alias="_data_files", min_length=1)
+
+
+class _Info(BaseModel):
+    features: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """The rows of a split. `features`: column → what the library knows of it. `table`: of pyarrow."""
+
+    features: Mapping[str, Mapping[str, Any]]
+    table: Any
+
+    def __len__(self) -> int:
+        return int(self.table.num_rows)
+
+    @property
+    def types(self) -> Types:
+        return {field.name: field.type for field in self.table.schema}
+
+    def values(self, column: str) -> list[Any]:
+        return list(self.table.column(column).to_pylist())
+
+    def names(self, column: str) -> list[str] | None:
+        """Return the names of the classes, where a column knows them."""
+        names = self.features.get(column, {}).get("names")
+        return [str(name) for name in names] if isinstance(names, list) else None
 
 
 class _Found(NamedTuple):
     """The splits to read: "train" and perhaps "test". `target`: the column of labels; None if none is known."""
 
-    rows: dict[str, Any]
+    rows: dict[str, _Rows]
     target: str | None
     notes: tuple[str, ...]
 
 
 def _opened(path: Path, target: str | None) -> _Found:
     """Return the splits whose examples have labels. Raises Malformed if some of them have none."""
-    try:
-        import datasets
-    except ImportError as error:
-        raise UserError(
-            f"dataset: '{path}' is a folder of Hugging Face's datasets, which is not installed: "
-            f"{to_install('huggingface')}"
-        ) from error
-    found = datasets.load_from_disk(str(path))
-    return _chosen(found if isinstance(found, Mapping) else {"train": found}, target)
+    if not os.path.isfile(path / _SPLITS):
+        return _chosen({"train": _rows(path)}, target)
+    names = read_json(path / _SPLITS, _SplitNames).splits
+    return _chosen({name: _rows(_inside(path, name)) for name in names}, target)
 
 
-def _chosen(found: Mapping[str, Any], target: str | None) -> _Found:
-    there = found["train"].features if "train" in found else ()
+def _rows(folder: Path) -> _Rows:
+    """Return the rows of a split. Raises Malformed, or UserError, for files that are no such rows."""
+    import pyarrow
+
+    known = read_json(folder / "dataset_info.json", _Info).features
+    features = {name: feature for name, feature in known.items() if isinstance(feature, dict)}
+    tables = []
+    for one in read_json(folder / "state.json", _State).data_files:
+        with open_regular(_inside(folder, one.filename)) as file, arrow_errors(f"'{one.filename}'"):
+            if not os.fstat(file.fileno()).st_size:
+                raise Malformed(f"'{one.filename}' is empty")
+            content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            table = pyarrow.ipc.open_stream(pyarrow.py_buffer(content)).read_all()
+            table.validate(full=True)  # offsets that lead out of the file would be followed
+            tables.append(table)
+    with arrow_errors("it"):
+        return _Rows(features, pyarrow.concat_tables(tables))
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """Return the path of what a file names in its own folder. Raises Malformed if it names something elsewhere."""
+    if name != os.path.basename(name) or name in ("", ".", ".."):
+        raise Malformed(f"it names '{name:.100}', which is no name in the folder")
+    return folder / name
+
+
+def _chosen(found: Mapping[str, _Rows], target: str | None) -> _Found:
+    there = found["train"].types if "train" in found else ()
     target = target or next((name for name in _TARGETS if name in there), None)
     unlabelled = {name: _unlabelled(rows, target) for name, rows in found.items()}
     which = splits.chosen(found, lambda name: unlabelled[name] < len(found[name]))
@@ -157,54 +224,51 @@ def _chosen(found: Mapping[str, Any], target: str | None) -> _Found:
     return _Found({split: found[name] for split, name in used.items()}, target, which.notes)
 
 
-def _unlabelled(rows: Any, target: str | None) -> int:
+def _unlabelled(rows: _Rows, target: str | None) -> int:
     """Return how many rows have no label. In a column without names of classes, -1 may be a label beside others."""
-    if target not in rows.features:
+    if target not in rows.types:
         return 0
-    labels = rows.select_columns([target]).with_format("arrow")[:].column(target).to_pylist()
+    labels = rows.values(target)
     without = sum(label is None or label == splits.NO_LABEL for label in labels)
-    secret = getattr(rows.features[target], "names", None) is not None or without == len(labels)
+    secret = rows.names(target) is not None or without == len(labels)
     return without if secret else sum(label is None for label in labels)
 
 
 def _names_of(found: _Found, column: str | None) -> list[str] | None:
     """Return the names of the classes, where the column knows them."""
-    return getattr(found.rows["train"].features.get(column), "names", None)
+    return found.rows["train"].names(column) if column else None
 
 
 def _types_of_columns(path: Path) -> set[str | None]:
     """Return the types of the columns, as the file beside them names them, without the library."""
     try:
-        if os.path.isfile(path / "dataset_dict.json"):
-            path = path / json.loads(read_bytes(path / "dataset_dict.json", _MOST_JSON_BYTES))["splits"][0]
+        if os.path.isfile(path / _SPLITS):
+            path = path / json.loads(read_bytes(path / _SPLITS, _MOST_JSON_BYTES))["splits"][0]
         features = json.loads(read_bytes(path / "dataset_info.json", _MOST_JSON_BYTES))["features"]
         return {feature.get("_type") for feature in features.values() if isinstance(feature, dict)}
     except (OSError, ValueError, KeyError, IndexError, TypeError, AttributeError, RecursionError):
         return set()
 
 
-def _image_column(features: Mapping[str, Any]) -> str:
-    return next(name for name, feature in features.items() if type(feature).__name__ == "Image")
-
-
 def _labelled(
-    split: str, rows: Any, column: str, target: str, label_of: Mapping[str, int]
+    split: str, rows: _Rows, column: str, target: str, label_of: Mapping[str, int]
 ) -> list[tuple[Picture, int]]:
     """Return the pictures of a split, undecoded, with their labels."""
-    import datasets
-
-    undecoded = rows.cast_column(column, datasets.Image(decode=False))
-    found = []
-    for place, label in enumerate(rows[target]):
+    pictures, found = rows.table.column(column), []
+    for place, label in enumerate(rows.values(target)):
         if str(label) not in label_of:
             raise Malformed(f"the {split} split has the class '{label}', which no training example has")
-        found.append((Picture(f"{split}[{place}]", partial(_open, undecoded, place, column)), label_of[str(label)]))
+        found.append((Picture(f"{split}[{place}]", partial(_open, pictures, place)), label_of[str(label)]))
     return found
 
 
-def _open(rows: Any, place: int, column: str) -> BinaryIO:
-    picture = rows[place][column]
-    return io.BytesIO(picture["bytes"]) if picture["bytes"] is not None else Path(picture["path"]).open("rb")
+def _open(pictures: Any, place: int) -> BinaryIO:
+    content = (pictures[place].as_py() or {}).get("bytes")
+    if not isinstance(content, bytes):
+        raise Malformed(
+            "the folder has its path alone: save_to_disk of a newer version of datasets puts the picture in"
+        )
+    return io.BytesIO(content)
 
 
 HUGGING_FACE_IMAGES = HuggingFaceImages()  # before the other, which takes all that is left
