@@ -101,7 +101,8 @@ class SliceAudit:
         if self._rounds.steps_per_update > 1:
             return np.empty(0, np.int64)
         others = scheduled.missing_below(self._steps.end)
-        return others[self._steps.holds(others)]
+        strange: np.ndarray = others[self._steps.holds(others)]
+        return strange
 
     def excess(self, counts: dict[str, int]) -> int:
         """Return how many gradients were applied too often, by the counter that says the most."""
