@@ -1,7 +1,7 @@
 """The proof of a run: compare the journals on disk with the parameter servers' counters. No TensorFlow.
 
 Four numbers of a slice are counted in four places: its version, the kernels that changed its weights, the gradients it
-accepted, and the rows in its journal. The steps in the rows are compared with the updates that the chief handed out.
+accepted, and the rows in its journal. The steps in the rows of every slice have to be those that the chief handed out.
 """
 
 from __future__ import annotations
@@ -75,8 +75,8 @@ class SliceAudit:
         if len(wrong) and self.wrong_round is None:
             self.wrong_round = self.rows + int(wrong[0]), int(rows["step"][wrong[0]])
 
-    def problems(self, counts: dict[str, int]) -> Iterator[str]:
-        """Yield each problem as a line. `counts`: COUNTS, by name."""
+    def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
+        """Yield each problem as a line. `counts`: COUNTS, by name. `scheduled`: the updates that were handed out."""
         if self.repeated:
             yield f"{self.repeated} rows of steps that had a row already"
         if self.wrong_version:
@@ -89,6 +89,20 @@ class SliceAudit:
             yield f"the weights were changed {counts['applied']} times, the version is {counts['version']}"
         if counts["version"] != (updates := self.rows // self._rounds.gradients_per_update):
             yield f"version {counts['version']}, rows of {updates} updates"
+        if len(strange := self._never_handed_out(scheduled)):
+            yield f"{len(strange)} rows of steps that were never handed out, the first is step {strange[0]}"
+
+    def _never_handed_out(self, scheduled: StepSet) -> np.ndarray:
+        """Return the steps that have a row and are not in `scheduled`, int64 [k].
+
+        A slice without such a step, and with as many as were handed out, has the same steps. In rounds `_check_rounds`
+        says so: the rows of version v are of round v - 1.
+        """
+        if self._rounds.steps_per_update > 1:
+            return np.empty(0, np.int64)
+        others = scheduled.missing_below(self._steps.end)
+        strange: np.ndarray = others[self._steps.holds(others)]
+        return strange
 
     def excess(self, counts: dict[str, int]) -> int:
         """Return how many gradients were applied too often, by the counter that says the most."""
@@ -125,7 +139,7 @@ def audit(
                 on_rows(len(rows))
         except (journal.JournalDamaged, Malformed) as error:
             problems.append(str(error))
-        problems += (f"slice {index}: {problem}" for problem in found.problems(own))
+        problems += (f"slice {index}: {problem}" for problem in found.problems(own, scheduled))
         slices.append({"index": index, "rows": found.rows, "steps": found.distinct, **own})
         audits.append((found, own))
     problems += _schedule_problems(min(s["steps"] for s in slices) // rounds.gradients_per_update, scheduled, total)

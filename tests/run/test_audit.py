@@ -140,6 +140,12 @@ def test_an_update_that_a_single_slice_lacks_was_not_applied(run):
     assert says(run.proof(), "6 updates were handed out, 5 were applied")
 
 
+@pytest.mark.parametrize("index", [0, 1])
+def test_a_slice_with_another_step_in_the_place_of_one_that_was_handed_out(run, index):
+    run.set(index, rows_of([0, 2, 1, 3, 777, 4], version=np.arange(1, 7)))
+    assert says(run.proof(), f"slice {index}: 1 rows of steps that were never handed out, the first is step 777")
+
+
 def test_a_run_that_was_stopped_has_as_many_updates_as_were_handed_out(run):
     run.scheduled, run.total = StepSet(5), None
     for index in range(2):
