@@ -66,5 +66,7 @@ def test_no_umask_lets_others_write_into_what_a_command_leaves(tmp_path, umask, 
     environment = os.environ | {"PS_CLUSTER_CACHE": str(tmp_path / "cache")}
     argv = [sys.executable, "cli.py", "data", "fetch", "synthetic"]
     subprocess.run(argv, cwd=PROJECT, env=environment, umask=umask, check=True, capture_output=True)
-    made = [path for path in (tmp_path / "cache").rglob("*") if path.is_file()]
-    assert made and {stat.S_IMODE(path.stat().st_mode) for path in made} == {expected}
+    made = {path: stat.S_IMODE(path.stat().st_mode) for path in (tmp_path / "cache").rglob("*") if path.is_file()}
+    locks = {path: mode for path, mode in made.items() if path.name in (".lock", ".used")}
+    assert made and {mode for path, mode in made.items() if path not in locks} == {expected}
+    assert set(locks.values()) <= {0o600}, "only the owner may lock"

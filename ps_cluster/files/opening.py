@@ -11,8 +11,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-import psutil
-
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.ownership import trusted
 
@@ -63,6 +61,8 @@ def bounded_memory(size_bytes: int) -> Iterator[None]:
       Malformed: the block wanted more.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
+    import psutil  # not where only files of this package are read
+
     most = psutil.Process().memory_info().data + most_memory(size_bytes)
     limits = [limit for limit in (soft, hard, most) if limit != resource.RLIM_INFINITY]
     resource.setrlimit(resource.RLIMIT_DATA, (min(limits), hard))

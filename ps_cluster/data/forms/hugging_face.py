@@ -88,7 +88,7 @@ class HuggingFaceImagesAt(ImageDataSet):
         else:
             label_of = {str(label): label for label in range(len(names))}
         column = next((name for name, one in train.features.items() if one.get("_type") == "Image"), None)
-        if column not in train.types:
+        if column is None or column not in train.types:
             raise Malformed(f"there is no column of pictures, of {', '.join(train.types)}")
         pictures = {split: _labelled(split, rows, column, target, label_of) for split, rows in found.rows.items()}
         contents = contents_of_pictures(pictures, names, settings)
@@ -226,7 +226,7 @@ def _chosen(found: Mapping[str, _Rows], target: str | None) -> _Found:
 
 def _unlabelled(rows: _Rows, target: str | None) -> int:
     """Return how many rows have no label. In a column without names of classes, -1 may be a label beside others."""
-    if target not in rows.types:
+    if target is None or target not in rows.types:
         return 0
     labels = rows.values(target)
     without = sum(label is None or label == splits.NO_LABEL for label in labels)
