@@ -50,6 +50,7 @@ _LOOK_EVERY_S = 0.2
 def run_one_task(
     config: RunConfig, root: Path, topology: ClusterTopology, task: Task,
     *, resume: str, wait_s: float, min_workers: int | None, view: ProgressView, notify: Notify,
+    task_argv: tuple[str, ...] = TASK_ARGV,
 ) -> None:  # fmt: skip
     """Run one task of a cluster on several machines, then end the process. Raises UserError for bad input.
 
@@ -60,6 +61,7 @@ def run_one_task(
       wait_s: how long at most this task waits for the others.
       min_workers: how many workers are enough to begin; None: all, or those that came within a minute.
       view: shows the training. notify: gets lines from before it begins.
+      task_argv: as for `run_local`.
     """
     _check_mode(topology, config.mode_kind)
     check_min_workers(min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
@@ -80,6 +82,7 @@ def run_one_task(
                 code = _lead_or_follow(
                     config, run_dir, dataset, topology, task,
                     resume=resume, patience=patience, requests=requests, view=view, notify=notify,
+                    task_argv=task_argv,
                 )  # fmt: skip
     except locks.InUse as error:
         if leads:
@@ -92,6 +95,7 @@ def run_one_task(
 def _lead_or_follow(
     config: RunConfig, run_dir: RunDir, dataset: PackedDataset, topology: ClusterTopology, task: Task,
     *, resume: str, patience: Patience, requests: StopRequests, view: ProgressView, notify: Notify,
+    task_argv: tuple[str, ...],
 ) -> int:  # fmt: skip
     """Keep the task until it ends; return the exit code. A leader claims the run directory first."""
     leads = task == topology.leader
@@ -107,7 +111,14 @@ def _lead_or_follow(
             notify(f"run directory '{run_dir.root}': training goes on from step {begun.step:,}")
         _write(config, run_dir, dataset, task, leads=leads)
         child = functools.partial(
-            _start, run_dir, topology, task, resume=goes_on, claimed=claimed, wait_s=patience.wait_s
+            _start,
+            run_dir,
+            topology,
+            task,
+            resume=goes_on,
+            claimed=claimed,
+            wait_s=patience.wait_s,
+            task_argv=task_argv,
         )
         _write_task_file(run_dir, topology, task)
         view.start(config, run_dir, dataset)
@@ -180,7 +191,7 @@ def _write(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, task: Tas
 
 def _start(
     run_dir: RunDir, topology: ClusterTopology, task: Task, least_workers: int | None,
-    *, resume: bool, claimed: Claim | None, wait_s: float,
+    *, resume: bool, claimed: Claim | None, wait_s: float, task_argv: tuple[str, ...],
 ) -> subprocess.Popen[bytes]:  # fmt: skip
     """Start the process that runs TensorFlow. It writes to this terminal, and ends with this process."""
     named = ("--run-dir", str(run_dir.root), "--type", task.type, "--index", str(task.index), "--alone")
@@ -190,7 +201,7 @@ def _start(
     env = environment.for_tensorflow(finding_this_package(os.environ))
     env |= {LAUNCHER_PID: str(os.getpid()), "TF_CONFIG": topology.tf_config(task)}
     return subprocess.Popen(
-        [*TASK_ARGV, *named, *waiting, *leading, *least, *(("--resume",) if resume else ())],
+        [*task_argv, *named, *waiting, *leading, *least, *(("--resume",) if resume else ())],
         env=env, cwd=run_dir.root, stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
 

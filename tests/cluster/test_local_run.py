@@ -113,11 +113,12 @@ def test_what_depends_on_the_number_of_workers_is_that_of_tf_config(monkeypatch)
 # The real command with {code} as the process of the task.
 BY_HAND = """
 import sys
+from functools import partial
 from pathlib import Path
 from ps_cluster.commands.main import main
 from ps_cluster.cluster import one_task
 from tests.helpers.data import only_named
-one_task.TASK_ARGV = (sys.executable, "-c", {code!r})
+one_task.run_one_task = partial(one_task.run_one_task, task_argv=(sys.executable, "-c", {code!r}))
 one_task.resolve_data = lambda *_, notify: only_named("synthetic", Path("/data"), 100, 10)
 main(["task", "--run-dir", "run", "--mode", "single", "--dataset", "synthetic", "--precision", "float32"])
 """

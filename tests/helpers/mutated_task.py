@@ -1,16 +1,20 @@
 """Run tasks with one mistake in them, which the proof has to find.
 
 python -m tests.helpers.mutated_task MISTAKE RUN_DIR     (the launcher; what it starts has more arguments)
+python -m tests.helpers.mutated_task MISTAKE RUN_DIR alone     (one task of the cluster that TF_CONFIG describes)
 """
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
 from ps_cluster.cluster import task
 from ps_cluster.cluster.launcher import run_local
 from ps_cluster.cluster.local_run import complete_config, resolve_data
+from ps_cluster.cluster.one_task import run_one_task
+from ps_cluster.cluster.topology import from_tf_config
 from ps_cluster.config import build_config
 from ps_cluster.reporting.progress import make_view
 from ps_cluster.run.run_dir import RunDir
@@ -31,10 +35,21 @@ def run(mistake: str, root: Path) -> int:
     return run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv)
 
 
+def run_alone(mistake: str, root: Path) -> None:
+    topology, own = from_tf_config(os.environ["TF_CONFIG"])
+    run_one_task(
+        build_config(overrides=SETTINGS), root, topology, own,
+        resume="never", wait_s=60.0, min_workers=None, view=make_view(), notify=print,
+        task_argv=(sys.executable, "-m", "tests.helpers.mutated_task", mistake),
+    )  # fmt: skip
+
+
 if __name__ == "__main__":
     mistake, *arguments = sys.argv[1:]
     if len(arguments) == 1:
         sys.exit(run(mistake, Path(arguments[0])))
+    if arguments[1:] == ["alone"]:
+        run_alone(mistake, Path(arguments[0]))
     from tests.helpers.mistakes import MISTAKES  # imports TensorFlow, which only the tasks may
 
     MISTAKES[mistake]()
