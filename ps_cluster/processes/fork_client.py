@@ -22,7 +22,7 @@ FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
 ANSWER_TIMEOUT_S = 10.0  # a fork takes milliseconds
 LOOK_EVERY_S = 0.5
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 class ForkedProcess:
@@ -148,7 +148,11 @@ def fork_server(
 ) -> Iterator[ForkServer]:
     """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children."""
     prctl = ctypes.CDLL(None).prctl
+    before = ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    with contextlib.closing(ForkServer(popen, run_root, log, env, clock)) as server:
-        yield server
-    prctl(_PR_SET_CHILD_SUBREAPER, 0)
+    try:
+        with contextlib.closing(ForkServer(popen, run_root, log, env, clock)) as server:
+            yield server
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, before.value)

@@ -37,6 +37,7 @@ PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
 EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 # A save that takes long is told so often, for at most ten minutes: meanwhile nobody takes it for a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
+AGAIN_AFTER_S = 5.0  # a checkpoint of whole epochs that the disk has refused
 
 
 class Saver:
@@ -62,6 +63,7 @@ class Saver:
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
         self._epochs = self._whole_epochs()
+        self._refused_at = -math.inf
         self._next = clock()
         self._even: dict[Path, int | None] = {}
         if config.slices > 1:
@@ -121,14 +123,14 @@ class Saver:
         try:
             self._save(directory, keep)
         except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
-            self._saved[directory] = self._clock()
+            self._saved[directory] = self._refused_at = self._clock()
             self._notify(DISK_REFUSES(f"training goes on, but: {error}"))
 
     def _checkpoint_is_due(self) -> bool:
         settings = self._config.checkpoints
         if settings.every_epochs is not None:
-            before, self._epochs = self._epochs, self._whole_epochs()
-            return self._epochs > before
+            refused = self._clock() - self._refused_at < AGAIN_AFTER_S
+            return self._whole_epochs() > self._epochs and not refused
         return self._clock() - self._saved[self._run_dir.checkpoints] >= self._checkpoint_every_s
 
     def _snapshot_is_due(self) -> bool:
@@ -184,6 +186,8 @@ class Saver:
             if step:
                 self._end_rest()
         self._saved[directory] = self._clock()
+        if directory == self._run_dir.checkpoints:  # not before: a disk that refuses must not cost the one that is due
+            self._epochs = self._whole_epochs()
         self.last_seconds = self._clock() - began
         self._next = self._clock() + min(LONGEST_PAUSE_S, PAUSE_FACTOR * self.last_seconds)
         return even

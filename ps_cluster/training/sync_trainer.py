@@ -247,8 +247,9 @@ def all_reduce_function(
 
     def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         """Write all workers' rows into every worker's ledger; return the sum of the workers' `stop`."""
-        mine = tf.one_hot(worker, workers, dtype=tf.float64)
-        table = rows[:, None, :] * mine[None, :, None]  # [count, workers, columns]
+        mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
+        # Not by a product: NaN times 0 is NaN, and a NaN of one worker would be that of all.
+        table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
         summed = all_reduce(tf.concat([tf.reshape(table, [-1]), [stop]], 0))
         table = tf.reshape(summed[:-1], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):

@@ -1,5 +1,6 @@
 """Real forks of a real server that has imported TensorFlow."""
 
+import ctypes
 import json
 import os
 import signal
@@ -102,6 +103,23 @@ def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_
     ended(waiting)
     begun = [json.loads(line)["pid"] for line in (tmp_path / "log").read_text().splitlines()]
     assert begun[1:] == [waiting.pid], "the one that the stopped server had forked began, too"
+
+
+def test_this_process_adopts_orphans_no_longer_than_the_fork_server_is_there(tmp_path):
+    def adopts():
+        found = ctypes.c_int()
+        ctypes.CDLL(None).prctl(37, ctypes.byref(found))  # PR_GET_CHILD_SUBREAPER
+        return found.value
+
+    before = adopts()
+    ctypes.CDLL(None).prctl(36, 0)
+    try:
+        with pytest.raises(KeyboardInterrupt), fork_client.fork_server(None, tmp_path, tmp_path, {}, None):
+            assert adopts() == 1
+            raise KeyboardInterrupt
+        assert adopts() == 0
+    finally:
+        ctypes.CDLL(None).prctl(36, before)  # of the server that other tests of this module use
 
 
 def test_pages_of_libraries_that_the_import_has_read_are_not_kept(server, fork):
