@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from ps_cluster.files.writing import open_append
-from ps_cluster.processes.fork_server import MESSAGE_BYTES
+from ps_cluster.processes.fork_server import ANSWER_BYTES, ASK
 
 ARGV = (sys.executable, "-m", "ps_cluster.processes.fork_server")
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
@@ -87,7 +87,10 @@ class ForkServer:
         """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
         leave, give_leave = os.pipe()
         try:
-            socket.send_fds(channel, [request.encode()], [stdout.fileno(), leave])
+            with os.fdopen(os.memfd_create("request"), "wb") as file:
+                file.write(request.encode())
+                file.flush()
+                socket.send_fds(channel, [ASK], [file.fileno(), stdout.fileno(), leave])
             answer = self._answer(channel)
             if not answer:
                 raise ConnectionError("it ended")
@@ -103,7 +106,7 @@ class ForkServer:
         deadline = self._clock() + self._timeout_s
         while True:
             try:
-                return channel.recv(MESSAGE_BYTES)
+                return channel.recv(ANSWER_BYTES)
             except TimeoutError:
                 if self._clock() > deadline:
                     raise

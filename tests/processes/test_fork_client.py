@@ -59,6 +59,12 @@ def test_a_fork_is_a_child_of_this_process_in_a_session_of_its_own_with_its_own_
     assert not any("socket" in descriptor for descriptor in seen["descriptors"]), "the launcher's channel is not for it"
 
 
+def test_surroundings_of_a_megabyte_reach_a_fork(fork, tmp_path):
+    process = fork("exit", "3", env={"GREETING": "hello"} | {f"LARGE_{number}": "x" * 2**17 for number in range(8)})
+    assert ended(process) == 3
+    assert json.loads((tmp_path / "log").read_text())["variable"] == "hello"
+
+
 def test_how_a_fork_ended_is_told_as_of_a_program(fork, tmp_path):
     assert ended(fork("raise")) == 1
     assert "ValueError: as told" in (tmp_path / "log").read_text()
@@ -162,7 +168,7 @@ class SlowServer:
 
     def _serve(self):
         for seconds in (0.0, 1.5):
-            _, descriptors, *_ = socket.recv_fds(self._channel, fork_client.MESSAGE_BYTES, 2)
+            _, descriptors, *_ = socket.recv_fds(self._channel, len(fork_client.ASK), 3)
             for descriptor in descriptors:
                 os.close(descriptor)
             time.sleep(seconds)
