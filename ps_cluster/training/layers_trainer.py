@@ -100,7 +100,7 @@ def build(
     parts = start.cut([one.weights.length for one in networks], [one.statistics.length for one in networks])
     for one, part in zip(networks, parts, strict=True):
         one.keep = part.keep  # of the whole network's trace: a layer may be called several times a step
-    store = make_store(config, dataset, holders, parts)
+    store = make_store(config, dataset, network, holders, parts)
     store.in_turn = InTurn()  # a snapshot between two steps has the same version of all slices
     stages = [Stage(one, device) for one, device in zip(networks, devices, strict=True)]
     step = StagedStep(

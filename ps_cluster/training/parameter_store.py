@@ -51,6 +51,7 @@ class ParameterStore:
         config: RunConfig,
         total_steps: int,
         kind: type[Slice] = Slice,
+        layout: Sequence[str] = (),
     ):
         """Create the variables, one slice on each of `devices`.
 
@@ -58,7 +59,9 @@ class ParameterStore:
           parts: the initial values of each slice.
           total_steps: step ids are 0 .. total_steps - 1.
           kind: the class of the slices, which decides what pulls and pushes do.
+          layout: path and shape of each variable in the vectors, for checkpoints.
         """
+        self.layout = list(layout)
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
         self.in_turn: AbstractContextManager = nullcontext()  # held while a snapshot is taken
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
