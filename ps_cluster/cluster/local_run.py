@@ -106,7 +106,7 @@ def _resume(
             raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
     updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
     if updates != updates_before:
-        newest_checkpoint(config, run_dir, dataset.train_examples, view.notice)  # refuses fewer than were done
+        newest_checkpoint(config, run_dir, dataset, view.notice)  # refuses fewer than were done
     if _is_complete(run_dir, config, dataset, view.notice):
         view.notice(
             f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
@@ -114,7 +114,7 @@ def _resume(
         )
         return 0
     # Check before config.yaml is overwritten and before anything is started.
-    check_journals(newest_checkpoint(config, run_dir, dataset.train_examples, view.notice), run_dir, config.slices)
+    check_journals(newest_checkpoint(config, run_dir, dataset, view.notice), run_dir, config.slices)
     if updates != updates_before:
         view.notice(
             f"the whole run has {updates:,} updates now ({updates_before:,} before); "

@@ -100,14 +100,14 @@ def _lead_or_follow(
     """Keep the task until it ends; return the exit code. A leader claims the run directory first."""
     leads = task == topology.leader
     if leads and _goes_on(resume, run_dir, leads=leads):  # bad input must not end a leader that is at work
-        newest_checkpoint(config, run_dir, dataset.train_examples, notify)
+        newest_checkpoint(config, run_dir, dataset, notify)
     try:
         claimed = claim(run_dir) if leads else None
         if claimed is not None:
             set_fence(claimed.check)
         goes_on = _goes_on(resume, run_dir, leads=leads)  # asked again: until the claim another leader may have saved
         if leads and goes_on:  # check before config.yaml is overwritten
-            begun = newest_checkpoint(config, run_dir, dataset.train_examples, lambda line: None)
+            begun = newest_checkpoint(config, run_dir, dataset, lambda line: None)
             notify(f"run directory '{run_dir.root}': training goes on from step {begun.step:,}")
         _write(config, run_dir, dataset, task, leads=leads)
         child = functools.partial(

@@ -29,6 +29,11 @@ class FlatLayout:
         return cls(tuple(v.path for v in variables), tuple(tuple(v.shape) for v in variables))
 
     @property
+    def lines(self) -> list[str]:
+        """Path and shape of each variable, e.g. "sequential/dense/kernel [512, 10]"."""
+        return [f"{path} {list(shape)}" for path, shape in zip(self.paths, self.shapes, strict=True)]
+
+    @property
     def sizes(self) -> list[int]:
         return [prod(shape) for shape in self.shapes]
 

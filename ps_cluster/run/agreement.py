@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ps_cluster.data.packed import PackedDataset
 
 MOST_BYTES = 2**19
+UNKNOWN = "unknown"  # of a copy without checksums
 _PACKAGE = Path(__file__).resolve().parent.parent
 _SHOWN_CHARACTERS = 120
 _DIGEST_CHARACTERS = 16
@@ -59,9 +60,9 @@ class Agreement(Row):
         settings = _settings(config)
         return cls(
             versions=_versions(),
-            settings={key: _short(_text(value)) for key, value in settings.items()},
+            settings={key: _short(text_of(value)) for key, value in settings.items()},
             files=_files(settings),
-            data=_data(dataset),
+            data=facts_of_data(dataset),
         )
 
     @classmethod
@@ -131,16 +132,18 @@ def _named_file(key: str, value: str) -> Path | None:
     return Path(value) if os.path.isabs(value) and not key.startswith("data.") else None
 
 
-def _data(dataset: PackedDataset) -> dict[str, str]:
+def facts_of_data(dataset: PackedDataset) -> dict[str, str]:
+    """Return what tells one packed data set from another: name → value, as text."""
     return {
         "name of the data set": _short(_without_folder(dataset.name)),
         "training examples": f"{dataset.train_examples + dataset.validation_examples:,}",
         "test examples": f"{dataset.test_examples:,}",
-        "content of the packed data (SHA-256)": dataset.checksum[:_DIGEST_CHARACTERS] or "unknown",
+        "content of the packed data (SHA-256)": dataset.checksum[:_DIGEST_CHARACTERS] or UNKNOWN,
     }
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return the value of a setting as text, a path without its folder."""
     if isinstance(value, str):
         return _without_folder(value)
     return json.dumps(value)

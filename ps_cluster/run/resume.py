@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import ValidationError
 
-from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.catalogue.sampling import OF_WORKER
 from ps_cluster.config import RunConfig, fitted
 from ps_cluster.errors import UserError
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.run import checkpoints, journal, step_set
+from ps_cluster.run.agreement import UNKNOWN, facts_of_data, text_of
 from ps_cluster.run.checkpoints import ACCEPTED_STEPS, Checkpoint, CheckpointError, StatesUnreadable
 from ps_cluster.run.journal import JournalDamaged
 from ps_cluster.run.ledger import COLUMNS, COUNTS, check_values, rows_of
@@ -19,25 +22,28 @@ from ps_cluster.run.reslicing import LEDGER, is_even
 from ps_cluster.run.rows.checkpoint import MOST_OPEN, ProgressState
 from ps_cluster.run.run_dir import RunDir
 
+if TYPE_CHECKING:
+    from ps_cluster.data.packed import PackedDataset
+
 
 def newest_checkpoint(
-    config: RunConfig, run_dir: RunDir, train_examples: int, notify: Callable[[str], None]
+    config: RunConfig, run_dir: RunDir, dataset: PackedDataset, notify: Callable[[str], None]
 ) -> Checkpoint:
-    """Return the newest readable checkpoint or snapshot, after checking that `config` can go on from it.
+    """Return the newest readable checkpoint or snapshot, after checking that `config` and `dataset` can go on from it.
 
     It may have another number of slices than `config`; then it is even (run/reslicing.py).
 
     Raises:
-      UserError: there is none, or it is of a run with other settings.
+      UserError: there is none, or it is of a run with other settings or data.
     """
     found = newest_for(config.slices, run_dir, notify)
     if found is None:
         do = "begin another" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from: {do}")
     before, progress = _state_of(found, run_dir)
-    _check_same_work(config, before)
+    _check_same_work(config, dataset, found, before)
     begun = _begun(found, progress, before, run_dir)
-    if begun > (total := config.total_updates(train_examples)):
+    if begun > (total := config.total_updates(dataset.train_examples)):
         raise UserError(
             f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "
             "begun: resume it with as many or more"
@@ -139,25 +145,54 @@ def _are_rows(table: np.ndarray) -> bool:
     return True
 
 
-def _check_same_work(config: RunConfig, before: RunConfig) -> None:
-    """Raise UserError where a setting differs that gives step ids and slices their meaning."""
-    works = [
-        {
-            "mode.name": c.mode.name,
-            "batches of a step": c.batches_per_step,
-            "training.batch_size_per_worker": c.training.batch_size_per_worker,
-            "training.seed": c.training.seed,
-            "training.sample": c.training.sample,
-            "data.dataset": c.data.dataset,
-            **{f"data.{name}": value for name, value in DATASETS[c.data.dataset].own_settings(c.data).items()},
-            "evaluation.validation_examples": c.evaluation.validation_examples,
-            "steps of an update": c.steps_per_update,
-            **({"cluster.workers": c.slices} if c.mode_kind.shares_steps else {}),  # each has weights of its own
-        }
-        for c in (before, config)
-    ]
-    for name, value in works[0].items():
-        if value != works[1].get(name):
+def _check_same_work(config: RunConfig, dataset: PackedDataset, found: Checkpoint, before: RunConfig) -> None:
+    """Raise UserError where something differs that gives step ids and slices their meaning."""
+    _check_same(_work(before), _work(config))
+    data = facts_of_data(dataset)
+    was = {name: value for name, value in (found.meta.data or {}).items() if UNKNOWN not in (value, data.get(name))}
+    _check_same(was, data)
+
+
+def _work(config: RunConfig) -> dict[str, Any]:
+    """Return name → value of all settings that decide which gradient a step id stands for, and how it is taken in."""
+    training, shards = config.training, config.training.sample == OF_WORKER
+    return {
+        "mode.name": config.mode.name,
+        "batches of a step": config.batches_per_step,
+        "training.batch_size_per_worker": training.batch_size_per_worker,
+        "training.seed": training.seed,
+        "training.sample": training.sample,
+        "training.label_smoothing": training.label_smoothing,
+        "training.class_weights": training.class_weights,
+        **{f"data.{name}": value for name, value in config.data.model_dump(mode="json", exclude={"data_dir"}).items()},
+        **{
+            f"model.{name}": value
+            for name, value in config.model.model_dump(mode="json", exclude={"precision"}).items()
+        },
+        "evaluation.validation_examples": config.evaluation.validation_examples,
+        "steps of an update": config.steps_per_update,
+        "gradients of an update": config.gradients_per_update,
+        # Each has weights of its own, or a part of the data.
+        **({"cluster.workers": config.cluster.workers} if config.mode_kind.shares_steps or shards else {}),
+    }
+
+
+def _check_same(before: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+    for name in before:
+        was, is_now = text_of(before[name]), text_of(now[name]) if name in now else "nothing"
+        if was != is_now:
+            raise UserError(f"{name}: got {is_now}, but the checkpoint to resume from was made with {was}")
+
+
+def check_network(found: Checkpoint, layout: Sequence[str]) -> None:
+    """Raise UserError where the variables are others than those of the checkpoint, or lie in another order.
+
+    Args:
+      layout: path and shape of each.
+    """
+    for number, (before, now) in enumerate(zip_longest(found.meta.network or layout, layout, fillvalue="nothing"), 1):
+        if before != now:
             raise UserError(
-                f"{name}: got {works[1].get(name)}, but the checkpoint to resume from was made with {value}"
+                f"model.name: variable {number} of the network is {now}, but {before} in the checkpoint of step "
+                f"{found.step} to resume from: give it the network that it was made with"
             )

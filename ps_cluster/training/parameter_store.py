@@ -52,6 +52,7 @@ class ParameterStore:
         total_steps: int,
         kind: type[Slice] = Slice,
         positions: Sequence[np.ndarray] | None = None,
+        layout: Sequence[str] = (),
     ):
         """Create the variables, one slice on each of `devices`.
 
@@ -60,7 +61,9 @@ class ParameterStore:
           total_steps: step ids are 0 .. total_steps - 1.
           kind: the class of the slices, which decides what pulls and pushes do.
           positions: int64 [k], of each slice's weights in the vector of the network; None: they follow each other.
+          layout: path and shape of each variable in the vectors, for checkpoints.
         """
+        self.layout = list(layout)
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
         self.in_turn: AbstractContextManager = nullcontext()  # held while a snapshot is taken
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time

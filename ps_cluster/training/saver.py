@@ -6,8 +6,10 @@ import contextlib
 import math
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import numpy as np
 
@@ -50,14 +52,17 @@ class Saver:
 
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: Bookkeeper, progress: RunProgress,
-        *, saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
+        *, same: Mapping[str, Any] = MappingProxyType({}),
+        saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
+        """Prepare. `same`: fields of `Meta` that have to be the same when training goes on."""
         self._config = config
         self._run_dir = run_dir
         self._dataset_kind = dataset_kind
         self._books = books
         self._progress = progress
+        self._same = same
         self._saving = saving
         self._notify = notify
         self._clock = clock
@@ -175,6 +180,7 @@ class Saver:
             examples=self._progress.examples,
             times=times,
             progress=self._progress.state,
+            **self._same,
         )
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
         even = self._config.slices > 1 and is_even(arrays)

@@ -24,11 +24,12 @@ from ps_cluster.models import flat
 from ps_cluster.models.compiled import notes
 from ps_cluster.processes.control_group import room
 from ps_cluster.run import checkpoints, reslicing, tables
+from ps_cluster.run.agreement import facts_of_data
 from ps_cluster.run.audit import RoundShape, audit
 from ps_cluster.run.journal import Journal, JournalDamaged
 from ps_cluster.run.leaders import Superseded
 from ps_cluster.run.log_events import DISK_REFUSES
-from ps_cluster.run.resume import check_journals, newest_checkpoint
+from ps_cluster.run.resume import check_journals, check_network, newest_checkpoint
 from ps_cluster.run.rows.progress import SAVING, ProgressRow
 from ps_cluster.run.rows.scores import Ending
 from ps_cluster.run.rows.training import Proof, Server, TrainingResult
@@ -54,7 +55,7 @@ def build(
 ) -> tuple[ParameterStore, Compute]:
     """Return the store, with one slice on each of `devices`, and the function that computes a worker's step."""
     network, start = make_network(config, dataset, own_device)
-    store = make_store(config, dataset, devices, start.split(len(devices)))
+    store = make_store(config, dataset, network, devices, start.split(len(devices)))
     step = TrainStep(config, network, dataset.spec, train_examples=dataset.train_examples)
     around = config.mode_kind.step
     return store, step if around is None else find(around)(step, config, start.factors, network.keep)
@@ -80,13 +81,21 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
 def make_store(
     config: RunConfig,
     dataset: PackedDataset,
+    network: flat.FlatNetwork,
     devices: Sequence[str],
     parts: Sequence[Start],
     positions: Sequence[np.ndarray] | None = None,
 ) -> ParameterStore:
-    """Return the store with these initial values, a slice on each of `devices`. `positions`: see `ParameterStore`."""
-    total_steps, kind = config.total_steps(dataset.train_examples), find(config.mode_kind.slice)
-    return ParameterStore(devices, parts, config=config, total_steps=total_steps, kind=kind, positions=positions)
+    """Return the store of a network with these initial values, a slice on each of `devices`.
+
+    Args:
+      positions: see `ParameterStore`.
+    """
+    return ParameterStore(
+        devices, parts, config=config, total_steps=config.total_steps(dataset.train_examples),
+        kind=find(config.mode_kind.slice), positions=positions,
+        layout=[*network.weights.lines, *network.statistics.lines],
+    )  # fmt: skip
 
 
 def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
@@ -130,7 +139,7 @@ class Session:
         """
         found = None
         if resume:
-            found = newest_checkpoint(self._config, self._run_dir, self._dataset.train_examples, say)
+            found = newest_checkpoint(self._config, self._run_dir, self._dataset, say)
             if self.leads:
                 check_journals(found, self._run_dir, self._config.slices)
         elif self.leads and (aside := self._run_dir.set_aside()):
@@ -171,11 +180,12 @@ class Session:
             self._reporter.row("building")
         self._store, compute = self._make(self._config, self._dataset, devices, own_device)
         if self.resumed is not None:
+            check_network(self.resumed, self._store.layout)
             self._store.restore({name: a for name, a in self.resumed.arrays.items() if name != "waiting"})
         self._books = Bookkeeper(self._store, self.progress, self._open_journals())
         self._saver = Saver(
             self._config, self._run_dir, self._dataset.kind, self._books, self.progress,
-            saving=self._reporter.saving,
+            same={"data": facts_of_data(self._dataset), "network": self._store.layout}, saving=self._reporter.saving,
         )  # fmt: skip
         return self._store, compute
 

@@ -88,7 +88,7 @@ def build(
         say(line)
     positions = [part.positions for part in step.parts]
     store = make_store(
-        config, dataset, holders, start.cut(positions, [part.statistics for part in step.parts]), positions
+        config, dataset, network, holders, start.cut(positions, [part.statistics for part in step.parts]), positions
     )
     store.in_turn = InTurn()  # a snapshot between two steps has the same version of all slices
     function = SplitFunction(store, step, config, holders, log if mode.settings(config).log_placement else None)

@@ -72,7 +72,7 @@ class Computation:
         A replay is not computed: its result is 0, and every slice will refuse it.
         """
         pulled_time = now_after(pulled.weights)
-        result = self._computed(step_id, pulled)
+        result = self._computed(step_id, pulled, pulled_time)
         computed_time = now_after(result.gradient, *before_push)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         row = worker_row(
@@ -93,7 +93,7 @@ class Computation:
         )
         return result, row
 
-    def _computed(self, step_id: tf.Tensor, pulled: Pulled) -> StepResult:
+    def _computed(self, step_id: tf.Tensor, pulled: Pulled, pulled_time: tf.Tensor) -> StepResult:
         from ps_cluster.training.step import StepResult
 
         def compute() -> dict[str, tf.Tensor]:
@@ -104,7 +104,10 @@ class Computation:
             gradient = tf.zeros(pulled.weights.shape[-1:], pulled.weights.dtype)
             return {"gradient": gradient, "fresh": tf.zeros_like(pulled.statistics), **numbers}
 
-        return StepResult(**(compute() if pulled.is_replay is None else tf.cond(pulled.is_replay, zero, compute)))
+        if pulled.is_replay is None:
+            return StepResult(**compute())
+        # TensorFlow may run all of a branch before it reads the time that was ready with the branch's inputs.
+        return StepResult(**tf.cond(after([pulled_time], pulled.is_replay), zero, compute))
 
 
 def steps_function(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False):

@@ -294,7 +294,7 @@ def test_a_name_may_be_used_again_where_nothing_was_trained_and_the_old_logs_are
     assert [local_run.start_run(config, tmp_path / "run", view=QuietView()) for _ in range(2)] == [1, 1]
     assert old_logs == [False, False] and (tmp_path / "run/logs/chief-0.log").read_text() == "why"
     with pytest.raises(UserError, match="holds no checkpoint to resume from: begin it again with --run-dir"):
-        newest_checkpoint(config, RunDir((tmp_path / "run").resolve()), 100, print)
+        newest_checkpoint(config, RunDir((tmp_path / "run").resolve()), dataset, print)
 
 
 def test_a_run_that_is_made_anew_begins_in_an_empty_folder(tmp_path, monkeypatch):

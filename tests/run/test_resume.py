@@ -1,6 +1,7 @@
 """What a run may go on from: refused before anything is started or written."""
 
 from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -8,13 +9,17 @@ import pytest
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.run import checkpoints
+from ps_cluster.run.agreement import facts_of_data
 from ps_cluster.run.ledger import COLUMNS, COUNTS
-from ps_cluster.run.resume import check_journals, newest_checkpoint
+from ps_cluster.run.resume import check_journals, check_network, newest_checkpoint
 from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.training_clock import Times
+from tests.helpers.data import only_named
 from tests.helpers.ledgers import random_rows, write_journal
 
+DATA = replace(only_named(train=1000), checksum="a" * 64)
+NETWORK = ["net/dense/kernel [20, 10]", "net/dense_1/kernel [10, 20]", "net/norm/moving_mean [10]"]
 WORK = {"data.dataset": "synthetic", "model.precision": "float32", "training.steps": 8, "cluster.parameter_servers": 2}
 
 
@@ -34,19 +39,23 @@ def meta_of(config, begun):
     steps = StepsState(below=5 * config.steps_per_update, count=5)
     tally = TallyState(staleness={"0": 5})
     progress = ProgressState(scheduled=StepsState(below=begun, count=begun), applied=steps, tally=tally, mixed=0)
-    return Meta(config=config.model_dump(mode="json"), train_seconds=3.0, times=Times(), progress=progress)
+    return Meta(
+        config=config.model_dump(mode="json"), train_seconds=3.0, times=Times(), progress=progress,
+        data=facts_of_data(DATA), network=NETWORK,
+    )  # fmt: skip
 
 
 @pytest.fixture
 def resumed(tmp_path):
     """resumed(values, arrays, meta) → the checkpoint to go on from, with `values` changed; WORK had begun 6 steps."""
 
-    def resume(values=None, *, arrays=None, meta=None):
+    def resume(values=None, *, arrays=None, meta=None, data=DATA):
         run_dir = RunDir.create(tmp_path / "run")
         arrays, meta = arrays or arrays_of(5, 6), meta or meta_of(build_config(None, WORK), begun=6)
         checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays, meta), keep=1)
-        return newest_checkpoint(build_config(None, WORK | (values or {})), run_dir, 1000, notify=pytest.fail)
+        return newest_checkpoint(build_config(None, WORK | (values or {})), run_dir, data, notify=pytest.fail)
 
+    resume.folder = tmp_path
     return resume
 
 
@@ -64,6 +73,10 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
         ({"evaluation.validation_examples": 5}, "evaluation.validation_examples: got 5, but the checkpoint"),
         ({"training.batch_size_per_worker": 7}, "training.batch_size_per_worker: got 7"),
         ({"data.dataset": "cifar10"}, "data.dataset: got cifar10"),
+        ({"data.augmentation.flip": "none"}, "data.augmentation: got .*flip.: .none"),
+        ({"training.label_smoothing": 0.3}, "training.label_smoothing: got 0.3"),
+        ({"training.class_weights": {"cat": 2.0}}, "training.class_weights: got .*cat"),
+        ({"model.name": "cifar_tf_cnn"}, "model.name: got cifar_tf_cnn"),
         (
             {"training.steps": 5},
             "training.steps, training.epochs: 5 updates in all, but 6 of the run in '.*' were begun",
@@ -73,6 +86,68 @@ def test_the_same_work_goes_on_though_it_be_longer_or_otherwise_done(resumed, va
 def test_other_work_is_refused_by_name(resumed, values, says):
     with pytest.raises(UserError, match=says):
         resumed(values)
+
+
+@pytest.mark.parametrize(
+    ("data", "says"),
+    [
+        (replace(DATA, train_examples=1001), "training examples: got 1,001, but the checkpoint .* was made with 1,000"),
+        (replace(DATA, checksum="b" * 64), r"content of the packed data \(SHA-256\): got b{16}, but .* with a{16}"),
+    ],
+)
+def test_other_data_are_refused_by_their_difference(resumed, data, says):
+    with pytest.raises(UserError, match=says):
+        resumed(data=data)
+
+
+def test_data_of_which_no_checksum_is_known_are_compared_by_their_counts(resumed):
+    assert resumed(data=replace(DATA, checksum="")).step == 5
+
+
+def test_examples_that_are_held_out_of_the_same_data_are_no_other_data(resumed):
+    held_out = {"evaluation.validation_examples": 100}
+    meta = meta_of(build_config(None, WORK | held_out), begun=6)
+    assert resumed(held_out, meta=meta, data=replace(DATA, train_examples=900, validation_examples=100)).step == 5
+
+
+@pytest.mark.parametrize("backups", [0, 1])
+def test_another_number_of_gradients_an_update_is_other_work(resumed, backups):
+    work = {name: value for name, value in WORK.items() if name != "cluster.parameter_servers"}
+    before, now = (
+        build_config(None, work | {"mode.name": "sync-ps", "mode.backup_workers": count}) for count in (0, backups)
+    )
+    run_dir, arrays = RunDir.create(resumed.folder / "rounds"), arrays_of(15)
+    meta = meta_of(before, begun=5)
+    meta = meta.model_copy(
+        update={"progress": meta.progress.model_copy(update={"tally": TallyState(staleness={"0": 15})})}
+    )
+    steps = StepsState(below=15, count=15)
+    meta = meta.model_copy(update={"progress": meta.progress.model_copy(update={"applied": steps})})
+    checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays, meta), keep=1)
+    says = "gradients of an update: got 2, but the checkpoint to resume from was made with 3"
+    with pytest.raises(UserError, match=says) if backups else nullcontext():
+        assert newest_checkpoint(now, run_dir, DATA, notify=pytest.fail).step == 5
+
+
+@pytest.mark.parametrize(
+    ("layout", "says"),
+    [
+        (
+            [NETWORK[1], NETWORK[0], NETWORK[2]],
+            r"variable 1 of the network is net/dense_1/kernel \[10, 20\], but net/dense/",
+        ),
+        (
+            NETWORK[:2],
+            r"variable 3 of the network is nothing, but net/norm/moving_mean \[10\] in the checkpoint of step 5",
+        ),
+        ([*NETWORK, "net/new [1]"], r"variable 4 of the network is net/new \[1\], but nothing in the checkpoint"),
+    ],
+)
+def test_a_network_whose_layers_changed_places_is_refused_by_the_first(resumed, layout, says):
+    checkpoint = resumed()
+    check_network(checkpoint, NETWORK)
+    with pytest.raises(UserError, match=says):
+        check_network(checkpoint, layout)
 
 
 @pytest.mark.parametrize("more", [0, 1])
@@ -88,12 +163,12 @@ def test_another_number_of_parameter_servers_goes_on_from_the_newest_state_that_
     before, config = build_config(None, WORK), build_config(None, WORK | {"cluster.parameter_servers": 3})
     for step, arrays in ((4, arrays_of(5, 5)), (5, arrays_of(5, 6))):
         checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(step, arrays, meta_of(before, begun=6)), keep=9)
-    assert newest_checkpoint(before, run_dir, 1000, notify=pytest.fail).step == 5
-    assert newest_checkpoint(config, run_dir, 1000, notify=said.append).step == 4
+    assert newest_checkpoint(before, run_dir, DATA, notify=pytest.fail).step == 5
+    assert newest_checkpoint(config, run_dir, DATA, notify=said.append).step == 4
     assert "passed over: checkpoint of step 5: its 2 parameter servers had not applied the same steps" in said[0]
     checkpoints.path_of(run_dir.snapshots, 4).unlink()
     with pytest.raises(UserError, match="holds no checkpoint to resume from"):
-        newest_checkpoint(config, run_dir, 1000, notify=said.append)
+        newest_checkpoint(config, run_dir, DATA, notify=said.append)
 
 
 def test_layers_on_other_workers_are_other_work(tmp_path):
@@ -102,7 +177,7 @@ def test_layers_on_other_workers_are_other_work(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
     checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays_of(5, 5), meta_of(two, begun=6)), keep=1)
     with pytest.raises(UserError, match="cluster.workers: got 3, but the checkpoint"):
-        newest_checkpoint(three, run_dir, 1000, notify=pytest.fail)
+        newest_checkpoint(three, run_dir, DATA, notify=pytest.fail)
 
 
 def test_other_settings_of_a_data_set_are_other_work(resumed, tmp_path):
@@ -133,9 +208,9 @@ def test_updates_are_counted_where_each_takes_several_steps(tmp_path):
     config = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "sync", "training.steps": 4})
     checkpoint = checkpoints.Checkpoint(4, arrays_of(12), meta_of(config, begun=4))
     checkpoints.save(run_dir.checkpoints, checkpoint, keep=1)
-    assert newest_checkpoint(config, run_dir, 1000, notify=pytest.fail).step == 4
+    assert newest_checkpoint(config, run_dir, DATA, notify=pytest.fail).step == 4
     with pytest.raises(UserError, match="3 updates in all, but 4 of the run"):
-        newest_checkpoint(config.with_values({"training.steps": 3}), run_dir, 1000, notify=pytest.fail)
+        newest_checkpoint(config.with_values({"training.steps": 3}), run_dir, DATA, notify=pytest.fail)
 
 
 @pytest.fixture

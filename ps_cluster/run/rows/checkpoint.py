@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import Field, Strict, model_validator
 
-from ps_cluster.run.rows.base import Count, Histogram, Index, Number, Pid, Row
+from ps_cluster.run.rows.base import Count, Histogram, Index, Number, Pid, Row, Text, Word
 from ps_cluster.run.rows.dataset import Kind
 from ps_cluster.run.training_clock import Times
 
@@ -56,6 +56,8 @@ class Meta(Row):
     Attributes:
       config: the run's, as in config.yaml. examples: trained by its updates.
       times, progress: state that a leader resumes with.
+      data: what tells the packed data set from another (run/agreement.py).
+      network: path and shape of each variable, in the order in which they lie in the vectors, the statistics last.
     """
 
     config: dict[str, Any] | None = None
@@ -64,6 +66,8 @@ class Meta(Row):
     examples: Count | None = None
     times: Times | None = None
     progress: ProgressState | None = None
+    data: dict[Word, Word] | None = None
+    network: list[Text] | None = None
 
 
 class Header(Row):
