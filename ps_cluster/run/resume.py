@@ -157,7 +157,12 @@ def _work(config: RunConfig) -> dict[str, Any]:
     """Return name → value of all settings that decide which gradient a step id stands for, and how it is taken in."""
     training, shards = config.training, config.training.sample == OF_WORKER
     return {
+        # What others follow from comes first: a recipe of another network has other labels, too.
         "mode.name": config.mode.name,
+        **{
+            f"model.{name}": value
+            for name, value in config.model.model_dump(mode="json", exclude={"precision"}).items()
+        },
         "batches of a step": config.batches_per_step,
         "training.batch_size_per_worker": training.batch_size_per_worker,
         "training.seed": training.seed,
@@ -165,10 +170,6 @@ def _work(config: RunConfig) -> dict[str, Any]:
         "training.label_smoothing": training.label_smoothing,
         "training.class_weights": training.class_weights,
         **{f"data.{name}": value for name, value in config.data.model_dump(mode="json", exclude={"data_dir"}).items()},
-        **{
-            f"model.{name}": value
-            for name, value in config.model.model_dump(mode="json", exclude={"precision"}).items()
-        },
         "evaluation.validation_examples": config.evaluation.validation_examples,
         "steps of an update": config.steps_per_update,
         "gradients of an update": config.gradients_per_update,
