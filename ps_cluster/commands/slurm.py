@@ -11,6 +11,7 @@ from ps_cluster.catalogue.task_types import EVALUATOR, WORKER
 from ps_cluster.command_line import OneLineErrors, config_layers, config_options, examples, layered_config, option
 from ps_cluster.commands.parts import OPTIONS_OF_TASKS, TEXT_FILE, waiting_options, waiting_words, write_text_to
 from ps_cluster.parameter_types import Matching, Whole
+from ps_cluster.reporting.terminal import print_note
 
 _NAME = Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "letters, digits, ., _ and -, at most 100")
 _PATH = Matching(r"/[^\n\r]{0,999}", "a whole path")
@@ -96,4 +97,4 @@ def render(
     )
     write_text_to(output, job.script())
     if listens:
-        click.echo(who_reaches(job.ports, config.cluster.isolation), err=True)
+        print_note(who_reaches(job.ports, config.cluster.isolation))
