@@ -130,7 +130,7 @@ def test_columns_of_numbers_and_names_are_a_table(tmp_path):
 def labelled(labels, names):
     import datasets
 
-    features = datasets.Features({"size": datasets.Value("float32"), "label": datasets.ClassLabel(names=names)})
+    features = datasets.Features({"size": datasets.Value("float32"), "label": datasets.ClassLabel(names=list(names))})
     return datasets.Dataset.from_dict({"size": [float(one) for one in labels], "label": list(labels)}, features)
 
 
