@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import psutil
 
 from ps_cluster.files.writing import open_append
 from ps_cluster.processes.fork_server import MESSAGE_BYTES
@@ -22,7 +25,7 @@ FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
 ANSWER_TIMEOUT_S = 10.0  # a fork takes milliseconds
 LOOK_EVERY_S = 0.5
 
-_PR_SET_CHILD_SUBREAPER = 36
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
 
 
 class ForkedProcess:
@@ -58,6 +61,7 @@ class ForkServer:
         self._run_root = run_root
         self._log = log
         self._env = env
+        self._forks: set[int] = set()  # that were told in time
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
@@ -87,10 +91,14 @@ class ForkServer:
         """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
         leave, give_leave = os.pipe()
         try:
-            socket.send_fds(channel, [request.encode()], [stdout.fileno(), leave])
+            with os.fdopen(os.memfd_create("request"), "w") as file:  # an environment may be larger than a message
+                file.write(request)
+                file.flush()
+                socket.send_fds(channel, [b"fork"], [stdout.fileno(), leave, file.fileno()])
             answer = self._answer(channel)
             if not answer:
                 raise ConnectionError("it ended")
+            self._forks.add(int(answer))
             os.write(give_leave, b"\n")
         finally:
             os.close(leave)
@@ -129,13 +137,22 @@ class ForkServer:
         return channel
 
     def close(self) -> None:
-        """End the server; the tasks stay."""
+        """End the server, and what it has forked too late; the tasks stay."""
         if self._channel is not None:
             self._channel.close()
         if self._server is not None:
             self._server.kill()
             self._server.wait()
+            while late := self._late_forks(self._server.pid):
+                for pid in late:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
         self._channel = self._server = None
+
+    def _late_forks(self, group: int) -> list[int]:
+        """Return the children of this process that are left of a server's process group and that nobody was told of."""
+        children = [child.pid for child in psutil.Process().children()]
+        return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]
 
 
 @contextmanager
@@ -147,8 +164,11 @@ def fork_server(
     clock: Callable[[], float],
 ) -> Iterator[ForkServer]:
     """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children."""
-    prctl = ctypes.CDLL(None).prctl
+    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
-    with contextlib.closing(ForkServer(popen, run_root, log, env, clock)) as server:
-        yield server
-    prctl(_PR_SET_CHILD_SUBREAPER, 0)
+    try:
+        with contextlib.closing(ForkServer(popen, run_root, log, env, clock)) as server:
+            yield server
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, before.value)

@@ -2,8 +2,8 @@
 
     python -m ps_cluster.processes.fork_server CHANNEL RUN_DIR
 
-It has a single thread and starts nothing in TensorFlow, so a fork is safe. RUN_DIR is an argument only so that the list
-of processes shows it. fork_client.py is the launcher's side.
+It has a single thread (OMP_NUM_THREADS=1 keeps numpy from starting others) and starts nothing in TensorFlow, so a fork
+is safe. RUN_DIR is an argument only so that the list of processes shows it. fork_client.py is the launcher's side.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from setproctitle import getproctitle, setproctitle
 from ps_cluster.processes.lifeline import die_with_launcher
 from ps_cluster.quiet_import import import_tensorflow
 
-MESSAGE_BYTES = 1 << 20
+MESSAGE_BYTES = 64  # "fork", or the pid of a fork; what is to be forked is in a file that comes with the message
 # For tests: the variable names a file. If the file exists after a fork, this process deletes it and stops itself
 # (SIGSTOP) before it answers.
 STOP_VARIABLE = "PS_CLUSTER_TEST_FORK_STOP"
@@ -54,11 +54,14 @@ def serve(channel: socket.socket) -> None:
     gc.enable()
     _let_go_of_unchanged_files()
     while True:
-        message, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 2)
+        message, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 3)
         if not message:
             return
-        log, leave = descriptors
-        pid = _fork_for_the_launcher(json.loads(message), channel, log, leave)
+        log, leave, file = descriptors
+        with os.fdopen(file) as request:
+            request.seek(0)
+            task = json.load(request)
+        pid = _fork_for_the_launcher(task, channel, log, leave)
         os.close(log)
         os.close(leave)
         _stop_where_a_test_wants_it()

@@ -247,11 +247,19 @@ def all_reduce_function(
 
     def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         """Write all workers' rows into every worker's ledger; return the sum of the workers' `stop`."""
-        mine = tf.one_hot(worker, workers, dtype=tf.float64)
-        table = rows[:, None, :] * mine[None, :, None]  # [count, workers, columns]
+        table = in_place_of(worker, workers, rows)
         summed = all_reduce(tf.concat([tf.reshape(table, [-1]), [stop]], 0))
         table = tf.reshape(summed[:-1], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1])
 
     return run_updates
+
+
+def in_place_of(worker: tf.Tensor, workers: int, rows: tf.Tensor) -> tf.Tensor:
+    """Return rows [count, columns] of one worker as [count, workers, columns], with zeros for all others.
+
+    They are chosen, not multiplied by 0: a NaN, as the loss of one worker may be, would reach the rows of all.
+    """
+    mine = tf.range(workers) == tf.cast(worker, tf.int32)
+    return tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], rows.dtype))

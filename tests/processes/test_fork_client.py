@@ -1,5 +1,6 @@
 """Real forks of a real server that has imported TensorFlow."""
 
+import ctypes
 import json
 import os
 import signal
@@ -93,15 +94,41 @@ def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_
     monkeypatch.setattr(fork_client, "ANSWER_TIMEOUT_S", 0.5)
     ended(fork("exit", "0"))  # from here on it has half a second to answer
     stopped = server.pid
+    others = {child.pid for child in processes.psutil.Process().children()} - {stopped}
     (root / "stop").touch()
     waiting = fork("wait")
     assert not (root / "stop").exists(), "it did not stop there"
     assert server.pid != stopped and not processes.psutil.pid_exists(stopped)
     processes.wait_until(lambda: f'"pid": {waiting.pid}' in (tmp_path / "log").read_text())
+    assert {child.pid for child in processes.psutil.Process().children()} == others | {server.pid, waiting.pid}, (
+        "the late fork is still in the list of processes"
+    )
     os.killpg(waiting.pid, signal.SIGKILL)
     ended(waiting)
     begun = [json.loads(line)["pid"] for line in (tmp_path / "log").read_text().splitlines()]
     assert begun[1:] == [waiting.pid], "the one that the stopped server had forked began, too"
+
+
+def test_the_surroundings_of_a_task_may_be_larger_than_a_message(fork, tmp_path):
+    large = {f"SERVICE_{number}": "x" * 10_000 for number in range(100)}
+    assert ended(fork("exit", "3", env=large | {"GREETING": "hello"})) == 3
+    assert json.loads((tmp_path / "log").read_text())["variable"] == "hello"
+
+
+def test_a_server_has_a_single_thread_so_that_it_may_fork(server, fork):
+    ended(fork("exit", "0"))
+    assert processes.psutil.Process(server.pid).num_threads() == 1
+
+
+@pytest.mark.parametrize("adopts", [0, 1])
+def test_after_a_failure_this_process_adopts_orphans_only_if_it_did_before(server, tmp_path, adopts):
+    prctl, found = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl(fork_client._PR_SET_CHILD_SUBREAPER, adopts)
+    with pytest.raises(ValueError, match="within"), fork_server(None, tmp_path, tmp_path, {}, time.monotonic):
+        raise ValueError("within")
+    prctl(37, ctypes.byref(found))
+    prctl(fork_client._PR_SET_CHILD_SUBREAPER, 1)  # for the forks of the other tests
+    assert found.value == adopts
 
 
 def test_pages_of_libraries_that_the_import_has_read_are_not_kept(server, fork):
@@ -144,7 +171,7 @@ class SlowServer:
 
     def _serve(self):
         for seconds in (0.0, 1.5):
-            _, descriptors, *_ = socket.recv_fds(self._channel, fork_client.MESSAGE_BYTES, 2)
+            _, descriptors, *_ = socket.recv_fds(self._channel, fork_client.MESSAGE_BYTES, 3)
             for descriptor in descriptors:
                 os.close(descriptor)
             time.sleep(seconds)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.run.run_dir import IDENTITY
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.sync_trainer import all_reduce_function
+from ps_cluster.training.sync_trainer import all_reduce_function, in_place_of
 from tests.helpers.stores import make_store, state_of
 
 
@@ -28,3 +28,9 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
     )
     assert not run(tf.constant(2), tf.constant(0.0, tf.float64))
     np.testing.assert_allclose(state_of(store)["statistics"], 1.5 * fresh, rtol=1e-6)
+
+
+def test_a_loss_that_is_no_number_stays_in_the_row_of_its_worker():
+    rows = np.array([[[1.0, np.nan], [2.0, np.inf]], [[3.0, 0.5], [4.0, 0.25]]])  # [workers, count, columns]
+    summed = sum(in_place_of(tf.constant(worker), 2, tf.constant(own)).numpy() for worker, own in enumerate(rows))
+    np.testing.assert_array_equal(summed, rows.swapaxes(0, 1))
