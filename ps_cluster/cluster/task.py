@@ -224,8 +224,7 @@ def _hear_stop_signals(hear: Callable[[int], None]) -> None:
     """Call `hear` with the number of each stop signal.
 
     A separate thread calls it, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
-    Blocking the signals for a `sigwait` is not sure to work: whoever calls this may have threads already, which would take
-    them. (A fork of the fork server has none.)
+    Blocking the signals for a `sigwait` does not work: a thread that a library has started before would take them.
     """
     heard, told = os.pipe()
     os.set_blocking(told, False)

@@ -18,7 +18,7 @@ from typing import Any, BinaryIO
 import psutil
 
 from ps_cluster.files.writing import open_append
-from ps_cluster.processes.fork_server import MESSAGE_BYTES
+from ps_cluster.processes.fork_server import ANSWER_BYTES, ASK
 
 ARGV = (sys.executable, "-m", "ps_cluster.processes.fork_server")
 FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
@@ -91,10 +91,10 @@ class ForkServer:
         """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
         leave, give_leave = os.pipe()
         try:
-            with os.fdopen(os.memfd_create("request"), "w") as file:  # an environment may be larger than a message
-                file.write(request)
+            with os.fdopen(os.memfd_create("request"), "wb") as file:
+                file.write(request.encode())
                 file.flush()
-                socket.send_fds(channel, [b"fork"], [stdout.fileno(), leave, file.fileno()])
+                socket.send_fds(channel, [ASK], [file.fileno(), stdout.fileno(), leave])
             answer = self._answer(channel)
             if not answer:
                 raise ConnectionError("it ended")
@@ -111,7 +111,7 @@ class ForkServer:
         deadline = self._clock() + self._timeout_s
         while True:
             try:
-                return channel.recv(MESSAGE_BYTES)
+                return channel.recv(ANSWER_BYTES)
             except TimeoutError:
                 if self._clock() > deadline:
                     raise
@@ -164,7 +164,8 @@ def fork_server(
     clock: Callable[[], float],
 ) -> Iterator[ForkServer]:
     """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children."""
-    prctl, before = ctypes.CDLL(None).prctl, ctypes.c_int()
+    prctl = ctypes.CDLL(None).prctl
+    before = ctypes.c_int()
     prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
     prctl(_PR_SET_CHILD_SUBREAPER, 1)
     try:

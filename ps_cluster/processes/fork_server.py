@@ -29,7 +29,8 @@ from setproctitle import getproctitle, setproctitle
 from ps_cluster.processes.lifeline import die_with_launcher
 from ps_cluster.quiet_import import import_tensorflow
 
-MESSAGE_BYTES = 64  # "fork", or the pid of a fork; what is to be forked is in a file that comes with the message
+ASK = b"fork"  # with descriptors: the request in a file (a socket takes 200 kB at once), the log, a pipe
+ANSWER_BYTES = 32  # a pid, in decimal
 # For tests: the variable names a file. If the file exists after a fork, this process deletes it and stops itself
 # (SIGSTOP) before it answers.
 STOP_VARIABLE = "PS_CLUSTER_TEST_FORK_STOP"
@@ -54,14 +55,14 @@ def serve(channel: socket.socket) -> None:
     gc.enable()
     _let_go_of_unchanged_files()
     while True:
-        message, descriptors, *_ = socket.recv_fds(channel, MESSAGE_BYTES, 3)
+        message, descriptors, *_ = socket.recv_fds(channel, len(ASK), 3)
         if not message:
             return
-        log, leave, file = descriptors
-        with os.fdopen(file) as request:
-            request.seek(0)
-            task = json.load(request)
-        pid = _fork_for_the_launcher(task, channel, log, leave)
+        asked, log, leave = descriptors
+        with os.fdopen(asked, "rb") as file:  # the launcher has left the place at its end
+            file.seek(0)
+            request = json.load(file)
+        pid = _fork_for_the_launcher(request, channel, log, leave)
         os.close(log)
         os.close(leave)
         _stop_where_a_test_wants_it()

@@ -170,7 +170,7 @@ class RunProgress:
 
     @property
     def step_seconds(self) -> float | None:
-        """What the steps of the slowest worker take; None until a worker has had two."""
+        """The seconds of a step of the slowest worker; None until a worker has had two."""
         return max(map(median, self._gaps.values()), default=None)
 
     @property
@@ -180,7 +180,7 @@ class RunProgress:
 
     @property
     def longest_wait_seconds(self) -> float:
-        """How long to wait for an update: until steps are measured `FIRST_UPDATE_S`, as nothing else knows the network."""
+        """The seconds to wait for an update; until steps are measured `FIRST_UPDATE_S`, as nothing else knows the network."""
         return max(self.longest_update_seconds, FIRST_UPDATE_S if self.step_seconds is None else 0.0)
 
     def unsettled(self, ledgers: Ledgers) -> Ledgers:

@@ -31,13 +31,13 @@ FIRST_S, LONGEST_S = 5.0, 60.0
 # The chief looks at nothing while it saves. The pause after a save limits that to 5 % of the time; it has a maximum,
 # because with a slow disk longer pauses would risk more lost work than they save.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
-RETRY_S = 2.0  # after a disk has refused
 # With several slices, a state that other numbers of them can go on from (run/reslicing.py) is there at least so often, the
 # first one as soon as a snapshot is due: until then a server that is lost for good costs all work. Many snapshots are even
 # by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
 EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
 # A save that takes long is told so often, for at most ten minutes: meanwhile nobody takes it for a standstill.
 SAVE_TOLD_EVERY_S, SAVE_TOLD_AT_MOST = 10.0, 60
+AGAIN_AFTER_S = 5.0  # a checkpoint of whole epochs that the disk has refused
 
 
 class Saver:
@@ -63,6 +63,7 @@ class Saver:
         self._clock = clock
         self._saved: dict[Path, float] = dict.fromkeys(run_dir.states, clock())
         self._epochs = self._whole_epochs()
+        self._refused_at = -math.inf
         self._next = clock()
         self._even: dict[Path, int | None] = {}
         if config.slices > 1:
@@ -122,14 +123,14 @@ class Saver:
         try:
             self._save(directory, keep)
         except (checkpoints.CheckpointNotWritten, checkpoints.CheckpointError, JournalNotWritten) as error:
-            self._saved[directory] = self._clock()
-            self._next = self._clock() + RETRY_S
+            self._saved[directory] = self._refused_at = self._clock()
             self._notify(DISK_REFUSES(f"training goes on, but: {error}"))
 
     def _checkpoint_is_due(self) -> bool:
         settings = self._config.checkpoints
         if settings.every_epochs is not None:
-            return self._whole_epochs() > self._epochs
+            refused = self._clock() - self._refused_at < AGAIN_AFTER_S
+            return self._whole_epochs() > self._epochs and not refused
         return self._clock() - self._saved[self._run_dir.checkpoints] >= self._checkpoint_every_s
 
     def _snapshot_is_due(self) -> bool:
@@ -165,7 +166,6 @@ class Saver:
         """Save the state; return whether other numbers of slices can go on from it."""
         began = self._clock()
         arrays = self._books.snapshot()
-        epochs = self._whole_epochs()
         self.diverged = not all_finite(arrays["weights"])
         times = self._progress.clock.times
         meta = Meta(
@@ -181,13 +181,13 @@ class Saver:
         spare = step if even else self._even.get(directory)
         with self._told_while_it_lasts():
             checkpoints.save(directory, checkpoints.Checkpoint(step, arrays, meta), keep, spare)
-        if directory == self._run_dir.checkpoints:  # not before: what a disk refuses is written when it has room again
-            self._epochs = epochs
         if even:  # not before: a disk that refuses must not cost the one before
             self._even[directory] = step
             if step:
                 self._end_rest()
         self._saved[directory] = self._clock()
+        if directory == self._run_dir.checkpoints:  # not before: a disk that refuses must not cost the one that is due
+            self._epochs = self._whole_epochs()
         self.last_seconds = self._clock() - began
         self._next = self._clock() + min(LONGEST_PAUSE_S, PAUSE_FACTOR * self.last_seconds)
         return even

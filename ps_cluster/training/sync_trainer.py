@@ -247,19 +247,12 @@ def all_reduce_function(
 
     def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         """Write all workers' rows into every worker's ledger; return the sum of the workers' `stop`."""
-        table = in_place_of(worker, workers, rows)
+        mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
+        # Not by a product: NaN times 0 is NaN, and a NaN of one worker would be that of all.
+        table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
         summed = all_reduce(tf.concat([tf.reshape(table, [-1]), [stop]], 0))
         table = tf.reshape(summed[:-1], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1])
 
     return run_updates
-
-
-def in_place_of(worker: tf.Tensor, workers: int, rows: tf.Tensor) -> tf.Tensor:
-    """Return rows [count, columns] of one worker as [count, workers, columns], with zeros for all others.
-
-    They are chosen, not multiplied by 0: a NaN, as the loss of one worker may be, would reach the rows of all.
-    """
-    mine = tf.range(workers) == tf.cast(worker, tf.int32)
-    return tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], rows.dtype))

@@ -59,6 +59,12 @@ def test_a_fork_is_a_child_of_this_process_in_a_session_of_its_own_with_its_own_
     assert not any("socket" in descriptor for descriptor in seen["descriptors"]), "the launcher's channel is not for it"
 
 
+def test_surroundings_of_a_megabyte_reach_a_fork(fork, tmp_path):
+    process = fork("exit", "3", env={"GREETING": "hello"} | {f"LARGE_{number}": "x" * 2**17 for number in range(8)})
+    assert ended(process) == 3
+    assert json.loads((tmp_path / "log").read_text())["variable"] == "hello"
+
+
 def test_how_a_fork_ended_is_told_as_of_a_program(fork, tmp_path):
     assert ended(fork("raise")) == 1
     assert "ValueError: as told" in (tmp_path / "log").read_text()
@@ -109,26 +115,26 @@ def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_
     assert begun[1:] == [waiting.pid], "the one that the stopped server had forked began, too"
 
 
-def test_the_surroundings_of_a_task_may_be_larger_than_a_message(fork, tmp_path):
-    large = {f"SERVICE_{number}": "x" * 10_000 for number in range(100)}
-    assert ended(fork("exit", "3", env=large | {"GREETING": "hello"})) == 3
-    assert json.loads((tmp_path / "log").read_text())["variable"] == "hello"
+def test_this_process_adopts_orphans_no_longer_than_the_fork_server_is_there(tmp_path):
+    def adopts():
+        found = ctypes.c_int()
+        ctypes.CDLL(None).prctl(37, ctypes.byref(found))  # PR_GET_CHILD_SUBREAPER
+        return found.value
+
+    before = adopts()
+    ctypes.CDLL(None).prctl(36, 0)
+    try:
+        with pytest.raises(KeyboardInterrupt), fork_client.fork_server(None, tmp_path, tmp_path, {}, None):
+            assert adopts() == 1
+            raise KeyboardInterrupt
+        assert adopts() == 0
+    finally:
+        ctypes.CDLL(None).prctl(36, before)  # of the server that other tests of this module use
 
 
 def test_a_server_has_a_single_thread_so_that_it_may_fork(server, fork):
     ended(fork("exit", "0"))
     assert processes.psutil.Process(server.pid).num_threads() == 1
-
-
-@pytest.mark.parametrize("adopts", [0, 1])
-def test_after_a_failure_this_process_adopts_orphans_only_if_it_did_before(server, tmp_path, adopts):
-    prctl, found = ctypes.CDLL(None).prctl, ctypes.c_int()
-    prctl(fork_client._PR_SET_CHILD_SUBREAPER, adopts)
-    with pytest.raises(ValueError, match="within"), fork_server(None, tmp_path, tmp_path, {}, time.monotonic):
-        raise ValueError("within")
-    prctl(37, ctypes.byref(found))
-    prctl(fork_client._PR_SET_CHILD_SUBREAPER, 1)  # for the forks of the other tests
-    assert found.value == adopts
 
 
 def test_pages_of_libraries_that_the_import_has_read_are_not_kept(server, fork):
@@ -171,7 +177,7 @@ class SlowServer:
 
     def _serve(self):
         for seconds in (0.0, 1.5):
-            _, descriptors, *_ = socket.recv_fds(self._channel, fork_client.MESSAGE_BYTES, 3)
+            _, descriptors, *_ = socket.recv_fds(self._channel, len(fork_client.ASK), 3)
             for descriptor in descriptors:
                 os.close(descriptor)
             time.sleep(seconds)

@@ -6,7 +6,7 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.run.run_dir import IDENTITY
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.sync_trainer import all_reduce_function, in_place_of
+from ps_cluster.training.sync_trainer import all_reduce_function
 from tests.helpers.stores import make_store, state_of
 
 
@@ -30,7 +30,19 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
     np.testing.assert_allclose(state_of(store)["statistics"], 1.5 * fresh, rtol=1e-6)
 
 
-def test_a_loss_that_is_no_number_stays_in_the_row_of_its_worker():
-    rows = np.array([[[1.0, np.nan], [2.0, np.inf]], [[3.0, 0.5], [4.0, 0.25]]])  # [workers, count, columns]
-    summed = sum(in_place_of(tf.constant(worker), 2, tf.constant(own)).numpy() for worker, own in enumerate(rows))
-    np.testing.assert_array_equal(summed, rows.swapaxes(0, 1))
+def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / IDENTITY).write_bytes(np.array([0, 1], np.int64).tobytes())
+    values = {"mode.name": "sync", "cluster.workers": 2}
+
+    def compute(step, weights, statistics):
+        none = tf.constant(0.0)
+        loss = tf.constant(np.nan, tf.float32)
+        return StepResult(tf.zeros_like(weights), tf.zeros_like(statistics), loss=loss, metric=none, learning_rate=none)
+
+    store = make_store(steps=2, values=values)
+    config = build_config(overrides=values | {"cluster.wire": "float32"})
+    run = all_reduce_function(tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, config)
+    run(tf.constant(1), tf.constant(0.0, tf.float64))
+    losses = store.read_ledgers([0]).rows[0]["loss"]
+    assert np.isnan(losses[0]) and losses[1:].tolist() == [0.0], "the other one would add its own to this"
