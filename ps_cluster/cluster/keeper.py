@@ -32,7 +32,7 @@ from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run import checkpoints
 from ps_cluster.run.leaders import Superseded
 from ps_cluster.run.log_events import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP, WAITING
-from ps_cluster.run.rows.progress import SAVING, ProgressRow
+from ps_cluster.run.rows.progress import SAVING, ProgressRow, with_work
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
 
@@ -258,7 +258,7 @@ class Keeper:
     def _read_rows(self) -> None:
         if not self._leads:
             return
-        for row in self._progress.new_rows():
+        for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._view.progress(row.model_dump())
             self._begun |= row.phase in BEGUN
             self._longest_wait_s = row.longest_wait_seconds

@@ -26,7 +26,6 @@ from ps_cluster.data.packed import PackedDataset, write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.fence import set_fence
-from ps_cluster.files.json_rows import last_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import finding_this_package
 from ps_cluster.processes import environment, machine
@@ -39,7 +38,7 @@ from ps_cluster.run import checkpoints
 from ps_cluster.run.leaders import Claim, Superseded, claim
 from ps_cluster.run.resume import newest_checkpoint
 from ps_cluster.run.rows.cluster import TaskFile
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import ProgressRow, with_work
 from ps_cluster.run.run_dir import RunDir
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
@@ -155,7 +154,7 @@ def _conclude(
 
     Each task is started again by whoever has started it, so what it is now is known of its work alone.
     """
-    newest = last_row(run_dir.progress, ProgressRow) or ProgressRow(phase="starting")
+    (newest,) = with_work(run_dir.work, [ProgressRow(phase="starting")])  # of each worker all processes
     kind = config.mode_kind.trainer_type
     restarts = Counter((kind, worker.index) for worker in newest.workers)
     restarts.subtract(set(restarts))  # the first process of each is no restart

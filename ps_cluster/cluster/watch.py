@@ -53,7 +53,7 @@ from ps_cluster.processes.supervisor import TaskExit
 from ps_cluster.reporting.progress import ProgressView
 from ps_cluster.run import checkpoints, log_formats
 from ps_cluster.run.resume import newest_for
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import ProgressRow, with_work
 from ps_cluster.run.rows.scaling import ScalingRow
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
@@ -142,7 +142,7 @@ class Watch:
         self._tell(TimePassed(self._cluster.pids, tuple(self._cluster.frozen()), states))
 
     def _read_rows(self) -> None:
-        for row in self._progress.new_rows():
+        for row in with_work(self._run_dir.work, self._progress.new_rows()):
             self._newest = row
             self._view.progress(row.model_dump())
             workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}

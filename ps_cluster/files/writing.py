@@ -26,10 +26,14 @@ _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe i
 _TRIES = 100
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write beside `path`, flush to the disk and rename: readers see the old or the new file, never a part."""
+def write_whole(path: Path, content: str | bytes, *, lasting: bool = True) -> None:
+    """Write beside `path` and rename: readers see the old or the new file, never a part.
+
+    Args:
+      lasting: flush it to the disk first. A file that is replaced twice a second need not survive the machine.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with create_beside(path) as file:
+    with create_beside(path, lasting=lasting) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
 
@@ -39,18 +43,20 @@ def write_json(path: Path, value: Any) -> None:
 
 
 @contextlib.contextmanager
-def create_beside(path: Path, encoding: str | None = None) -> Iterator[IO[Any]]:
+def create_beside(path: Path, encoding: str | None = None, *, lasting: bool = True) -> Iterator[IO[Any]]:
     """Yield a new file that becomes `path` if the block ends well, and is removed otherwise.
 
     Args:
       encoding: of a text file; None for a file of bytes.
+      lasting: as for `write_whole`.
     """
     beside, descriptor = _new_beside(path)
     try:
         with os.fdopen(descriptor, "w" if encoding else "wb", encoding=encoding) as file:
             yield file
             file.flush()
-            os.fsync(descriptor)
+            if lasting:
+                os.fsync(descriptor)
             fence.check()
             beside.replace(path)
     finally:

@@ -25,6 +25,7 @@ class Allowance:
     processors: int  # that it may run on
     cpus: float | None = None  # quota: processor seconds a second
     memory_bytes: int | None = None
+    left_bytes: int | None = None  # of the memory, beside what the groups use now
 
     @property
     def threads(self) -> int:
@@ -49,13 +50,17 @@ class Room:
         return self.free_bytes if self.allowed_bytes is None else min(self.free_bytes, self.allowed_bytes)
 
     def __str__(self) -> str:
-        who = "the machine has" if self.memory_bytes == self.free_bytes else "its control group allows"
-        return f"{who} {self.memory_bytes / 1e9:.1f} GB"
+        room = f"{self.memory_bytes / 1e9:.1f} GB"
+        return (
+            f"the machine has {room}"
+            if self.memory_bytes == self.free_bytes
+            else f"its control group allows {room} more"
+        )
 
 
 def room() -> Room:
     """Return the memory that there is room for now."""
-    return Room(psutil.virtual_memory().available, allowance().memory_bytes)
+    return Room(psutil.virtual_memory().available, allowance().left_bytes)
 
 
 def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
@@ -66,8 +71,13 @@ def allowance(membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Allowance:
       root: where the groups are mounted.
     """
     cpus = [limit for folder in folders("cpu", membership, root) for limit in _cpus(folder)]
-    memory = [limit for folder in folders("memory", membership, root) for limit in _memory(folder)]
-    return Allowance(len(os.sched_getaffinity(0)), min(cpus, default=None), min(memory, default=None))
+    memory = [(limit, folder) for folder in folders("memory", membership, root) for limit in _memory(folder)]
+    return Allowance(
+        len(os.sched_getaffinity(0)),
+        min(cpus, default=None),
+        min((limit for limit, _ in memory), default=None),
+        min((max(0, limit - _used(folder)) for limit, folder in memory), default=None),
+    )
 
 
 def folders(controller: str, membership: Path = _MEMBERSHIP, root: Path = ROOT) -> Iterator[Path]:
@@ -97,6 +107,13 @@ def _cpus(folder: Path) -> Iterator[float]:
 def _memory(folder: Path) -> Iterator[int]:
     for line in (*_lines(folder / "memory.max"), *_lines(folder / "memory.limit_in_bytes")):
         yield from [] if line == "max" or int(line) >= _NO_LIMIT_BYTES else [int(line)]
+
+
+def _used(folder: Path) -> int:
+    """Return the bytes that a group uses, without files in memory that nobody has read lately: the kernel drops those."""
+    used = sum(int(line) for name in ("memory.current", "memory.usage_in_bytes") for line in _lines(folder / name)[:1])
+    numbers = dict(line.split() for line in _lines(folder / "memory.stat"))  # version 1 has totals with its children
+    return used - int(numbers.get("total_inactive_file") or numbers.get("inactive_file") or 0)
 
 
 def _lines(file: Path) -> list[str]:

@@ -6,6 +6,7 @@ import contextlib
 import ctypes
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -13,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import psutil
 
 from ps_cluster.files.writing import open_append
 from ps_cluster.processes.fork_server import ANSWER_BYTES, ASK
@@ -58,6 +61,7 @@ class ForkServer:
         self._run_root = run_root
         self._log = log
         self._env = env
+        self._forks: set[int] = set()  # that were told in time
         self._server: subprocess.Popen[bytes] | None = None
         self._channel: socket.socket | None = None
 
@@ -94,6 +98,7 @@ class ForkServer:
             answer = self._answer(channel)
             if not answer:
                 raise ConnectionError("it ended")
+            self._forks.add(int(answer))
             os.write(give_leave, b"\n")
         finally:
             os.close(leave)
@@ -132,13 +137,22 @@ class ForkServer:
         return channel
 
     def close(self) -> None:
-        """End the server; the tasks stay."""
+        """End the server, and what it has forked too late; the tasks stay."""
         if self._channel is not None:
             self._channel.close()
         if self._server is not None:
             self._server.kill()
             self._server.wait()
+            while late := self._late_forks(self._server.pid):
+                for pid in late:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
         self._channel = self._server = None
+
+    def _late_forks(self, group: int) -> list[int]:
+        """Return the children of this process that are left of a server's process group and that nobody was told of."""
+        children = [child.pid for child in psutil.Process().children()]
+        return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]
 
 
 @contextmanager

@@ -2,8 +2,8 @@
 
     python -m ps_cluster.processes.fork_server CHANNEL RUN_DIR
 
-It has a single thread and starts nothing in TensorFlow, so a fork is safe. RUN_DIR is an argument only so that the list
-of processes shows it. fork_client.py is the launcher's side.
+It has a single thread (OMP_NUM_THREADS=1 keeps numpy from starting others) and starts nothing in TensorFlow, so a fork
+is safe. RUN_DIR is an argument only so that the list of processes shows it. fork_client.py is the launcher's side.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from ps_cluster.reporting.guess import guess_of_run
 from ps_cluster.run.rows.base import Row
 from ps_cluster.run.rows.cluster import ClusterFile, TaskRow
 from ps_cluster.run.rows.dataset import DatasetPointer
-from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
+from ps_cluster.run.rows.progress import ProgressRow, WorkerRow, with_work
 from ps_cluster.run.rows.scaling import ScalingRow
 from ps_cluster.run.rows.scores import EvaluationRow, ScoreRow
 from ps_cluster.run.rows.summary import (
@@ -173,6 +173,7 @@ class _Story:
         story = cls()
         for row in read_rows(run_dir.progress, ProgressRow, notify):
             story._hear(row, life)
+        (story.last,) = with_work(run_dir.work, [story.last])
         return story
 
     def _hear(self, row: ProgressRow, life: str | None) -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -50,7 +51,7 @@ class Journal:
           JournalNotWritten: the disk refuses.
         """
         self._path = path
-        self._unwritten: list[bytes] = []
+        self._unwritten: deque[bytes] = deque()
         check(path, rows)
         try:
             _cut(path, rows)
@@ -82,17 +83,17 @@ class Journal:
         os.close(self._file)
 
     def _write(self) -> None:
-        """Write all unwritten rows. After a failure the next call overwrites what a full disk took of them."""
-        content = b"".join(self._unwritten)
-        begin = offset = self._written * RECORD.itemsize
-        try:
-            while offset < begin + len(content):
-                offset += os.pwrite(self._file, content[offset - begin :], offset)
-        except OSError as error:
-            self._unwritten = [content]
-            raise JournalNotWritten(f"'{self._path}' can't be written: {error.strerror}") from error
-        self._unwritten.clear()
-        self._written = self.rows
+        """Write all unwritten rows. After a failure the next call overwrites what a full disk took of the first piece."""
+        while self._unwritten:
+            content = memoryview(self._unwritten[0])
+            begin = offset = self._written * RECORD.itemsize
+            try:
+                while offset < begin + len(content):
+                    offset += os.pwrite(self._file, content[offset - begin :], offset)
+            except OSError as error:
+                raise JournalNotWritten(f"'{self._path}' can't be written: {error.strerror}") from error
+            self._written += len(content) // RECORD.itemsize
+            self._unwritten.popleft()
 
 
 def _cut(path: Path, rows: int) -> None:

@@ -185,6 +185,11 @@ class RunDir:
         """The leader's rows while it trains, one JSON object per line."""
         return self.metrics / "progress.jsonl"
 
+    @property
+    def work(self) -> Path:
+        """What each process does, as of the newest of these rows."""
+        return self.metrics / "work.json"
+
     def metrics_link(self, task: str) -> Path:
         """Return the file with the address at which a process serves its metrics, for as long as it does."""
         return self.metrics / f"{task}.url"

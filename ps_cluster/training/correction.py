@@ -23,9 +23,12 @@ class Correction:
     Attributes:
       needs_step: whether `after_update` has something to do.
       slots: the state for checkpoints, name → float32 [n], [workers, n], or [] for one number of the slice.
+      worker_vectors: how many vectors [n] it keeps for each worker, beside slots. worker_slots: how many of its slots are
+        [workers, n].
     """
 
     needs_step = False
+    worker_vectors = worker_slots = 0
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         """Create the state. `weights`: float32 [n], which the update rule changes. `workers`: how many there are."""
@@ -71,6 +74,8 @@ class WithBackups(Correction):
     The pulled weights are not in checkpoints: after a restore, a worker's gradients are not corrected until its next
     pull.
     """
+
+    worker_vectors = 1
 
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)

@@ -7,11 +7,15 @@ the network itself, in the process that has built it.
 from __future__ import annotations
 
 from ps_cluster.catalogue.examples import ExampleSpec
+from ps_cluster.catalogue.imports import find
 from ps_cluster.catalogue.networks import NETWORKS
+from ps_cluster.catalogue.staleness import METHODS
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.processes.control_group import Room
+from ps_cluster.training.correction import Correction
+from ps_cluster.training.slice import Slice
 
 # Copies of all weights in float32 that a task holds at its peak: docs/results.md, "Large networks and large examples".
 # Those of a worker include what is under way to and from it in the parameter servers.
@@ -63,7 +67,19 @@ def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
         copies += SERVER_COPIES  # all slices together hold the weights once
     if config.cluster.evaluator:
         copies += EVALUATOR_COPIES
-    return copies * 4 * weights + whole * activations
+    return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
+
+
+def kept_for_workers(config: RunConfig) -> int:
+    """Return how many vectors of all weights the slices keep for their workers: of mode and method, and old versions."""
+    kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
+    of_mode = (kind.worker_vectors + kind.worker_slots) * config.training_workers
+    of_method = (method.worker_vectors + method.worker_slots) * config.most_workers
+    return of_mode + of_method + (delay + 1 if delay > 0 else 0)
+
+
+def _kinds(config: RunConfig) -> tuple[type[Slice], type[Correction]]:
+    return find(config.mode_kind.slice), find(METHODS[config.staleness.method].correction)
 
 
 def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -> int:
@@ -78,10 +94,12 @@ def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -
 
 
 def _check_slices(config: RunConfig, network: FlatNetwork) -> None:
-    largest = -(-network.weights.length // config.slices) * 4  # snapshots are sent in float32
+    rows = config.most_workers if any(kind.worker_slots for kind in _kinds(config)) else 1
+    largest = -(-network.weights.length // config.slices) * 4 * rows  # snapshots are sent in float32
     if config.on_parameter_servers and largest > MOST_SENT_BYTES:
         servers = -(-largest * config.slices // MOST_SENT_BYTES)
         raise UserError(
-            f"cluster.parameter_servers: got {config.slices}: the network has {network.weights.length:,} weights, and a "
-            f"parameter server can send at most {MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers}"
+            f"cluster.parameter_servers: got {config.slices}: the network has {network.weights.length:,} weights"
+            f"{f', kept for each of {rows} workers' * (rows > 1)}, and a parameter server can send at most "
+            f"{MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers}"
         )

@@ -18,7 +18,7 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files import fence
 from ps_cluster.files.json_rows import append_row, last_row
 from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.writing import write_json
+from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
 from ps_cluster.models.compiled import notes
@@ -30,7 +30,7 @@ from ps_cluster.run.journal import Journal, JournalDamaged
 from ps_cluster.run.leaders import Superseded
 from ps_cluster.run.log_events import DISK_REFUSES
 from ps_cluster.run.resume import check_journals, check_network, newest_checkpoint
-from ps_cluster.run.rows.progress import SAVING, ProgressRow
+from ps_cluster.run.rows.progress import SAVING, ProgressRow, Work
 from ps_cluster.run.rows.scores import Ending
 from ps_cluster.run.rows.training import Proof, Server, TrainingResult
 from ps_cluster.run.run_dir import LIFE, RunDir, say
@@ -283,10 +283,12 @@ class Reporter:
 
     def row(self, phase: str) -> None:
         told = {"written": self._written, "save_seconds": self.save_seconds}
-        row = self._last = self._progress.row(phase).model_copy(update=told)
+        row = self._progress.row(phase).model_copy(update=told)
+        self._last = row.model_copy(update=Work().model_dump())
         try:
             fence.check()
-            append_row(self._run_dir.progress, row)
+            write_whole(self._run_dir.work, row.model_dump_json(include=set(Work.model_fields)), lasting=False)
+            append_row(self._run_dir.progress, self._last)
             if phase in ("training", "ended"):
                 # Not earlier: making a writer needs TensorFlow's context, which connecting resets.
                 self._tensorboard = self._tensorboard or self._make_writer()

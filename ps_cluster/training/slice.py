@@ -93,10 +93,12 @@ class Slice:
     Attributes:
       repeats_dropped: whether a worker computes a step again after its push was DROPPED.
       vectors_given: how many vectors of weights a pull returns; more than one come as [vectors, n].
+      worker_vectors, worker_slots: as of `Correction`.
     """
 
     repeats_dropped = False
     vectors_given = 1
+    worker_vectors = worker_slots = 0
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         self._device = device

@@ -53,6 +53,12 @@ def test_a_folder_is_read_without_the_library(tmp_path):
     assert dataset.inputs("train")["image"].shape == (6, 6, 5, 3)
 
 
+def test_the_names_of_classes_may_be_the_letters_of_a_text(tmp_path):
+    rows = pa.record_batch({"x": [1.0, 2.0] * 5, "label": [0, 1] * 5})
+    features = {"label": {"_type": "ClassLabel", "names": "uv"}}
+    assert packed(save_hugging_face(tmp_path / "a", features, rows))[0].spec.classes == ("u", "v")
+
+
 def test_a_column_of_pictures_that_is_not_there_is_told(tmp_path):
     numbers = pa.record_batch({"x": [1.0, 2.0], "label": [0, 1]})
     assert "there is no column of pictures, of x, label" in refused(save_hugging_face(tmp_path / "a", CLASSES, numbers))

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.processes import environment
+from ps_cluster.processes import control_group, environment
 from ps_cluster.processes.control_group import Allowance, allowance
 from ps_cluster.processes.machine import describe
 from tests.helpers.processes import assert_none_left
@@ -80,6 +80,28 @@ def test_version_1_without_limits(seen):
 
 def test_a_system_that_tells_nothing_sets_no_limits(tmp_path):
     assert limits(allowance(tmp_path / "absent", tmp_path / "absent")) == (None, None)
+
+
+@pytest.mark.parametrize(
+    ("membership", "files"),
+    [
+        ("0::/\n", {"memory.max": 4 * GIB, "memory.current": 3 * GIB, "memory.stat": f"anon 7\ninactive_file {GIB}"}),
+        (
+            "4:memory:/\n",
+            {
+                "memory/memory.limit_in_bytes": 4 * GIB,
+                "memory/memory.usage_in_bytes": 3 * GIB,
+                "memory/memory.stat": f"inactive_file 5\ntotal_inactive_file {GIB}",
+            },
+        ),
+    ],
+)
+def test_what_a_group_uses_is_no_room(seen, tmp_path, monkeypatch, membership, files):
+    seen(membership, files)
+    allowed = allowance(tmp_path / "membership", tmp_path / "groups")
+    assert (allowed.memory_bytes, allowed.left_bytes) == (4 * GIB, 2 * GIB), "files that are only cached are dropped"
+    monkeypatch.setattr(control_group, "allowance", lambda: allowed)
+    assert control_group.room().allowed_bytes == 2 * GIB
 
 
 @pytest.mark.parametrize(

@@ -100,11 +100,15 @@ def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_
     monkeypatch.setattr(fork_client, "ANSWER_TIMEOUT_S", 0.5)
     ended(fork("exit", "0"))  # from here on it has half a second to answer
     stopped = server.pid
+    others = {child.pid for child in processes.psutil.Process().children()} - {stopped}
     (root / "stop").touch()
     waiting = fork("wait")
     assert not (root / "stop").exists(), "it did not stop there"
     assert server.pid != stopped and not processes.psutil.pid_exists(stopped)
     processes.wait_until(lambda: f'"pid": {waiting.pid}' in (tmp_path / "log").read_text())
+    assert {child.pid for child in processes.psutil.Process().children()} == others | {server.pid, waiting.pid}, (
+        "the late fork is still in the list of processes"
+    )
     os.killpg(waiting.pid, signal.SIGKILL)
     ended(waiting)
     begun = [json.loads(line)["pid"] for line in (tmp_path / "log").read_text().splitlines()]
@@ -126,6 +130,11 @@ def test_this_process_adopts_orphans_no_longer_than_the_fork_server_is_there(tmp
         assert adopts() == 0
     finally:
         ctypes.CDLL(None).prctl(36, before)  # of the server that other tests of this module use
+
+
+def test_a_server_has_a_single_thread_so_that_it_may_fork(server, fork):
+    ended(fork("exit", "0"))
+    assert processes.psutil.Process(server.pid).num_threads() == 1
 
 
 def test_pages_of_libraries_that_the_import_has_read_are_not_kept(server, fork):

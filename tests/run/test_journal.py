@@ -1,5 +1,6 @@
 """A slice's journal survives whatever may happen to a file: cut short, damaged, a disk that refuses."""
 
+import errno
 import os
 import resource
 from contextlib import contextmanager
@@ -117,6 +118,20 @@ def test_rows_that_were_refused_come_with_the_next_call_though_it_brings_none(pa
         ours.append(rows)
     ours.append(NO_ROWS)
     assert (read(path) == rows).all()
+
+
+def test_a_disk_that_refuses_for_long_costs_no_more_with_each_look(path, monkeypatch):
+    tried = []
+    monkeypatch.setattr(os, "pwrite", lambda file, content, offset: tried.append(len(content)) or refuse())
+    ours = Journal(path)
+    for row in random_rows(50):
+        with pytest.raises(JournalNotWritten):
+            ours.append(np.array([row]))
+    assert tried == [RECORD.itemsize] * 50, "the rows that wait are not joined, nor offered together"
+
+
+def refuse():
+    raise OSError(errno.ENOSPC, "no room")
 
 
 def test_a_journal_that_can_not_be_opened_is_told(tmp_path):

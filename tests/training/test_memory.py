@@ -2,13 +2,16 @@
 
 import keras
 import pytest
+import tensorflow as tf
 
 from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.catalogue.imports import find
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.processes.control_group import Room
 from ps_cluster.training import memory
+from tests.helpers.stores import LENGTH, make_store
 
 SPEC = ExampleSpec({"row": Field("float32", (6,))}, Field("uint8", ()), classes=("a", "b", "c"))
 GB = 10**9
@@ -49,6 +52,38 @@ def test_what_fits_is_not_talked_about_what_may_not_fit_is_said_and_what_cannot_
     assert memory.check(config(), some, SPEC, None) is None  # on several machines
     with pytest.raises(UserError, match="model.name: got 'mlp'.*its control group allows"):
         memory.check(config(), some, SPEC, Room(GB, int(memory.SURE_SHARE * needs) - 1))
+
+
+@pytest.mark.parametrize(
+    ("values", "vectors"),
+    [
+        ({}, 0),
+        ({"mode.name": "elastic", "optimizer.rule": "sgd"}, 2 * 3),
+        ({"staleness.method": "dc_constant"}, 3),
+        ({"staleness.method": "gap_aware"}, 3),
+        ({"staleness.method": "dc_adaptive"}, 2 * 3),
+        ({"mode.simulate_workers": 8}, 8 - 3 + 1),
+    ],
+)
+def test_the_vectors_that_a_slice_keeps_for_each_worker_are_counted(values, vectors):
+    values = values | {"cluster.workers": 3}
+    some = config(**values)
+    (part,) = make_store(values=values, kind=find(some.mode_kind.slice)).slices
+    rings = part._history._rings[:1] if part._history._length > 1 else []
+    own = [*vars(part).values(), *vars(part._method).values(), *part._slots.values(), *rings]
+    tables = {id(one): one for one in own if isinstance(one, tf.Variable) and one.shape[1:] == [LENGTH]}
+    rows = [table.shape[0] for table in tables.values()]
+    assert sum(rows) == vectors == memory.kept_for_workers(some)
+    whole, length = memory.needed_bytes(some, 10**6, 0), 4 * 10**6
+    assert whole == memory.needed_bytes(config(), 10**6, 0) + vectors * length
+
+
+def test_what_is_kept_for_each_worker_has_to_be_sent_too(monkeypatch):
+    monkeypatch.setattr(memory, "MOST_SENT_BYTES", 4 * 1003)
+    memory.check(config(), network(), SPEC, Room(GB))
+    adaptive = config(**{"staleness.method": "dc_adaptive", "cluster.workers": 3})
+    with pytest.raises(UserError, match="kept for each of 3 workers, .* take at least 3"):
+        memory.check(adaptive, network(), SPEC, Room(GB))
 
 
 def test_a_slice_that_is_too_large_for_one_message_asks_for_more_parameter_servers(monkeypatch):

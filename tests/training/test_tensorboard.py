@@ -14,6 +14,8 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from ps_cluster.config import Changed, build_config
+from ps_cluster.files.json_rows import read_rows
+from ps_cluster.run.rows.progress import ProgressRow, WorkerRow, with_work
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.session import Reporter
@@ -130,6 +132,23 @@ def test_run_without_an_evaluator_has_its_settings_in_hparams_beside_the_scalars
         reporter.row("training")
     (found,) = session_groups(tmp_path)
     assert found.name == "without" and found.hparams["training.steps"].number_value == 7
+
+
+def test_rows_of_progress_do_not_grow_with_the_workers(tmp_path):
+    class Crowd(RunProgress):
+        def row(self, phase):
+            workers = [WorkerRow(index=index, pid=9000 + index, updates=7) for index in range(1000)]
+            return super().row(phase).model_copy(update={"workers": workers, "dispatches": [9000] * 1000})
+
+    config, run_dir = build_config(None, {"training.steps": 7, "data.dataset": "synthetic"}), RunDir(tmp_path)
+    run_dir.metrics.mkdir()
+    reporter = Reporter(config, run_dir, Crowd(config, train_examples=1000))
+    for _ in range(5):
+        reporter.row("connecting")
+    reporter.saving()
+    assert run_dir.progress.stat().st_size < 6 * 2000
+    rows = with_work(run_dir.work, list(read_rows(run_dir.progress, ProgressRow)))
+    assert len(rows) == 6 and len(rows[0].workers) == len(rows[5].dispatches) == 1000
 
 
 def session_groups(folder):

@@ -167,8 +167,8 @@ class _Rows:
 
     def names(self, column: str) -> list[str] | None:
         """Return the names of the classes, where a column knows them."""
-        names = self.features.get(column, {}).get("names")
-        return [str(name) for name in names] if isinstance(names, list) else None
+        names = self.features.get(column, {}).get("names")  # the library also writes a text: a class for each letter
+        return [str(name) for name in names] if isinstance(names, list | str) else None
 
 
 class _Found(NamedTuple):

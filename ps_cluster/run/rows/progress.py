@@ -1,7 +1,13 @@
-"""A row of metrics/progress.jsonl: the progress of training."""
+"""A row of metrics/progress.jsonl: the progress of training; and the work of each process, which stands beside it."""
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Sequence
+from pathlib import Path
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
 from ps_cluster.run.rows.base import Count, Index, Loss, Number, Pid, Row, Seconds, Share, Word
 from ps_cluster.run.training_clock import Times
 
@@ -29,10 +35,21 @@ class WorkerRow(Row):
     examples: Count = 0
 
 
+class Work(Row):
+    """The file metrics/work.json: the work as of the newest row. It is replaced, so that it does not grow.
+
+    Attributes:
+      workers: of each process. dispatches: pid of the worker of each open one; None if unknown.
+    """
+
+    workers: list[WorkerRow] = []
+    dispatches: list[Pid | None] = []
+
+
 SAVING = "saving"  # the phase of rows that only say that a save goes on
 
 
-class ProgressRow(Row):
+class ProgressRow(Work):
     """The training as the leader last saw it. Means are over the updates since the row before.
 
     Attributes:
@@ -43,7 +60,7 @@ class ProgressRow(Row):
         if not finite.
       staleness: of all steps so far. goodput: of all the time so far (training_clock.py).
       longest_wait_seconds: how long to wait for an update before it counts as a standstill.
-      workers: the work of each process. dispatches: pid of the worker of each open one; None if unknown.
+      workers, dispatches: they are in metrics/work.json, as 1,000 workers would take 17 GB a day in each row.
     """
 
     time: Number = 0.0
@@ -67,8 +84,14 @@ class ProgressRow(Row):
     staleness: StalenessBuckets | None = None
     goodput: Number | None = None
     dropped: Count = 0
-    workers: list[WorkerRow] = []
-    dispatches: list[Pid | None] = []
     written: Count = 0
     save_seconds: Seconds | None = None
     longest_wait_seconds: Seconds = 0.0
+
+
+def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
+    """Return rows, the newest ones, with the work in metrics/work.json; as they are where it can't be read."""
+    with contextlib.suppress(FileNotFoundError, UserError):
+        newest = read_json(work, Work) if rows else Work()
+        return [row.model_copy(update={name: getattr(newest, name) for name in Work.model_fields}) for row in rows]
+    return rows

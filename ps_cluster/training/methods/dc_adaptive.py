@@ -25,6 +25,8 @@ class AdaptiveDelayCompensation(WithBackups):
     code (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
     """
 
+    worker_slots = 1
+
     def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
         super().__init__(settings, weights, workers)
         self.slots = {"mean_square": tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)}

@@ -60,6 +60,7 @@ class ElasticSlice(Slice):
     """
 
     vectors_given = 2
+    worker_slots = 2
 
     def __init__(self, device: str, start: Start, config: RunConfig, total_steps: int):
         super().__init__(device, start, config, total_steps)
