@@ -32,7 +32,7 @@ from ps_cluster.parameter_types import Whole
 from ps_cluster.processes.lifeline import die_with_parent
 from ps_cluster.reporting.terminal import make_console, print_line
 from ps_cluster.run.rows.cluster import ClusterFile
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import ProgressRow, with_work
 from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.tables import read_csv
@@ -126,7 +126,8 @@ def _kill(run_dir: RunDir, task_type: str, index: int) -> tuple[int, float]:
 
 def _last(run_dir: RunDir) -> ProgressRow:
     rows = read_rows(run_dir.progress, ProgressRow)
-    return max(rows, key=lambda row: row.time, default=ProgressRow(phase="starting"))
+    (last,) = with_work(run_dir.work, [max(rows, key=lambda row: row.time, default=ProgressRow(phase="starting"))])
+    return last
 
 
 def _wait(run_dir: RunDir, until: Callable[[ProgressRow], bool]) -> None:

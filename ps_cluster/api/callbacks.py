@@ -8,7 +8,7 @@ from functools import partial
 from operator import itemgetter
 
 from ps_cluster.files.json_rows import RowTail
-from ps_cluster.run.rows.progress import SAVING, ProgressRow
+from ps_cluster.run.rows.progress import SAVING, ProgressRow, with_work
 from ps_cluster.run.rows.scores import EvaluationRow
 from ps_cluster.run.run_dir import RunDir
 
@@ -33,6 +33,7 @@ class Listener:
     """Hands the rows of a run to the caller's functions, in the order in which they were written."""
 
     def __init__(self, run_dir: RunDir, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None):
+        self._work = run_dir.work
         self._progress = (RowTail(run_dir.progress, ProgressRow), on_progress)
         self._evaluation = (RowTail(run_dir.evaluation, EvaluationRow), on_evaluation)
 
@@ -47,7 +48,9 @@ class Listener:
             # Before the first update nothing can be told, and a run that is stopped then has trained nothing. Rows of a save
             # repeat the one before.
             found += [
-                (row.time, partial(on_progress, row)) for row in rows.new_rows() if row.applied and row.phase != SAVING
+                (row.time, partial(on_progress, row))
+                for row in with_work(self._work, rows.new_rows())
+                if row.applied and row.phase != SAVING
             ]
         scores, on_evaluation = self._evaluation
         if on_evaluation:

@@ -25,7 +25,7 @@ from ps_cluster.installation import finding_this_package
 from ps_cluster.processes.lifeline import CALLER_PID
 from ps_cluster.processes.supervisor import is_stopped
 from ps_cluster.run import checkpoints
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import ProgressRow, with_work
 from ps_cluster.run.rows.training import TrainingResult
 from ps_cluster.run.run_dir import RunDir
 
@@ -120,7 +120,7 @@ class HostedRun:
 
     def new_rows(self) -> list[dict[str, Any]]:
         """Return the rows of progress since the last call."""
-        rows = list(self._progress.new_rows())
+        rows = list(with_work(self.files.work, self._progress.new_rows()))
         for row in rows:
             self.rolled_back += max(0, self._applied - row.applied)
             self._applied = row.applied

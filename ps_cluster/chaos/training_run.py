@@ -26,7 +26,7 @@ from ps_cluster.installation import finding_this_package
 from ps_cluster.processes.lifeline import die_with_parent
 from ps_cluster.processes.of_run import belongs, state_of
 from ps_cluster.run.rows.cluster import ClusterFile
-from ps_cluster.run.rows.progress import ProgressRow
+from ps_cluster.run.rows.progress import ProgressRow, with_work
 from ps_cluster.run.rows.summary import Summary
 from ps_cluster.run.run_dir import RunDir
 
@@ -104,7 +104,7 @@ class TrainingRun:
 
     def new_rows(self) -> list[dict[str, Any]]:
         """Return the rows of progress since the last call."""
-        return [row.model_dump() for row in self._progress.new_rows()]
+        return [row.model_dump() for row in with_work(self.files.work, self._progress.new_rows())]
 
     def running(self) -> dict[Task, int]:
         """Return the pids of its running tasks: neither dead nor frozen."""

@@ -91,11 +91,12 @@ def run(run_dir, *options):
 
 
 def rows(run_dir):
-    """Return the complete rows of metrics/progress.jsonl so far."""
-    path = run_dir / "metrics" / "progress.jsonl"
+    """Return the complete rows of metrics/progress.jsonl so far, the newest with the work of each process."""
+    path, work = (run_dir / "metrics" / name for name in ("progress.jsonl", "work.json"))
     if not path.exists():
         return []
-    return [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    found = [json.loads(line) for line in path.read_text().splitlines(keepends=True) if line.endswith("\n")]
+    return [*found[:-1], *(row | json.loads(work.read_text()) for row in found[-1:])]
 
 
 def wait_for_training(run_dir, updates=1, within_s=90):
