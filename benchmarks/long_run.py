@@ -28,7 +28,8 @@ from ps_cluster.files.json_rows import read_rows
 from ps_cluster.reporting.dashboard import Row
 from ps_cluster.run import checkpoints
 from ps_cluster.run.checkpoints import ACCEPTED_STEPS, Checkpoint
-from ps_cluster.run.journal import CHUNK_ROWS, Journal, read
+from ps_cluster.run.journal import CHUNK_ROWS, Journal, Piece, history_of, read, stretch_of
+from ps_cluster.run.leaders import claim
 from ps_cluster.run.ledger import COUNTS
 from ps_cluster.run.rows.checkpoint import ProgressState, StepsState
 from ps_cluster.run.rows.progress import ProgressRow
@@ -51,7 +52,7 @@ class ResumedView(TimedView):
 
     def progress(self, row: Row) -> None:
         super().progress(row)
-        sizes = [path.stat().st_size for path in self._run_dir.snapshots.glob("step-*.npz")]
+        sizes = [path.stat().st_size for path in self._run_dir.snapshots.glob("step-*.safetensors")]
         self.snapshot_bytes = max([self.snapshot_bytes, *sizes])
         if self._stopped and self.asked is None:
             self.asked = time.monotonic()
@@ -70,14 +71,19 @@ def lengthen(run_dir: RunDir, steps: int) -> None:
     counted = {"examples": steps, "staleness": {"0": steps}, "workers": [(0, 1, steps, steps)]}
     tally = last.meta.progress.tally.model_copy(update=counted)
     progress = ProgressState(scheduled=done, applied=done, tally=tally, mixed=0)
-    meta = last.meta.model_copy(update={"examples": steps, "progress": progress})
+    pieces: list[Piece] = []
+    epoch = last.epoch + 1  # a leader that has made all of it
     for index in range(len(counts)):
-        pattern = next(read(run_dir.journal(index)))[:1000].copy()
-        journal = Journal(run_dir.journal(index), 0)
+        pattern = next(read(history_of(run_dir, last.meta.leaders, index)))[:1000].copy()
+        journal = Journal(run_dir.journal(index, epoch))
         for rows in _generated(pattern, steps):
             journal.append(rows)
         journal.flush()
         journal.close()
+        pieces.append(journal.piece)
+    leaders = [stretch_of(pieces, epoch=epoch, step=steps)]
+    meta = last.meta.model_copy(update={"examples": steps, "progress": progress, "leaders": leaders})
+    claim(run_dir)
     arrays = {**last.arrays, ACCEPTED_STEPS: np.full([len(counts), 1], steps), "counts": counts}
     checkpoints.save(run_dir.checkpoints, Checkpoint(steps, arrays, meta), keep=1)
 

@@ -106,18 +106,18 @@ def of_ledger(ps: int) -> Figures:
     config = build_config(overrides={"training.steps": 10**6, "cluster.parameter_servers": ps})
     progress = RunProgress(config, 50_000)
     with tempfile.TemporaryDirectory() as folder:
-        paths = [Path(folder) / f"slice-{index}.bin" for index in range(ps)]
-        journals = [Journal(path) for path in paths]
+        journals = [Journal(Path(folder) / f"slice-{index}.bin") for index in range(ps)]
         books = Bookkeeper(_Store(ps), progress, journals)  # type: ignore[arg-type]
         began = time.perf_counter()
         for _ in range(LOOKS):
             books.look()
         per_second = ROWS * LOOKS / (time.perf_counter() - began)
+        histories = [[piece] for piece in books.pieces]
         for journal in journals:
             journal.close()
         written = {"updates": Path(folder) / "updates.csv", "applies": Path(folder) / "applies.csv"}
-        tables.write_updates(written["updates"], paths, RoundShape(1, 1), config.ledger_window)
-        tables.write_applies(written["applies"], paths)
+        tables.write_updates(written["updates"], histories, RoundShape(1, 1), config.ledger_window)
+        tables.write_applies(written["applies"], histories)
         sizes = {name: path.stat().st_size / (ROWS * LOOKS) for name, path in written.items()}
     return {"rows_per_second": per_second, "journals": ps * RECORD.itemsize, **sizes}
 

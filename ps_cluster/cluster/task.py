@@ -42,7 +42,7 @@ from ps_cluster.processes.lifeline import die_with_launcher
 from ps_cluster.processes.stop_requests import Drain, stop_signals
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.run import log_formats
-from ps_cluster.run.leaders import Claim, Superseded
+from ps_cluster.run.leaders import Claim, Superseded, claim
 from ps_cluster.run.leading import Leading
 from ps_cluster.run.log_events import ERROR
 from ps_cluster.run.rows.cluster import TaskError
@@ -91,15 +91,18 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
         config = load_config(run_dir.config_of(task.type, task.index) if options.alone else run_dir.config)
         pointer = run_dir.dataset_of(task.type, task.index) if options.alone else run_dir.dataset
         dataset = load_pointed(pointer).holding_out(config.evaluation.validation_examples)
+        epoch: int = options.epoch
+        if not epoch and member == topology.leader:  # without a launcher the command has made the claim
+            epoch = claim(run_dir).epoch
         leading = Leading(
             alone=options.alone,
-            epoch=options.epoch,
+            epoch=epoch,
             least_workers=options.least_workers,
             silent_after_s=config.cluster.lost_after_seconds,
             wait_s=options.wait_seconds,
         )
-        if options.epoch:
-            set_fence(Claim(run_dir.leaders, options.epoch).check)
+        if epoch:
+            set_fence(Claim(run_dir.leaders, epoch).check)
         if options.alone:
             give_up_lost_connections(config.cluster.lost_after_seconds)
             # The command has said it, and keeps rules of its own, but this process outlives its SIGKILL by a moment.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import struct
 import zipfile
@@ -12,7 +13,6 @@ from typing import BinaryIO, Literal, NamedTuple
 
 import numpy as np
 
-from ps_cluster.files.array_archive import read_header
 from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import most_memory, open_regular
 from ps_cluster.files.plain_text import one_line
@@ -21,6 +21,26 @@ MOST_MEMBERS = 1000
 _PIECE_BYTES = 2**20
 _HEADER_BYTES = 10_000
 _LOCAL = struct.Struct("<26x2H")  # ends with the lengths of a member's name and of its extra field
+
+
+class ArrayHeader(NamedTuple):
+    """The header of an array as `numpy.save` writes it. `column_order`: whether the first axis varies fastest."""
+
+    shape: tuple[int, ...]
+    column_order: bool
+    dtype: np.dtype
+    length: int  # in bytes
+
+
+def _read_header(beginning: bytes) -> ArrayHeader:
+    """Return the header with which `beginning` begins. Raises Malformed if it begins with none."""
+    file = io.BytesIO(beginning)
+    try:
+        version = np.lib.format.read_magic(file)
+        read = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}[version]
+        return ArrayHeader(*read(file), file.tell())
+    except (ValueError, KeyError, TypeError, EOFError, RecursionError, MemoryError, SyntaxError) as error:
+        raise Malformed("no header of an array") from error
 
 
 class ArrayForm(NamedTuple):
@@ -112,7 +132,7 @@ def _form(name: str, file: BinaryIO) -> ArrayForm:
     """Read the header of an array, and leave the file behind it. Raises Malformed if it is none, or holds objects."""
     start = file.tell()
     try:
-        header = read_header(file.read(_HEADER_BYTES))
+        header = _read_header(file.read(_HEADER_BYTES))
     except Malformed as error:
         raise Malformed(f"{name} is no array that numpy.save has written") from error
     if header.dtype.hasobject:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -112,7 +111,7 @@ class SliceAudit:
 
 
 def audit(
-    paths: Sequence[Path],
+    journals: Sequence[journal.History],
     counts: np.ndarray,
     rounds: RoundShape,
     scheduled: StepSet,
@@ -124,17 +123,17 @@ def audit(
     A slice's dict has its counters, rows and distinct steps.
 
     Args:
-      paths: the journals, one for each slice. counts: int64 [slices, len(COUNTS)], from the parameter servers.
+      journals: where the rows of each slice are. counts: int64 [slices, len(COUNTS)], from the parameter servers.
       scheduled: the updates that were handed out.
       total: how many updates the run should have; None where it was stopped early.
       on_rows: called now and then with the number of rows read since it was called last.
     """
     problems: list[str] = []
     slices, audits = [], []
-    for index, path in enumerate(paths):
+    for index, history in enumerate(journals):
         found, own = SliceAudit(rounds), dict(zip(COUNTS, counts[index].tolist()))
         try:
-            for rows in journal.read(path):
+            for rows in journal.read(history):
                 found.read(rows)
                 on_rows(len(rows))
         except (journal.JournalDamaged, Malformed) as error:

@@ -1,22 +1,28 @@
-"""Checkpoints as single files of plain numpy arrays: written whole or not at all, checked when read. No TensorFlow."""
+"""Checkpoints as single files of plain numpy arrays: written whole or not at all, checked when read. No TensorFlow.
+
+Each leader writes files of its own names, and removes none of a newer leader: one that was frozen, and wakes up between
+its look at its claim and the change that it makes, does no harm (run/leaders.py).
+"""
 
 from __future__ import annotations
 
 import io
+import math
 import os
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 import numpy as np
 
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.files.array_archive import Member, array_of, header_of, open_members, write_members
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
 from ps_cluster.run.rows.checkpoint import Header, Meta
 from ps_cluster.run.rows.scores import EndedMark, Ending
@@ -24,7 +30,7 @@ from ps_cluster.run.rows.scores import EndedMark, Ending
 ENDED = "ended.json"
 READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
 
-_FILE_NAME = re.compile(r"step-(\d{9,})\.npz")
+_FILE_NAME = re.compile(r"step-(\d{9,})-epoch-(\d{6,})\.safetensors")
 ACCEPTED_STEPS = "accepted_steps"
 BY_SLICE = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each slice
 ONE_A_SLICE = "each_"  # begins the names of slots that are one number of each slice: float32 [ps]
@@ -72,24 +78,61 @@ class Checkpoint:
     arrays: Mapping[str, np.ndarray]
     meta: Meta = Meta()
 
+    @property
+    def epoch(self) -> int:
+        """The number of the leader that wrote it (run/leaders.py); 0 for one without a claim."""
+        return self.meta.leaders[-1].epoch if self.meta.leaders else 0
+
+
+class State(NamedTuple):
+    """A checkpoint by its name. The later one of two has the newer leader, or the same one and more steps."""
+
+    epoch: int
+    step: int
+    path: Path
+
+
+def name_of(step: int, epoch: int) -> str:
+    """Return the name of a checkpoint. `epoch`: of the leader that writes it, so that no other one ever replaces it."""
+    return f"step-{step:09d}-epoch-{epoch:06d}.safetensors"
+
 
 def path_of(directory: Path, step: int) -> Path:
-    return directory / f"step-{step:09d}.npz"
+    """Return the checkpoint of a step: of the newest leader that has written one; that of leader 0 where there is none."""
+    present = (state.path for state in reversed(states(directory)) if state.step == step)
+    return next(present, directory / name_of(step, 0))
+
+
+def states(*directories: Path) -> list[State]:
+    """Return the checkpoints in directories, the newest last.
+
+    States of earlier leaders that lie behind one of a later leader are left out: the later one has not gone on from them.
+    A file whose name `name_of` would not give, such as one with an extra zero, is not a checkpoint.
+    """
+    newest_first = sorted((state for directory in directories for state in _all(directory)), reverse=True)
+    kept: list[State] = []
+    for _, written in groupby(newest_first, key=lambda state: state.epoch):
+        least = kept[-1].step if kept else math.inf
+        kept += [state for state in written if state.step <= least]
+    return kept[::-1]
 
 
 def steps(directory: Path) -> list[int]:
-    """Return the steps of the checkpoints in a directory, ascending; empty when there is no such directory.
+    """Return the steps of the checkpoints in a directory, ascending; empty when there is no such directory."""
+    return sorted({state.step for state in states(directory)})
 
-    A file whose name `path_of` would not give, such as one with an extra zero, is not a checkpoint.
-    """
+
+def _all(directory: Path) -> Iterator[State]:
     try:
-        names = set(os.listdir(directory))
+        names = os.listdir(directory)
     except (FileNotFoundError, NotADirectoryError):
-        return []
+        return
     except OSError as error:
         raise CheckpointUnreadable(f"checkpoint directory '{directory}' can't be read: {error.strerror}") from error
-    found = (int(match[1]) for match in map(_FILE_NAME.fullmatch, names) if match)
-    return sorted({step for step in found if path_of(directory, step).name in names})
+    for name in names:
+        match = _FILE_NAME.fullmatch(name)
+        if match and name == name_of(step := int(match[1]), epoch := int(match[2])):
+            yield State(epoch, step, directory / name)
 
 
 def saved_at(directory: Path) -> float | None:
@@ -103,34 +146,44 @@ def saved_at(directory: Path) -> float | None:
 def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None = None) -> Path:
     """Write a checkpoint and remove all but the newest `keep`, and that of step `spare`.
 
-    Checkpoints of later steps are removed too: training went back to an earlier step, so their history was given up.
+    Checkpoints that training has given up by going back to an earlier one are removed too (`remove_given_up`).
 
     Raises:
       CheckpointNotWritten: the disk is full or refuses.
     """
-    path = path_of(directory, checkpoint.step)
+    path = directory / name_of(checkpoint.step, checkpoint.epoch)
     try:
-        remove_leftovers(directory, "step-*.npz")
+        remove_leftovers(directory, "step-*.safetensors")
         write(path, checkpoint)
-        remove_later(directory, checkpoint.step)
-        keep_newest(directory, keep, spare)
+        remove_given_up(directory, checkpoint, checkpoint.epoch)
+        keep_newest(directory, keep, spare, checkpoint.epoch)
     except OSError as error:
         raise CheckpointNotWritten(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
     return path
 
 
-def keep_newest(directory: Path, keep: int, spare: int | None = None) -> None:
-    """Remove all checkpoints but the newest `keep`, and that of step `spare`."""
-    for step in steps(directory)[:-keep]:
-        if step != spare:
-            remove(path_of(directory, step))
+def keep_newest(directory: Path, keep: int, spare: int | None = None, epoch: int | None = None) -> None:
+    """Remove all checkpoints but the newest `keep`, and that of step `spare`.
+
+    Args:
+      epoch: of the leader that asks: nothing that a newer one has written is removed. None: nobody leads any more.
+    """
+    present = [state for state in states(directory) if epoch is None or state.epoch <= epoch]
+    for state in present[:-keep]:
+        if state.step != spare:
+            remove(state.path)
 
 
-def remove_later(directory: Path, step: int) -> None:
-    """Remove checkpoints of steps above `step`, as training goes back to it; unreadable ones might be read later."""
-    for later in steps(directory):
-        if later > step:
-            remove(path_of(directory, later))
+def remove_given_up(directory: Path, checkpoint: Checkpoint, epoch: int) -> None:
+    """Remove the states that are not on the way to `checkpoint`; unreadable ones might be read later.
+
+    Args:
+      epoch: of the leader that asks: nothing that a newer one has written is removed.
+    """
+    way = {one.epoch: one.step for one in checkpoint.meta.leaders} | {checkpoint.epoch: checkpoint.step}
+    for state in _all(directory):
+        if state.epoch <= epoch and state.step > way.get(state.epoch, -1):
+            remove(state.path)
 
 
 def write(path: Path, checkpoint: Checkpoint) -> None:
@@ -156,7 +209,7 @@ def to_bytes(checkpoint: Checkpoint) -> bytes:
 
 def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
     header = Header(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
-    write_members(file, header, checkpoint.arrays)
+    write_tensors(file, header, checkpoint.arrays)
 
 
 def load(path: Path) -> Checkpoint:
@@ -168,11 +221,11 @@ def load(path: Path) -> Checkpoint:
       CheckpointError: it is cut short, damaged, or no checkpoint.
     """
     try:
-        members = open_members(path)
-        header = header_of(members, Header)
-        if (named := _FILE_NAME.fullmatch(path.name)) and int(named[1]) != header.step:
-            raise Malformed(f"it is of step {header.step}")
-        return Checkpoint(header.step, {name: _array(members, name) for name in header.arrays}, header.meta)
+        header, arrays = open_tensors(path, Header)
+        found = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
+        if (match := _FILE_NAME.fullmatch(path.name)) and (own := name_of(found.step, found.epoch)) != match[0]:
+            raise Malformed(f"it is that of {own}")
+        return found
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
     except OSError as error:
@@ -181,8 +234,10 @@ def load(path: Path) -> Checkpoint:
         raise CheckpointError(f"checkpoint '{path}' is damaged or cut short ({error})") from error
 
 
-def _array(members: Mapping[str, Member], name: str) -> np.ndarray:
-    array = array_of(members, name)
+def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in arrays:
+        raise Malformed(f"it has no array '{name}'")
+    array = arrays[name]
     numbers = KNOWN_NUMBERS if name.startswith(ONE_A_SLICE) else None
     known = KNOWN_SLOT if name.startswith("slot_") else numbers or KNOWN.get(name)
     if known and (array.dtype != known[0] or array.ndim not in known[1]):
@@ -191,9 +246,8 @@ def _array(members: Mapping[str, Member], name: str) -> np.ndarray:
 
 
 def newest_first(directories: Iterable[Path]) -> list[Path]:
-    """Return the checkpoints in all directories, the latest step first."""
-    found = [(step, path_of(directory, step)) for directory in directories for step in steps(directory)]
-    return [path for _, path in sorted(found, reverse=True)]
+    """Return the checkpoints in all directories, the newest first."""
+    return [state.path for state in reversed(states(*directories))]
 
 
 def load_newest_good(
@@ -249,24 +303,27 @@ def load_to_go_on(
     return None
 
 
-def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False) -> None:
+def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False, epoch: int = 0) -> None:
     """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
 
     Args:
       goes_on: none comes of this leader; another one will go on.
+      epoch: of the leader.
     """
-    mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on)
+    mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, epoch=epoch)
     write_json(directory / ENDED, mark.model_dump())
 
 
 def ended(directory: Path) -> EndedMark | None:
     """Return the mark when training has ended, else None. Raises CheckpointError where it can't be read."""
     try:
-        return read_json(directory / ENDED, EndedMark)
+        mark = read_json(directory / ENDED, EndedMark)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except UserError as error:
         raise CheckpointError(str(error)) from error
+    newer = any(state.epoch > mark.epoch for state in _all(directory))  # of a leader that was superseded while it wrote
+    return None if newer else mark
 
 
 def clear_ended(directory: Path) -> None:

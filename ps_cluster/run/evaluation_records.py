@@ -97,7 +97,7 @@ class Records:
         with beside.open("rb") as file:
             os.fsync(file.fileno())
         beside.replace(self._run_dir.best_model)
-        checkpoints.write(folder / "checkpoint.npz", checkpoint)
+        checkpoints.write(folder / "checkpoint.safetensors", checkpoint)
         best = {name: getattr(row, name) for name in BestRecord.model_fields}
         write_json(self._best_file, BestRecord(**best).model_dump())
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.array_archive import array_of, header_of, open_members, write_members
 from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.tensor_files import open_tensors, write_tensors
 from ps_cluster.files.writing import create_beside, remove_leftovers
 from ps_cluster.run.rows.scores import PredictionsHeader
 
@@ -57,7 +57,7 @@ def write(path: Path, predictions: Predictions) -> None:
     )
     remove_leftovers(path.parent, path.name)
     with create_beside(path) as file:
-        write_members(file, header, predictions.arrays)
+        write_tensors(file, header, predictions.arrays)
 
 
 def load(path: Path) -> Predictions:
@@ -68,9 +68,10 @@ def load(path: Path) -> Predictions:
       UserError: it can't be read, is cut short or damaged.
     """
     try:
-        members = open_members(path)
-        header = header_of(members, PredictionsHeader)
-        arrays = {name: array_of(members, name) for name in header.arrays}
+        header, written = open_tensors(path, PredictionsHeader)
+        if lacking := [name for name in header.arrays if name not in written]:
+            raise Malformed(f"it has no array '{lacking[0]}'")
+        arrays = {name: written[name] for name in header.arrays}
         if not arrays or any(array.ndim == 0 or len(array) != header.examples for array in arrays.values()):
             raise Malformed(f"its arrays are not of {header.examples:,} examples")
         return Predictions(header.step, header.objective, header.unit, tuple(header.classes), arrays)

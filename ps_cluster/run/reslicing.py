@@ -1,25 +1,20 @@
-"""Cut a checkpoint, and the journals beside it, for another number of parameter servers. No TensorFlow.
+"""Cut a checkpoint for another number of parameter servers. No TensorFlow.
 
 Each slice takes in the steps in an order of its own. So other slices can be cut only where all have taken in the same
 steps: such a state is even. The last checkpoint of a run that has come to its end is, and so is one that is written
-while no step is under way.
+while no step is under way. The journals stay as they are: where the rows of a new slice are, `journal.history_of` says.
 """
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.files.opening import open_regular
-from ps_cluster.files.writing import create_beside, remove
 from ps_cluster.run import checkpoints
 from ps_cluster.run.checkpoints import ACCEPTED_STEPS, BY_SLICE, ONE_A_SLICE, Checkpoint, CheckpointError
-from ps_cluster.run.journal import RECORD, JournalNotWritten
 from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.run_dir import RunDir
 
 Arrays = Mapping[str, np.ndarray]
 
@@ -52,10 +47,7 @@ def resliced(found: Checkpoint, slices: int) -> Checkpoint:
     if slices == before:
         return found
     arrays = {name: _resliced(name, array, slices) for name, array in found.arrays.items()}
-    config = found.meta.config or {}
-    cluster = {**config.get("cluster", {}), "parameter_servers": slices}
-    meta = found.meta.model_copy(update={"config": {**config, "cluster": cluster}})
-    return Checkpoint(found.step, arrays, meta)
+    return Checkpoint(found.step, arrays, found.meta)
 
 
 def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:
@@ -64,32 +56,3 @@ def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:
     if name in BY_SLICE or name.startswith(ONE_A_SLICE):
         return np.repeat(array[:1], slices, axis=0)
     return array
-
-
-def put_back(run_dir: RunDir, before: int, now: Checkpoint) -> None:
-    """Bring the run directory to a checkpoint that was made from one of `before` slices, whose journals are there.
-
-    The journal of a new slice begins as a copy of slice 0's: it has the same steps. Then the checkpoint is written, so
-    that the next start finds both as they belong together. Call it before anything trains.
-
-    Raises:
-      JournalNotWritten, CheckpointNotWritten: the disk refuses.
-    """
-    counts = now.arrays["counts"]
-    for index in range(before, len(counts)):
-        _copy_journal(run_dir, index, int(counts[index, COUNTS.index("accepted")]))
-    checkpoints.write(checkpoints.path_of(run_dir.snapshots, now.step), now)
-    for index in range(len(counts), before):
-        remove(run_dir.journal(index))
-
-
-def _copy_journal(run_dir: RunDir, index: int, rows: int) -> None:
-    path = run_dir.journal(index)
-    try:
-        with create_beside(path) as copy:
-            if rows:
-                with open_regular(run_dir.journal(0)) as source:
-                    shutil.copyfileobj(source, copy)
-                copy.truncate(rows * RECORD.itemsize)
-    except OSError as error:
-        raise JournalNotWritten(f"'{path}' can't be written: {error.strerror}") from error

@@ -79,17 +79,17 @@ def check_journals(found: Checkpoint, run_dir: RunDir, slices: int) -> None:
     """Raise UserError where the journals lack rows of gradients that the checkpoint counts.
 
     Args:
-      slices: that training goes on with. Where they are fewer, the journals of the others are not needed.
+      slices: that training goes on with.
     """
-    for index, rows in enumerate(found.arrays["counts"][:slices, COUNTS.index("accepted")].tolist()):
+    for index in range(slices):
         try:
-            journal.check(run_dir.journal(index), rows)
+            journal.check(journal.history_of(run_dir, found.meta.leaders, index))
         except JournalDamaged as error:
             do = "put it back, or begin anew in another run directory"
             raise UserError(f"the checkpoint of step {found.step} can't be resumed: {error}: {do}") from error
         except OSError as error:
             raise StatesUnreadable(
-                f"'{run_dir.journal(index)}' can't be read ({error.strerror}): see to the disk"
+                f"'{error.filename or run_dir.journals}' can't be read ({error.strerror}): see to the disk"
             ) from error
 
 
@@ -115,9 +115,13 @@ def _begun(found: Checkpoint, progress: ProgressState, config: RunConfig, run_di
     counts = found.arrays["counts"]
     scheduled, applied = step_set.from_state(progress.scheduled), progress.applied
     gradients = sum(progress.tally.staleness.values())
-    waiting = found.arrays["waiting"]
+    waiting, leaders = found.arrays["waiting"], found.meta.leaders
+    # Where slices are cut anew, all of them have the same rows.
+    rows = [sum(part.rows for part in journal.history_of(run_dir, leaders, index)) for index in range(len(counts))]
     whole = (
-        counts.shape[0] == len(found.arrays[ACCEPTED_STEPS]) == config.slices
+        bool(leaders)
+        and rows == counts[:, COUNTS.index("accepted")].tolist()
+        and counts.shape[0] == len(leaders[-1].rows) == len(found.arrays[ACCEPTED_STEPS]) == config.slices
         and counts.min(initial=0) >= 0
         and found.arrays[ACCEPTED_STEPS].shape[1] > 0
         and (found.arrays[ACCEPTED_STEPS][:, 0] <= applied.below).all()

@@ -83,11 +83,11 @@ class RunDir:
     def has_trained(self) -> bool:
         """True if there is a state to go on from, or a row of the ledger."""
         kept = (path for folder in self.states if folder.is_dir() for path in folder.iterdir())
-        return any(kept) or any(file.stat().st_size for file in self.journal(0).parent.glob("*"))
+        return any(kept) or any(file.stat().st_size for file in self.journals.glob("*"))
 
     def set_aside(self) -> Path | None:
         """Move states and journals into a folder of their own, as training begins anew. Return it; None without any."""
-        folders = (*self.states, self.journal(0).parent)
+        folders = (*self.states, self.journals)
         kept = [path for folder in folders for path in folder.glob("[!.]*") if path.stat().st_size]
         if not kept:
             return None
@@ -103,7 +103,7 @@ class RunDir:
     def _written(self) -> tuple[Path, ...]:
         """The folders that a run writes into."""
         written = (
-            self.journal(0).parent,
+            self.journals,
             self.results,
             self.examples,
             self.logs,
@@ -202,7 +202,7 @@ class RunDir:
     @property
     def predictions(self) -> Path:
         """The file of predictions for all test examples, by the last checkpoint that was scored."""
-        return self.metrics / "predictions.npz"
+        return self.metrics / "predictions.safetensors"
 
     @property
     def updates(self) -> Path:
@@ -214,9 +214,14 @@ class RunDir:
         """The times at which each parameter server applied each update (CSV); absent without parameter servers."""
         return self.metrics / "applies.csv"
 
-    def journal(self, index: int) -> Path:
-        """Return the file of one slice's ledger, appended to during training (run/journal.py)."""
-        return self.metrics / "journal" / f"slice-{index}.bin"
+    @property
+    def journals(self) -> Path:
+        """The folder of the slices' ledgers."""
+        return self.metrics / "journal"
+
+    def journal(self, index: int, epoch: int) -> Path:
+        """Return the file of one slice's ledger while one leader led, appended to during training (run/journal.py)."""
+        return self.journals / f"slice-{index}-epoch-{epoch:06d}.bin"
 
     @property
     def placement(self) -> Path:

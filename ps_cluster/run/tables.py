@@ -28,12 +28,17 @@ _LONGEST_LINE = 1000  # characters; a real line has about 250
 
 
 def write_updates(
-    path: Path, journals: Sequence[Path], rounds: RoundShape, window: int, on_rows: OnRows = lambda rows: None
+    path: Path,
+    journals: Sequence[journal.History],
+    rounds: RoundShape,
+    window: int,
+    on_rows: OnRows = lambda rows: None,
 ) -> None:
     """Write a line (fields of ROW) for each step that every slice has applied, in the order of steps.
 
     Args:
-      journals: one for each slice. window: the largest distance of steps under way at a time (`config.ledger_window`).
+      journals: where the rows of each slice are.
+      window: the largest distance of steps under way at a time (`config.ledger_window`).
       on_rows: called now and then with the number of rows read since it was called last.
     Raises:
       JournalDamaged: a row's checksum is wrong.
@@ -45,7 +50,7 @@ def write_updates(
             on_rows(read)
 
 
-def write_applies(path: Path, journals: Sequence[Path], on_rows: OnRows = lambda rows: None) -> None:
+def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRows = lambda rows: None) -> None:
     """Write a line (fields of APPLY_ROW) for each accepted step of each slice, in the order of acceptance.
 
     Arguments and errors are those of `write_updates`.
@@ -92,7 +97,9 @@ def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
     return rows
 
 
-def _in_step_order(journals: Sequence[Path], rounds: RoundShape, window: int) -> Iterator[tuple[np.ndarray, int]]:
+def _in_step_order(
+    journals: Sequence[journal.History], rounds: RoundShape, window: int
+) -> Iterator[tuple[np.ndarray, int]]:
     """Yield joined rows in the order of steps, with the number of journal rows read for them.
 
     A row is held back while a lower step may still come. A step that is a whole window below the newest was lost.

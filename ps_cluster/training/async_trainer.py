@@ -56,7 +56,7 @@ def train(
       UserError: the checkpoint to resume from is missing or of another model.
       tf.errors.OpError: the cluster failed.
     """
-    session = Session(config, run_dir, dataset, build=build)
+    session = Session(config, run_dir, dataset, epoch=leading.epoch, build=build)
     session.begin(resume=resume)
     if not config.on_parameter_servers:
         store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from ps_cluster.run.journal import Journal, JournalNotWritten
+from ps_cluster.run.journal import Journal, JournalNotWritten, Piece
 from ps_cluster.run.run_dir import say
 from ps_cluster.training.parameter_store import Ledgers, ParameterStore
 from ps_cluster.training.run_progress import RunProgress
@@ -45,6 +45,11 @@ class Bookkeeper:
         for journal in self._journals:
             journal.flush()
         return arrays | {"waiting": self._progress.waiting}
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What each journal holds of the rows that were read so far."""
+        return [journal.piece for journal in self._journals]
 
     def _take(self, ledgers: Ledgers) -> None:
         ledgers = self._progress.unsettled(ledgers)

@@ -138,6 +138,11 @@ class ParameterStore:
         arrays = self._joined(states)
         return arrays, Ledgers([rows_of(own) for own in rows], arrays["counts"])
 
+    @property
+    def state_bytes(self) -> int:
+        """The size of a checkpoint's arrays, but for the few numbers of the ledger."""
+        return sum(part.state_bytes for part in self.slices)
+
     def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence) -> list[_Answer]:
         """Call `call(slice, …)` for all slices at once; return the answers in their order. Raises the first's error."""
         if len(self.slices) == 1:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import math
+import shutil
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,13 +15,14 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config import RunConfig
+from ps_cluster.errors import UserError
 from ps_cluster.files.writing import remove_folder
 from ps_cluster.run import checkpoints
-from ps_cluster.run.journal import JournalNotWritten
+from ps_cluster.run.journal import JournalNotWritten, stretch_of
 from ps_cluster.run.ledger import COUNTS
 from ps_cluster.run.log_events import DISK_REFUSES
 from ps_cluster.run.reslicing import is_even, newest_even
-from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.run.rows.checkpoint import Meta, Stretch
 from ps_cluster.run.run_dir import RunDir, say
 from ps_cluster.training.bookkeeper import Bookkeeper
 from ps_cluster.training.run_progress import RunProgress
@@ -52,17 +54,23 @@ class Saver:
 
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: Bookkeeper, progress: RunProgress,
-        *, same: Mapping[str, Any] = MappingProxyType({}),
+        *, same: Mapping[str, Any] = MappingProxyType({}), epoch: int = 0, before: Sequence[Stretch] = (),
         saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
-        """Prepare. `same`: fields of `Meta` that have to be the same when training goes on."""
+        """Prepare.
+
+        Args:
+          same: fields of `Meta` that have to be the same when training goes on.
+          epoch: of this leader. before: what the leaders before it did of this work.
+        """
         self._config = config
         self._run_dir = run_dir
         self._dataset_kind = dataset_kind
         self._books = books
         self._progress = progress
         self._same = same
+        self._epoch, self._before = epoch, before
         self._saving = saving
         self._notify = notify
         self._clock = clock
@@ -173,7 +181,9 @@ class Saver:
         arrays = self._books.snapshot()
         self.diverged = not all_finite(arrays["weights"])
         times = self._progress.clock.times
+        step = int(arrays["counts"][:, COUNTS.index("version")].min())
         meta = Meta(
+            leaders=[*self._before, stretch_of(self._books.pieces, epoch=self._epoch, step=step)],
             config=self._config.model_dump(mode="json"),
             dataset_kind=self._dataset_kind,
             train_seconds=times.seconds,
@@ -182,7 +192,6 @@ class Saver:
             progress=self._progress.state,
             **self._same,
         )
-        step = int(arrays["counts"][:, COUNTS.index("version")].min())
         even = self._config.slices > 1 and is_even(arrays)
         spare = step if even else self._even.get(directory)
         with self._told_while_it_lasts():
@@ -220,6 +229,26 @@ class Saver:
         finally:
             over.set()
             thread.join()
+
+
+def check_disk(
+    config: RunConfig,
+    run_dir: RunDir,
+    state_bytes: int,
+    free_bytes: Callable[[Path], int] = lambda folder: shutil.disk_usage(folder).free,
+) -> None:
+    """Raise UserError where the disk has no room for the states that a run keeps. `state_bytes`: of one of them.
+
+    There are `checkpoints.keep` checkpoints, the best one, the snapshots, and the one that is being written.
+    """
+    kept = config.checkpoints.keep + 1 + SNAPSHOTS_KEPT + 1
+    there = sum(state.path.stat().st_size for state in checkpoints.states(*run_dir.states))
+    if kept * state_bytes > (room := free_bytes(run_dir.root) + there):
+        raise UserError(
+            f"checkpoints.keep: got {config.checkpoints.keep}: with snapshots and the best one that is {kept} states of "
+            f"{state_bytes / 1e9:.2f} GB, but '{run_dir.root}' has room for {room / 1e9:.2f} GB: keep fewer, or take another "
+            "run directory"
+        )
 
 
 def all_finite(values: np.ndarray) -> bool:

@@ -26,10 +26,11 @@ from ps_cluster.processes.control_group import room
 from ps_cluster.run import checkpoints, reslicing, tables
 from ps_cluster.run.agreement import facts_of_data
 from ps_cluster.run.audit import RoundShape, audit
-from ps_cluster.run.journal import Journal, JournalDamaged
+from ps_cluster.run.journal import Journal, JournalDamaged, history_of
 from ps_cluster.run.leaders import Superseded
 from ps_cluster.run.log_events import DISK_REFUSES
 from ps_cluster.run.resume import check_journals, check_network, newest_checkpoint
+from ps_cluster.run.rows.checkpoint import Stretch
 from ps_cluster.run.rows.progress import SAVING, ProgressRow, Work
 from ps_cluster.run.rows.scores import Ending
 from ps_cluster.run.rows.training import Proof, Server, TrainingResult
@@ -39,7 +40,7 @@ from ps_cluster.training import memory
 from ps_cluster.training.bookkeeper import Bookkeeper
 from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.saver import Saver
+from ps_cluster.training.saver import Saver, check_disk
 from ps_cluster.training.slice import Start
 from ps_cluster.training.step import TrainStep
 from ps_cluster.training.tensorboard import TrainingWriter
@@ -116,17 +117,25 @@ class Session:
     """
 
     def __init__(
-        self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset, *, leads: bool = True, build: Build = build
+        self,
+        config: RunConfig,
+        run_dir: RunDir,
+        dataset: PackedDataset,
+        *,
+        leads: bool = True,
+        epoch: int = 0,
+        build: Build = build,
     ):
+        """Prepare. `epoch`: of the leader's claim (run/leaders.py); its files have names of their own."""
         self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
         self.leads = leads
+        self._epoch = epoch
         self._config = config
         self._run_dir = run_dir
         self._dataset = dataset
         self._make = build
         self._reporter = Reporter(config, run_dir, self.progress)
         self.resumed: checkpoints.Checkpoint | None = None
-        self._slices_before = config.slices  # those of the checkpoint, as it lies on the disk
         self._store: ParameterStore  # from `build` on, like the others
         self._books: Bookkeeper
         self._saver: Saver
@@ -152,9 +161,9 @@ class Session:
     def go_on_from(self, found: checkpoints.Checkpoint | None) -> None:
         """Go on from a checkpoint, or begin, and restart the clock. Call it before `build`."""
         if found is not None:
-            self._slices_before, now = len(found.arrays["counts"]), self._config.slices
-            if now != self._slices_before:
-                say(f"parameter servers: {now} in place of {self._slices_before}, from step {found.step:,} on")
+            before, now = len(found.arrays["counts"]), self._config.slices
+            if now != before:
+                say(f"parameter servers: {now} in place of {before}, from step {found.step:,} on")
             found = reslicing.resliced(found, now)
             self.progress.resume(found.arrays, found.meta.progress)
         self.resumed = found
@@ -179,26 +188,36 @@ class Session:
         if self.leads:
             self._reporter.row("building")
         self._store, compute = self._make(self._config, self._dataset, devices, own_device)
+        if self.leads:
+            check_disk(self._config, self._run_dir, self._store.state_bytes)
         if self.resumed is not None:
             check_network(self.resumed, self._store.layout)
             self._store.restore({name: a for name, a in self.resumed.arrays.items() if name != "waiting"})
         self._books = Bookkeeper(self._store, self.progress, self._open_journals())
         self._saver = Saver(
             self._config, self._run_dir, self._dataset.kind, self._books, self.progress,
-            same={"data": facts_of_data(self._dataset), "network": self._store.layout}, saving=self._reporter.saving,
+            same={"data": facts_of_data(self._dataset), "network": self._store.layout},
+            epoch=self._epoch, before=self._before, saving=self._reporter.saving,
         )  # fmt: skip
         return self._store, compute
 
     def _open_journals(self) -> list[Journal]:
-        """Open the leader's journals, cut to the resumed checkpoint. Also removes later checkpoints and snapshots."""
+        """Make the leader's journals. Also removes the states that training gives up by going on from an earlier one."""
         if not self.leads:
             return []
         for directory in self._run_dir.states if self.resumed else ():
-            checkpoints.remove_later(directory, self.resumed.step)
-        self._run_dir.journal(0).parent.mkdir(exist_ok=True)
-        if self.resumed and self._slices_before != self._config.slices:
-            reslicing.put_back(self._run_dir, self._slices_before, self.resumed)
-        return [Journal(self._run_dir.journal(index), rows) for index, rows in enumerate(self.progress.positions)]
+            checkpoints.remove_given_up(directory, self.resumed, self._epoch)
+        self._run_dir.journals.mkdir(exist_ok=True)
+        histories = [history_of(self._run_dir, self._before, index) for index in range(self._config.slices)]
+        return [
+            Journal(self._run_dir.journal(index, self._epoch), history[-1].checksum if history else 0)
+            for index, history in enumerate(histories)
+        ]
+
+    @property
+    def _before(self) -> list[Stretch]:
+        """What the leaders before did of the work that this one goes on with."""
+        return self.resumed.meta.leaders if self.resumed else []
 
     def start(self) -> None:
         """Start the clock, just before the first step is scheduled."""
@@ -239,12 +258,18 @@ class Session:
         self._reporter.end(self._result(None if stopped else self.progress.total))
         goes_on = goes_on and outcome == "stopped"
         checkpoints.mark_ended(
-            self._run_dir.checkpoints, last_step=self.progress.applied, outcome=outcome, goes_on=goes_on
+            self._run_dir.checkpoints,
+            last_step=self.progress.applied,
+            outcome=outcome,
+            goes_on=goes_on,
+            epoch=self._epoch,
         )
 
     def _result(self, total: int | None) -> TrainingResult:
         """Return the content of training.json; write updates.csv and applies.csv. `total`: as for `audit`."""
-        config, journals = self._config, [self._run_dir.journal(index) for index in range(self._config.slices)]
+        config, own = self._config, self._books.pieces
+        before = [history_of(self._run_dir, self._before, index) for index in range(config.slices)]
+        journals = [[*history, piece] for history, piece in zip(before, own)]
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update)
         told = self._reporter.written
         proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, told)

@@ -271,6 +271,11 @@ class Slice:
         }
         return {"weights": self._weights, "statistics": self._statistics, **slots}
 
+    @property
+    def state_bytes(self) -> int:
+        """The size of its arrays in a checkpoint."""
+        return sum(variable.dtype.size * variable.shape.num_elements() for variable in self._state.values())
+
     @graph
     def _read_all(self, first: tf.Tensor, closed: tf.Tensor):
         def read():

@@ -69,7 +69,7 @@ def train(
       LostTask: training was stopped at worker 0 to be gone on with.
       tf.errors.OpError: another worker failed.
     """
-    session = Session(config, run_dir, dataset, leads=index == 0)
+    session = Session(config, run_dir, dataset, epoch=leading.epoch, leads=index == 0)
     session.begin(resume=resume and session.leads)
     lost_s = leading.silent_after_s if leading.alone else None
     strategy = _connect(config, lost_after_s=lost_s)

@@ -5,18 +5,20 @@ import json
 import pickle
 import struct
 import tarfile
-import zipfile
 from pathlib import Path
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict
 
 from ps_cluster.config import build_config
-from ps_cluster.run.journal import Journal
+from ps_cluster.files.tensor_files import write_tensors
+from ps_cluster.run.journal import Journal, _checksums
 from ps_cluster.run.ledger import COLUMNS, COUNTS, ROW
 from tests.helpers.data import pack_images
 
 STEPS, TOTAL = 60, 64
-STEP_NAME = f"checkpoints/step-{STEPS:09}.npz"
+STEP_NAME = f"checkpoints/step-{STEPS:09}-epoch-000001.safetensors"
+JOURNAL_NAME = "metrics/journal/slice-0-epoch-000001.bin"
 SETTINGS = {
     "data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32", "cluster.workers": 1,
     "training.steps": TOTAL,
@@ -65,31 +67,30 @@ def arrays() -> dict[str, np.ndarray]:
     }
 
 
-def npy(array: np.ndarray) -> bytes:
-    content = io.BytesIO()
-    np.lib.format.write_array(content, array, allow_pickle=True)
-    return content.getvalue()
-
-
-def npy_header(text: str) -> bytes:
-    """The beginning of an array of version 2, whatever `text` says of it."""
-    return b"\x93NUMPY\x02\x00" + struct.pack("<I", len(text)) + text.encode()
-
-
-def members(*, header: dict | None = None, **replaced: np.ndarray | bytes | None) -> dict[str, bytes]:
-    """Those of a sound checkpoint with some arrays in another form, or left out, and other words in its header."""
+def checkpoint(*, header: dict | None = None, **replaced: np.ndarray | None) -> bytes:
+    """A sound checkpoint with some arrays in another form, or left out, and other words in its header."""
     found = {name: array for name, array in (arrays() | replaced).items() if array is not None}
-    told = {"step": STEPS, "meta": META, "arrays": list(found)} | (header or {})
-    content = {f"{name}.npy": array if isinstance(array, bytes) else npy(array) for name, array in found.items()}
-    return {"header": json.dumps(told).encode()} | content
-
-
-def zipped(parts: dict[str, bytes], compression: int = zipfile.ZIP_STORED) -> bytes:
+    told = {"step": STEPS, "meta": META | {"leaders": [stretch()]}, "arrays": list(found)} | (header or {})
     content = io.BytesIO()
-    with zipfile.ZipFile(content, "w", compression) as archive:
-        for name, part in parts.items():
-            archive.writestr(name, part)
+    write_tensors(content, _AnyHeader(**told), found)
     return content.getvalue()
+
+
+def stretch() -> dict:
+    """What the only leader did: all rows of the journal."""
+    return {"epoch": 1, "step": STEPS, "rows": [STEPS], "checksums": [_CHECKSUM]}
+
+
+class _AnyHeader(BaseModel):
+    model_config = ConfigDict(extra="allow")
+
+
+def table(content: bytes, **changed) -> bytes:
+    """A file of the same arrays whose table says something else. `changed`: what it says of a name."""
+    (length,) = struct.unpack("<Q", content[:8])
+    told = json.loads(content[8 : 8 + length]) | changed
+    beginning = json.dumps(told).encode()
+    return struct.pack("<Q", len(beginning)) + beginning + content[8 + length :]
 
 
 def ledger() -> np.ndarray:
@@ -101,6 +102,9 @@ def ledger() -> np.ndarray:
     for name, values in (columns | {"scheduled_time": 1.8e9 + 0.1 * (ids // 4)}).items():
         rows[name] = values
     return rows
+
+
+_CHECKSUM = int(_checksums(ledger(), 0)[-1])
 
 
 def csv(rows: np.ndarray) -> str:
@@ -130,8 +134,8 @@ def write_run(root: Path, cache: Path) -> None:
     (root / "metrics/progress.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     (root / "metrics/evaluation.jsonl").write_text(json.dumps(SCORE) + "\n")
     (root / "metrics/updates.csv").write_text(csv(ledger()))
-    (root / STEP_NAME).write_bytes(zipped(members()))
-    journal = Journal(root / "metrics/journal/slice-0.bin")
+    (root / STEP_NAME).write_bytes(checkpoint())
+    journal = Journal(root / JOURNAL_NAME)
     journal.append(ledger())
     journal.flush()
     journal.close()

@@ -1,8 +1,8 @@
 """Damaged checkpoints, and such as were made to do harm: refused in one line, or an older one does."""
 
+import json
 import os
 import struct
-import zipfile
 
 import numpy as np
 import pytest
@@ -19,6 +19,7 @@ from tests.bad_files.damage import (
     pipe,
 )
 from tests.bad_files.run_files import (
+    JOURNAL_NAME,
     META,
     STEP_NAME,
     STEPS,
@@ -26,26 +27,25 @@ from tests.bad_files.run_files import (
     TALLY,
     TIMES,
     arrays,
+    checkpoint,
     counts,
-    members,
-    npy,
-    npy_header,
-    zipped,
+    stretch,
+    table,
 )
 
 
-def checkpoint(content):
+def written(content):
     """The only checkpoint is just these bytes."""
     return lambda run: (run / STEP_NAME).write_bytes(content() if callable(content) else content)
 
 
 def header(**values):
     """The checkpoint's header says something else."""
-    return checkpoint(lambda: zipped(members(header=values)))
+    return written(lambda: checkpoint(header=values))
 
 
 def meta(**values):
-    return header(meta=META | values)
+    return header(meta=META | {"leaders": [stretch()]} | values)
 
 
 def progress(**values):
@@ -53,63 +53,59 @@ def progress(**values):
 
 
 def array(**replaced):
-    return checkpoint(lambda: zipped(members(**replaced)))
+    return written(lambda: checkpoint(**replaced))
 
 
-def twice():
-    """Two members of one name: the first is the one that is checked, and the other is the one that is used."""
-    content = zipped(members() | {"weightz.npy": npy(np.zeros([122_570], np.float32))})
-    return content.replace(b"weightz.npy", b"weights.npy")
+def weights(**form):
+    """The table says something else of the weights."""
+
+    def content():
+        sound = checkpoint()
+        (length,) = struct.unpack("<Q", sound[:8])
+        return table(sound, weights=json.loads(sound[8 : 8 + length])["weights"] | form)
+
+    return written(content)
+
+
+def beginning(length, text=b""):
+    """A table that says it has so many bytes."""
+    return written(struct.pack("<Q", length) + text)
+
+
+def words(**texts):
+    """The table has other texts beside the arrays."""
+    return written(lambda: table(checkpoint(), __metadata__=texts))
 
 
 def huge_checkpoint(run):
     """Says that its weights have 10 GB, which the file has, too."""
-    declared = npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2684354560,), }\n")
-    huge(STEP_NAME)(run)
+    size = 10 * GIB
+    told = {"__metadata__": {}, "weights": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}
+    text = json.dumps(told).encode()
+    huge(STEP_NAME, 8 + len(text) + size)(run)
     with (run / STEP_NAME).open("r+b") as file:
-        file.write(declared)
-        file.seek(0, os.SEEK_END)
-        file.write(zipped(members())[-200:])
-
-
-def declared_size(size):
-    """The directory of the zip says that a member has so many bytes."""
-    content = bytearray(zipped(members()))
-    place = content.rfind(b"PK\1\2")
-    content[place + 20 : place + 28] = struct.pack("<2L", size, size)
-    return bytes(content)
-
-
-def zip64_directory(size):
-    """A directory of zip64 that says it has `size` bytes."""
-    content = zipped(members())
-    place = len(content) - 22
-    record = struct.pack("<4sQ2H2L4Q", b"PK\6\6", 44, 45, 45, 0, 0, 6, 6, size, 0)
-    return content[:place] + record + struct.pack("<4sLQL", b"PK\6\7", 0, place, 1) + content[place:]
+        file.write(struct.pack("<Q", len(text)) + text)
 
 
 CHECKPOINTS = [
-    ("is empty", checkpoint(b""), "end is not that of a zip"),
-    ("is text", checkpoint(b"a text of some length that is no zip"), "end is not that of a zip"),
-    ("is cut short", checkpoint(lambda: zipped(members())[:-100]), "end is not that of a zip"),
+    ("is empty", written(b""), "no table"),
+    ("is text", written(b"a text of some length that is no table"), "its table would have"),
+    ("is cut short", written(lambda: checkpoint()[:-100]), "damaged or cut short"),
+    ("is longer", written(lambda: checkpoint() + bytes(8)), "damaged or cut short"),
     ("is a pipe", pipe(STEP_NAME), "no regular file"),
-    ("has a wrong byte", checkpoint(lambda: zipped(members()).replace(b"\0" * 64, b"\1" * 64, 1)), "CRC"),
-    ("has 10 GB", huge(STEP_NAME), "bytes"),
-    ("has 10 GB of weights", huge_checkpoint, "bytes"),
-    ("has 3 GB of weights that nothing fits", huge(STEP_NAME, 3 * GIB), "end is not that of a zip"),
-    ("says that a member has 4 GB", checkpoint(lambda: declared_size(2**32 - 2)), "damaged"),
-    ("has a directory of 1 TB", checkpoint(lambda: zip64_directory(2**40)), "another kind"),
-    ("is deflated", checkpoint(lambda: zipped(members(weights=npy(np.zeros(10**7, np.float32))), zipfile.ZIP_DEFLATED)),
-     "compressed"),
-    ("is packed by bzip2", checkpoint(lambda: zipped(members(), zipfile.ZIP_BZIP2)), "compressed"),
-    ("is packed by LZMA", checkpoint(lambda: zipped(members(), zipfile.ZIP_LZMA)), "compressed"),
-    ("has a member twice", checkpoint(twice), "two members of one name"),
-    ("has 5,000 members", checkpoint(lambda: zipped(members() | {f"m{n}.npy": b"" for n in range(5000)})), "5,006 members"),
-    ("has no header", checkpoint(lambda: zipped({"weights.npy": b""})), "no header"),
-    ("has a header of 40 MB", checkpoint(lambda: zipped({"header": b" " * 40_000_000})), "bytes"),
-    ("has a header that is no JSON", checkpoint(lambda: zipped({"header": b"{"})), "not JSON"),
-    ("has a deep header", checkpoint(lambda: zipped({"header": b"[" * 10**5})), "too deep"),
-    ("has a header that is a list", checkpoint(lambda: zipped({"header": b"[]"})), "names with values"),
+    ("has a wrong byte", written(lambda: checkpoint().replace(b"\0" * 64, b"\1" * 64, 1)), "CRC"),
+    ("has 10 GB of zeros", huge(STEP_NAME), "damaged"),
+    ("has 10 GB of weights", huge_checkpoint, "no crc32"),
+    ("has a table of 1 TB", beginning(2**40, b"{"), "its table would have"),
+    ("has a table that is cut short", beginning(1000, b"{"), "its table is cut short"),
+    ("has a table that is no JSON", beginning(2, b"{]"), "damaged"),
+    ("has a deep table", beginning(10**5, b"[" * 10**5), "damaged"),
+    ("has a table that is a list", beginning(2, b"[]"), "damaged"),
+    ("has no header", words(crc32='{"header": 0, "arrays": {}}'), "no header"),
+    ("has no checksums", words(header="{}"), "no crc32"),
+    ("has a header that is no JSON", words(header="{", crc32='{"header": 1025557945, "arrays": {}}'), "header"),
+    ("has checksums that are deep", words(header="{}", crc32="[" * 10**5), "too deep"),
+    ("has a header that was changed", words(header="{}", crc32='{"header": 7, "arrays": {}}'), "its header is wrong"),
     ("is of a step below 0", header(step=-1), "step"),
     ("is of step true", header(step=True), "step"),
     ("is of a step of 10^30", header(step=10**30), "step"),
@@ -119,21 +115,19 @@ CHECKPOINTS = [
     ("names an array by an escape", header(arrays=["\x1b[2J"]), "arrays.0"),
     ("has a meta that is a text", header(meta="none"), "meta"),
     ("has infinite seconds", meta(train_seconds=1e300), "train_seconds"),
-    ("is of another step than its name", header(step=STEPS + 1), f"it is of step {STEPS + 1}"),
+    ("is of another step than its name", header(step=STEPS + 1), f"it is that of step-{STEPS + 1:09}-epoch-000001"),
+    ("is of another leader than its name", meta(leaders=[stretch() | {"epoch": 2}]), "-epoch-000002"),
     ("has images below 0", meta(examples=-1), "examples"),
-    ("has weights of objects", array(weights=npy(np.array([{}]))), "object"),
-    ("has weights of texts", array(weights=npy(np.array(["a" * 1000]))), "which it never is"),
+    ("is of a leader without slices", meta(leaders=[stretch() | {"rows": [], "checksums": []}]), "meta.leaders.0"),
+    ("has weights of another type", weights(dtype="BF16"), "damaged"),
     ("has weights of 64 bits", array(weights=np.zeros(10)), "'weights' is float64"),
     ("has weights in two axes", array(weights=np.zeros([2, 5], np.float32)), "'weights' is float32"),
-    ("has an array of 10 GB in 40 bytes",
-     array(weights=npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (2684354560,), }\n") + bytes(40)), "40 bytes"),
-    ("has an array of a shape below 0",
-     array(weights=npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': (-1, -10), }\n") + bytes(40)), "40 bytes"),
-    ("has an array whose header has 4 GB", array(weights=b"\x93NUMPY\x02\x00\xff\xff\xff\xff{"), "no header of an array"),
-    ("has an array whose header is deep", array(weights=npy_header("(" * 5000 + ")" * 5000)), "no header of an array"),
-    ("has an array whose header is code", array(weights=npy_header("__import__('os').abort()\n")), "no header of an array"),
-    ("has an array of NaN axes", array(weights=npy_header("{'descr': '<f4', 'fortran_order': False, 'shape': nan}")),
-     "no header of an array"),
+    ("has an array of 10 GB in few bytes", weights(shape=[2684354560]), "damaged"),
+    ("has an array of a shape below 0", weights(shape=[-1, -122_570]), "damaged"),
+    ("has an array that lies outside", weights(data_offsets=[2**50, 2**50 + 490_280]), "damaged"),
+    ("has an array of another shape", weights(shape=[2, 61_285]), "CRC"),
+    ("has arrays that overlap", weights(data_offsets=[0, 490_280]), "damaged"),
+    ("has an array of NaN axes", weights(shape=[None]), "damaged"),
 ]  # fmt: skip
 UNREADABLE = [
     (f"the checkpoint {what}", command, damage, says)
@@ -162,8 +156,8 @@ RESUMED = [
         "does not add up",
     ),
     ("its configuration is a text", meta(config="none"), "config"),
-    ("the journal is shorter", lambda run: os.truncate(run / "metrics/journal/slice-0.bin", 100), "holds 0 rows"),
-    ("the journal is gone", gone("metrics/journal/slice-0.bin"), "holds 0 rows"),
+    ("the journal is shorter", lambda run: os.truncate(run / JOURNAL_NAME, 100), "holds 0 rows"),
+    ("the journal is gone", gone(JOURNAL_NAME), "holds 0 rows"),
 ]  # fmt: skip
 CASES = [*UNREADABLE, *((what, RESUME, damage, says) for what, damage, says in RESUMED)]
 
@@ -175,9 +169,9 @@ def test_a_damaged_checkpoint_is_told_in_one_line_and_takes_little_memory_and_ti
 
 
 @pytest.mark.parametrize("command", [RESUME, EVALUATE])
-@pytest.mark.parametrize("content", [b"", b"PK", zipped(members(header={"step": -1}))])
+@pytest.mark.parametrize("content", [b"", b"{}", checkpoint(header={"step": -1})])
 def test_an_older_checkpoint_does_where_the_newest_is_damaged(place, command, content):
-    newer = place / f"run/checkpoints/step-{STEPS + 2:09}.npz"
+    newer = (place / "run" / STEP_NAME).with_name(f"step-{STEPS + 2:09}-epoch-000001.safetensors")
     newer.write_bytes(content)
     result = invoke(command, place)
     assert result.exit_code == 0 and f"passed over: checkpoint '{newer}'" in result.output

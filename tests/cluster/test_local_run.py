@@ -32,7 +32,7 @@ from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, Tall
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.training_clock import Times
 from tests.helpers.data import only_named, pack_images
-from tests.helpers.ledgers import rows_of, write_journal
+from tests.helpers.ledgers import rows_of, state, write_journal
 
 
 class QuietView:
@@ -171,7 +171,7 @@ def test_a_task_goes_on_if_there_is_a_state_and_its_leader_refuses_what_can_not_
     none = StepsState(below=0, count=0)
     progress = ProgressState(scheduled=none, applied=none, tally=TallyState(), mixed=0)
     meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
-    checkpoints.save(one_task.root / folder, checkpoints.Checkpoint(1, arrays, meta), keep=1)
+    checkpoints.save(one_task.root / folder, state(1, arrays, meta), keep=1)
     for resume in ("auto", "always"):
         one_task(mode, CLUSTERS[mode], leader, resume=resume)
         assert one_task.resumed and one_task.said.pop().endswith("training goes on from step 1")
@@ -410,11 +410,11 @@ def half_done(tmp_path, monkeypatch):
     run_dir.config.write_text(config.to_yaml())
     arrays = {"accepted_steps": np.zeros([1, 1], np.int64), "waiting": np.zeros([0, 1 + len(COLUMNS)])}
     arrays["counts"] = np.full([1, len(COUNTS)], 6, np.int64)
-    write_journal(run_dir.journal(0), rows_of(range(6)))
+    write_journal(run_dir.journal(0, 0), rows_of(range(6)))
     six = StepsState(below=6, count=6)
     progress = ProgressState(scheduled=six, applied=six, tally=TallyState(staleness={"0": 6}), mixed=0)
     meta = Meta(config=config.model_dump(mode="json"), train_seconds=1.0, times=Times(), progress=progress)
-    checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(6, arrays, meta), keep=1)
+    checkpoints.save(run_dir.checkpoints, state(6, arrays, meta), keep=1)
     dataset = only_named("synthetic", tmp_path, 1280, 10)
     monkeypatch.setattr(local_run.sources, "of_run", lambda *_, **__: dataset)
     monkeypatch.setattr(local_run, "run_local", lambda config, *_, **__: call.went_on.append(config) or 0)

@@ -266,15 +266,18 @@ def test_nothing_is_begun_anew_over_a_state_that_can_not_be_read(watch):
         file = checkpoints.path_of(machine.run_dir.snapshots, 100)
         file.parent.mkdir(exist_ok=True)
         file.write_bytes(b"damaged")
-        machine.run_dir.journal(0).parent.mkdir(parents=True)
-        machine.run_dir.journal(0).write_bytes(b"rows")
+        machine.run_dir.journal(0, 1).parent.mkdir(parents=True)
+        machine.run_dir.journal(0, 1).write_bytes(b"rows")
         machine.end(CHIEF, -9)
 
     ending = watch(at={20: lose_the_leader})
     assert (ending.outcome, ending.exit_code) == ("failed", 1) and len(watch.machine.started_at) == 1
     run_dir = watch.machine.run_dir
     assert f"no state in '{run_dir.root}' can be read, and nothing is begun anew over them" in ending.message
-    assert [file.read_bytes() for file in (*run_dir.snapshots.iterdir(), run_dir.journal(0))] == [b"damaged", b"rows"]
+    assert [file.read_bytes() for file in (*run_dir.snapshots.iterdir(), run_dir.journal(0, 1))] == [
+        b"damaged",
+        b"rows",
+    ]
 
 
 def test_who_dies_beside_one_whose_port_is_taken_is_not_started_twice(watch):

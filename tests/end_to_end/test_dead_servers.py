@@ -91,7 +91,7 @@ def test_a_run_whose_launcher_was_killed_goes_on_with_resume_from_the_newest_sou
     process.kill()
     process.communicate(timeout=20)
     assert_none_left(run_dir, within_s=5)
-    newest = sorted((run_dir / "snapshots").glob("step-*.npz"))[-1]
+    newest = sorted((run_dir / "snapshots").glob("step-*.safetensors"))[-1]
     content = bytearray(newest.read_bytes())
     content[len(content) // 2] ^= 0xFF
     newest.write_bytes(content)

@@ -67,7 +67,7 @@ def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_s
     process = start_run(
         run_dir, "--mode", "sync", "--steps", 80, "--no-evaluator", "--straggler", "0:+0.05s", *FEW_EXAMPLES, *snapshots
     )
-    wait_until(lambda: list((run_dir / "snapshots").glob("step-*.npz")), within_s=90)
+    wait_until(lambda: list((run_dir / "snapshots").glob("step-*.safetensors")), within_s=90)
     os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
     finish(process)
     assert_none_left(run_dir)

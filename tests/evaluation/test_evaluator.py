@@ -26,6 +26,8 @@ from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.run import checkpoints, evaluation_records, kept_predictions
 from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.ledger import COUNTS
+from ps_cluster.run.reslicing import resliced
 from ps_cluster.run.rows.checkpoint import Meta
 from ps_cluster.run.rows.scores import BestRecord, EvaluationRow
 from ps_cluster.run.run_dir import RunDir
@@ -81,6 +83,30 @@ def save(run_dir: RunDir, step: int, weights: np.ndarray, keep: int = 9) -> None
     arrays = {"weights": weights, "statistics": np.zeros(0, np.float32), "slots": np.zeros(5)}
     meta = Meta(dataset_kind="synthetic", train_seconds=step / 10, examples=step * 128)
     checkpoints.save(run_dir.checkpoints, Checkpoint(step, arrays, meta), keep)
+
+
+def test_a_state_of_more_than_4_gib_is_saved_read_cut_for_other_servers_and_scored(run_dir, dataset, network):
+    if shutil.disk_usage(run_dir.root).free < 6 * 2**30:
+        pytest.skip("the disk has no room for a state of 4 GiB")
+    workers = 2**32 // (4 * len(network[1])) + 1
+    slot = np.zeros([workers, len(network[1])], np.float32)  # takes no memory until it is written to
+    slot[-1, -1] = 7.0
+    counts = np.ones([2, len(COUNTS)], np.int64)
+    arrays = {
+        "weights": always(3, network), "statistics": np.zeros(0, np.float32), "slot_mean_square": slot,
+        "counts": counts, "accepted_steps": np.zeros([2, 1], np.int64), "waiting": np.zeros([0, 9]),
+    }  # fmt: skip
+    path = checkpoints.save(run_dir.checkpoints, Checkpoint(1, arrays, Meta(dataset_kind="synthetic")), keep=1)
+    try:
+        assert path.stat().st_size > 2**32
+        found = checkpoints.load_to_go_on([run_dir.checkpoints], pytest.fail, lambda found: None)
+        three = resliced(found, 3)
+        assert found.arrays["slot_mean_square"][-1, -1] == 7.0 and len(three.arrays["counts"]) == 3
+        assert three.arrays["slot_mean_square"] is found.arrays["slot_mean_square"], "mapped, not copied"
+        score = Scorer(load_config(run_dir.config), dataset).score(found)
+        assert score.metric == share(dataset, 3)
+    finally:
+        path.unlink()  # pytest keeps the folder
 
 
 def share(dataset, label: int) -> float:
@@ -176,8 +202,12 @@ def test_every_checkpoint_is_scored_until_the_end_and_only_the_newest_when_behin
     assert all("GENERATED" in line for line in lines)
     best = json.loads((run_dir.best / "best.json").read_text())
     assert best == {name: getattr(rows[1], name) for name in BestRecord.model_fields}
-    assert checkpoints.load(run_dir.best / "checkpoint.npz").step == 40
-    assert sorted(path.name for path in run_dir.best.iterdir()) == ["best.json", "checkpoint.npz", "model.keras"]
+    assert checkpoints.load(run_dir.best / "checkpoint.safetensors").step == 40
+    assert sorted(path.name for path in run_dir.best.iterdir()) == [
+        "best.json",
+        "checkpoint.safetensors",
+        "model.keras",
+    ]
     assert list(run_dir.tensorboard.glob("evaluation/events.*"))
 
 
@@ -225,11 +255,15 @@ def test_what_is_scored_is_known_of_a_run_that_comes_while_it_is_awaited(run_dir
 
 def test_what_a_killed_evaluator_left_in_best_goes_away(run_dir, network):
     run_dir.best.mkdir()
-    for name in (".model.99.keras", ".checkpoint.npz.99.tmp"):
+    for name in (".model.99.keras", ".checkpoint.safetensors.99.tmp"):
         (run_dir.best / name).touch()
     save(run_dir, 10, always(1, network))
     evaluate(run_dir.root, once=True, notify=print)
-    assert sorted(path.name for path in run_dir.best.iterdir()) == ["best.json", "checkpoint.npz", "model.keras"]
+    assert sorted(path.name for path in run_dir.best.iterdir()) == [
+        "best.json",
+        "checkpoint.safetensors",
+        "model.keras",
+    ]
 
 
 def test_best_model_loads_in_plain_keras_and_gives_the_same_accuracy(run_dir, dataset, network):
@@ -288,7 +322,9 @@ def test_last_checkpoint_that_can_not_be_read_is_given_up_after_some_attempts_an
     save(run_dir, 10, always(3, network))
     odd(checkpoints.path_of(run_dir.checkpoints, 20))
     checkpoints.mark_ended(run_dir.checkpoints, last_step=20, outcome="completed")
-    with pytest.raises(RunFailed, match="^the last checkpoint, of step 20, is not scored: .*000000020.npz'"):
+    with pytest.raises(
+        RunFailed, match="^the last checkpoint, of step 20, is not scored: .*000000020-epoch-000000.safetensors'"
+    ):
         evaluate(run_dir.root, once=once, notify=print)
     assert [row.step for row in read_rows(run_dir.evaluation, EvaluationRow)] == [10]
 

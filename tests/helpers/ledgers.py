@@ -1,12 +1,15 @@
 """Make rows of a ledger, and journals with them."""
 
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.run.journal import Journal
-from ps_cluster.run.ledger import ROW, WHOLE
+from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.run.journal import Journal, Piece
+from ps_cluster.run.ledger import COUNTS, ROW, WHOLE
 from ps_cluster.run.rows.base import MOST_INDEX
+from ps_cluster.run.rows.checkpoint import Meta, Stretch
 
 
 def rows_of(steps, **columns) -> np.ndarray:
@@ -27,11 +30,19 @@ def random_rows(count: int, seed: int = 0) -> np.ndarray:
     return table.view(ROW).reshape(-1)
 
 
-def write_journal(path: Path, rows: np.ndarray) -> Path:
-    """Write a journal with exactly `rows` to `path`."""
+def write_journal(path: Path, rows: np.ndarray) -> list[Piece]:
+    """Write a journal with exactly `rows` to `path`; return it as the history of a slice."""
     path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
     journal = Journal(path)
     journal.append(rows)
     journal.flush()
     journal.close()
-    return path
+    return [journal.piece]
+
+
+def state(step: int, arrays: Mapping[str, np.ndarray], meta: Meta) -> Checkpoint:
+    """Return a state that says where the rows are that its slices have accepted: in journals of leader 0."""
+    accepted = arrays["counts"][:, COUNTS.index("accepted")].tolist() if "counts" in arrays else [0]
+    own = Stretch(step=step, rows=accepted, checksums=[0] * len(accepted))
+    return Checkpoint(step, arrays, meta.model_copy(update={"leaders": [own]}))

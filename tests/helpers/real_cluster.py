@@ -121,7 +121,7 @@ def stop(process):
 
 def wait_for_snapshots(run_dir, number=1):
     """Wait until there are `number` snapshots: with two, a test may damage one."""
-    wait_until(lambda: len(list((run_dir / "snapshots").glob("step-*.npz"))) >= number, within_s=90)
+    wait_until(lambda: len(list((run_dir / "snapshots").glob("step-*.safetensors"))) >= number, within_s=90)
 
 
 def wait_until_it_trains_without(run_dir, pids):

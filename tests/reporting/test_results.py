@@ -226,7 +226,7 @@ def test_the_page_says_of_which_model_it_is_and_what_the_best_one_reaches(tmp_pa
 def test_damaged_predictions_are_left_out_with_a_notice(of_images):
     of_images.predictions.write_bytes(b"PK")
     page, numbers, (notice,) = drawn(of_images)
-    assert "predictions.npz" in notice and "\n" not in notice
+    assert "predictions.safetensors" in notice and "\n" not in notice
     assert "only curves" in page and numbers["found"] is None and numbers["curves"]["test"]
 
 

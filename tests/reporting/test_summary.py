@@ -331,7 +331,7 @@ def test_closing_table_says_that_the_last_step_is_not_scored_yet_and_how_it_will
 @pytest.mark.parametrize(("outcome", "goes_on"), [("completed", False), ("stopped", True), ("failed", True)])
 def test_closing_table_of_a_run_that_is_not_complete_names_the_command_that_goes_on(run_dir, outcome, goes_on):
     assert "--resume" not in closing_table(write(run_dir, outcome=outcome), run_dir), "there is nothing to go on from"
-    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}, {}), keep=1)
+    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}), keep=1)
     text = closing_table(write(run_dir, outcome=outcome), run_dir)
     assert (f"python cli.py run --resume {run_dir.root}\n" in text) == goes_on
 
@@ -339,7 +339,7 @@ def test_closing_table_of_a_run_that_is_not_complete_names_the_command_that_goes
 def test_the_command_that_goes_on_names_the_code_that_the_run_needs(run_dir):
     settings = read_yaml(run_dir.config)
     settings["model"]["name"], settings["mode"]["name"] = "/mine/net work.keras", "/mine/mode.py:Toy"
-    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}, {}), keep=1)
+    checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(1, {}), keep=1)
     summary = write(run_dir, outcome="stopped")
     run_dir.config.write_text(dump_yaml(settings))
     text = closing_table(summary, run_dir)

@@ -21,7 +21,7 @@ def run_with(tmp_path, *steps, servers=1):
     run_dir = RunDir.create(tmp_path / "run")
     columns = dict(zip(("worker", "pid", "scheduled_time", *PHASE_COLUMNS), zip(*steps), strict=True))
     rows = rows_of(range(len(steps)), version=range(1, len(steps) + 1), **columns)
-    journals = [write_journal(run_dir.journal(index), rows) for index in range(servers)]
+    journals = [write_journal(run_dir.journal(index, 1), rows) for index in range(servers)]
     tables.write_updates(run_dir.updates, journals, RoundShape(1, 1), window=2**16)
     tables.write_applies(run_dir.applies, journals)
     return run_dir

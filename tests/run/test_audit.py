@@ -33,14 +33,13 @@ class Run:
         self.count(index, accepted=len(rows))
 
     def proof(self, damage=None, **options):
-        for path, rows in zip(self._paths, self.rows):
-            write_journal(path, rows)
+        journals = [write_journal(path, rows) for path, rows in zip(self._paths, self.rows)]
         if damage is not None:
             content = bytearray(self._paths[1].read_bytes())
             content[damage * RECORD.itemsize + 20] ^= 1
             self._paths[1].write_bytes(content)
         counts = np.array([[own[name] for name in COUNTS] for own in self.counts])
-        return audit(self._paths, counts, self.rounds, self.scheduled, self.total, **options)
+        return audit(journals, counts, self.rounds, self.scheduled, self.total, **options)
 
 
 @pytest.fixture
@@ -165,9 +164,9 @@ def test_a_run_that_was_stopped_before_its_first_update_holds(tmp_path):
 
 def test_there_are_no_more_lines_than_anybody_reads(tmp_path):
     folder, rows = tmp_path, rows_of([0, 0, 0], version=7)
-    paths = [write_journal(folder / f"slice-{index}.bin", rows) for index in range(4)]
+    journals = [write_journal(folder / f"slice-{index}.bin", rows) for index in range(4)]
     counts = np.array([[3, 2, 1, 0, 0]] * 4)
-    assert len(audit(paths, counts, ONE, StepSet(9), 10)["problems"]) == MOST_PROBLEMS
+    assert len(audit(journals, counts, ONE, StepSet(9), 10)["problems"]) == MOST_PROBLEMS
 
 
 def rounds_of(*steps):

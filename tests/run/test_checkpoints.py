@@ -3,9 +3,11 @@
 import errno
 import multiprocessing
 import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import safetensors.numpy
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import create_beside
@@ -17,7 +19,7 @@ from ps_cluster.run.checkpoints import (
     CheckpointNotWritten,
     StatesUnreadable,
 )
-from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.run.rows.checkpoint import Meta, Stretch
 from ps_cluster.run.rows.scores import EndedMark
 
 
@@ -40,14 +42,14 @@ def assert_equal(read: Checkpoint, written: Checkpoint) -> None:
 
 def test_what_is_saved_is_read_back(tmp_path):
     path = checkpoints.save(tmp_path, checkpoint(390), keep=3)
-    assert path.name == "step-000000390.npz"
+    assert path.name == "step-000000390-epoch-000000.safetensors"
     assert_equal(checkpoints.load(path), checkpoint(390))
 
 
-def test_plain_numpy_opens_a_checkpoint(tmp_path):
+def test_the_formats_own_library_opens_a_checkpoint(tmp_path):
     path = checkpoints.save(tmp_path, checkpoint(7), keep=3)
-    with np.load(path, allow_pickle=False) as archive:
-        np.testing.assert_array_equal(archive["weights"], checkpoint(7).arrays["weights"])
+    for name, array in safetensors.numpy.load_file(path).items():
+        np.testing.assert_array_equal(array, checkpoint(7).arrays[name])
 
 
 def test_equal_checkpoints_are_equal_files(tmp_path):
@@ -87,7 +89,7 @@ def test_missing_checkpoint_is_told_apart_from_a_damaged_one(tmp_path):
 
 
 def test_arrays_of_objects_are_never_written(tmp_path):
-    with pytest.raises(ValueError, match="allow_pickle"):
+    with pytest.raises(ValueError, match="'weights' is object, which is never written"):
         checkpoints.save(tmp_path, Checkpoint(1, {"weights": np.array([{}])}), keep=1)
     assert list(tmp_path.iterdir()) == []
 
@@ -105,18 +107,18 @@ def test_newest_good_checkpoint_is_found_behind_damaged_ones(tmp_path):
 @pytest.fixture
 def refusing(monkeypatch):
     """refusing(path, code, times): the system refuses to read a file so often."""
-    read = checkpoints.open_members
+    read = checkpoints.open_tensors
 
     def refuse(path, code, times):
         left = [times]
 
-        def asked(file):
+        def asked(file, model):
             if file == path and left[0]:
                 left[0] -= 1
                 raise OSError(code, os.strerror(code))
-            return read(file)
+            return read(file, model)
 
-        monkeypatch.setattr(checkpoints, "open_members", asked)
+        monkeypatch.setattr(checkpoints, "open_tensors", asked)
 
     return refuse
 
@@ -159,11 +161,14 @@ def test_there_is_no_newest_good_checkpoint_without_one(tmp_path):
 
 def test_newest_ones_are_kept_and_foreign_files_are_left_alone(tmp_path):
     (tmp_path / "notes.txt").write_text("mine")
-    (tmp_path / "step-12.npz").write_text("mine too")
+    (tmp_path / "step-12.safetensors").write_text("mine too")
     for step in (10, 20, 30, 40):
         checkpoints.save(tmp_path, checkpoint(step), keep=2)
     assert checkpoints.steps(tmp_path) == [30, 40]
-    assert sorted(path.name for path in tmp_path.iterdir() if "0000" not in path.name) == ["notes.txt", "step-12.npz"]
+    assert sorted(path.name for path in tmp_path.iterdir() if "0000" not in path.name) == [
+        "notes.txt",
+        "step-12.safetensors",
+    ]
 
 
 def test_checkpoints_of_a_history_that_was_rolled_back_are_removed(tmp_path):
@@ -175,7 +180,9 @@ def test_checkpoints_of_a_history_that_was_rolled_back_are_removed(tmp_path):
 
 
 def test_left_overs_of_dead_writers_are_removed_and_those_of_living_ones_are_not(tmp_path):
-    of_dead = tmp_path / f".step-000000001.npz.{os.getppid()}.tmp"  # in a container somebody else may have that pid
+    of_dead = (
+        tmp_path / f".step-000000001-epoch-000001.safetensors.{os.getppid()}.tmp"
+    )  # in a container somebody else may have that pid
     of_dead.touch()
     with create_beside(checkpoints.path_of(tmp_path, 1)):
         (of_living,) = set(tmp_path.iterdir()) - {of_dead}
@@ -219,6 +226,46 @@ def test_reader_never_sees_half_a_checkpoint_while_a_writer_writes_and_thins(tmp
 def test_states_behind_which_training_goes_back_are_removed_also_unreadable_ones(tmp_path):
     for step in (5, 7, 9):
         checkpoints.path_of(tmp_path, step).write_bytes(b"not a checkpoint")
-    checkpoints.remove_later(tmp_path, 7)
+    checkpoints.remove_given_up(tmp_path, checkpoint(7), 0)
     assert checkpoints.steps(tmp_path) == [5, 7]
-    checkpoints.remove_later(tmp_path / "nothing there", 7)
+    checkpoints.remove_given_up(tmp_path / "nothing there", checkpoint(7), 0)
+
+
+def led(step: int, *leaders: tuple[int, int]) -> Checkpoint:
+    """A state of `step`. `leaders`: epoch of each leader until now, and the step from which the next one went on."""
+    done = [Stretch(epoch=epoch, step=last, rows=[last], checksums=[0]) for epoch, last in leaders]
+    return replace(checkpoint(step), meta=Meta(leaders=done))
+
+
+def test_the_newest_state_is_that_of_the_newest_leader_and_those_it_did_not_go_on_from_are_ignored(tmp_path):
+    for state in (led(10, (1, 10)), led(20, (1, 20)), led(25, (1, 10), (2, 25)), led(40, (1, 40))):  # 1 woke up late
+        checkpoints.write(tmp_path / checkpoints.name_of(state.step, state.epoch), state)
+    assert [(state.epoch, state.step) for state in checkpoints.states(tmp_path)] == [(1, 10), (1, 20), (2, 25)]
+    assert checkpoints.load_newest_good([tmp_path], print).step == 25 and checkpoints.steps(tmp_path) == [10, 20, 25]
+    checkpoints.path_of(tmp_path, 25).write_bytes(b"damaged")
+    assert checkpoints.load_newest_good([tmp_path], lambda line: None).step == 20
+
+
+def test_a_leader_removes_what_it_has_given_up_and_nothing_of_a_newer_leader(tmp_path):
+    for state in (led(10, (1, 10)), led(20, (1, 20)), led(15, (1, 10), (3, 15)), led(30, (1, 10), (2, 30))):
+        checkpoints.write(tmp_path / checkpoints.name_of(state.step, state.epoch), state)
+    checkpoints.save(tmp_path, led(12, (1, 10), (2, 12)), keep=9)  # leader 2 wakes up, and 3 leads
+    left = {path.name for path in tmp_path.iterdir()}
+    assert left == {checkpoints.name_of(step, epoch) for step, epoch in ((10, 1), (12, 2), (15, 3))}
+    checkpoints.save(tmp_path, led(13, (1, 10), (2, 13)), keep=1)
+    assert checkpoints.path_of(tmp_path, 15).exists(), "a newer leader's, though only one may be kept"
+
+
+def test_a_state_of_another_leader_than_its_name_says_is_damaged(tmp_path):
+    path = tmp_path / checkpoints.name_of(10, 2)
+    checkpoints.write(path, led(10, (1, 10)))
+    with pytest.raises(CheckpointError, match="it is that of step-000000010-epoch-000001"):
+        checkpoints.load(path)
+
+
+def test_the_mark_of_an_end_does_not_count_where_a_newer_leader_has_saved(tmp_path):
+    checkpoints.save(tmp_path, led(10, (1, 10)), keep=1)
+    checkpoints.mark_ended(tmp_path, last_step=10, outcome="stopped", epoch=1)
+    assert checkpoints.ended(tmp_path).last_step == 10
+    checkpoints.save(tmp_path, led(12, (1, 10), (2, 12)), keep=1)
+    assert checkpoints.ended(tmp_path) is None

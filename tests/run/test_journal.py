@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.run import journal
-from ps_cluster.run.journal import RECORD, Journal, JournalDamaged, JournalNotWritten
+from ps_cluster.run.journal import RECORD, Journal, JournalDamaged, JournalNotWritten, Piece
 from ps_cluster.run.ledger import NO_ROWS
 from tests.helpers.ledgers import random_rows, rows_of, write_journal
 
@@ -19,8 +19,8 @@ def path(tmp_path):
     return tmp_path / "slice-0.bin"
 
 
-def read(path, **chunks):
-    return np.concatenate([NO_ROWS, *journal.read(path, **chunks)])
+def read(*history, **chunks):
+    return np.concatenate([NO_ROWS, *journal.read(history, **chunks)])
 
 
 @contextmanager
@@ -40,31 +40,32 @@ def test_what_was_appended_is_read_whatever_the_chunks(path, chunk_rows):
     for begin, end in ((0, 1), (1, 1), (1, 60), (60, 100)):
         ours.append(rows[begin:end])
     assert ours.rows == journal.count_rows(path) == 100
-    assert (read(path, chunk_rows=chunk_rows) == rows).all()
-    assert max(len(chunk) for chunk in journal.read(path, chunk_rows=chunk_rows)) == min(100, chunk_rows)
+    assert (read(ours.piece, chunk_rows=chunk_rows) == rows).all()
+    assert max(len(chunk) for chunk in journal.read([ours.piece], chunk_rows=chunk_rows)) == min(100, chunk_rows)
 
 
 def test_a_loss_that_is_no_number_is_a_row_like_others(path):
-    write_journal(path, rows_of([0, 1], loss=[np.nan, np.inf]))
-    assert str(read(path)["loss"].tolist()) == "[nan, inf]"
+    history = write_journal(path, rows_of([0, 1], loss=[np.nan, np.inf]))
+    assert str(read(*history)["loss"].tolist()) == "[nan, inf]"
 
 
 def test_without_a_file_there_are_no_rows(path):
-    assert journal.count_rows(path) == 0 and list(journal.read(path)) == []
+    assert journal.count_rows(path) == 0 and list(journal.read([])) == list(journal.read([Piece(path, 0, 0)])) == []
 
 
 @pytest.mark.parametrize("cut", [1, 7, RECORD.itemsize - 1])
 def test_a_last_record_that_was_cut_short_is_no_row(path, cut):
     rows = random_rows(5)
-    write_journal(path, rows)
+    (whole,) = write_journal(path, rows)
     os.truncate(path, 5 * RECORD.itemsize - cut)
     assert journal.count_rows(path) == 4
-    assert (read(path, chunk_rows=3) == rows[:4]).all()
+    with pytest.raises(JournalDamaged, match=f"'{path}' holds 4 rows, but 5 were written"):
+        read(whole)
 
 
 def test_any_flipped_bit_is_found_and_its_row_named(path):
     rows = random_rows(6)
-    write_journal(path, rows)
+    history = write_journal(path, rows)
     content = path.read_bytes()
     for bit in range(0, 8 * len(content), 41):
         damaged = bytearray(content)
@@ -72,27 +73,66 @@ def test_any_flipped_bit_is_found_and_its_row_named(path):
         path.write_bytes(damaged)
         row, good = bit // 8 // RECORD.itemsize, [NO_ROWS]
         with pytest.raises(JournalDamaged, match=f"^row {row} of '{path}' is damaged: its checksum is wrong$"):
-            good.extend(journal.read(path, chunk_rows=4))
+            good.extend(journal.read(history, chunk_rows=4))
         assert (np.concatenate(good) == rows[:row]).all(), "those before it were read"
 
 
-def test_reopened_it_is_cut_to_the_rows_that_count_and_appended_to(path):
+@pytest.mark.parametrize("change", ["two rows change places", "a row is left out", "a row is there twice"])
+def test_rows_that_are_whole_but_elsewhere_are_found(path, change):
+    (piece,) = write_journal(path, random_rows(6))
+    records = list(np.frombuffer(path.read_bytes(), RECORD))
+    if change == "two rows change places":
+        records[3], records[4] = records[4], records[3]
+    elif change == "a row is left out":
+        del records[3]
+    else:
+        records.insert(3, records[2])
+    path.write_bytes(np.array(records, RECORD).tobytes())
+    with pytest.raises(JournalDamaged, match=f"row 3 of '{path}' is damaged"):
+        read(piece._replace(rows=len(records)))
+
+
+def test_the_next_leader_writes_a_file_of_its_own_which_fits_behind_the_rows_that_count(tmp_path):
     rows = random_rows(10)
-    write_journal(path, rows)
-    ours = Journal(path, 4)
-    assert ours.rows == journal.count_rows(path) == 4
-    ours.append(rows[7:])
-    assert (read(path) == rows[[0, 1, 2, 3, 7, 8, 9]]).all()
+    first = Journal(tmp_path / "first")
+    first.append(rows[:4])
+    before = first.piece  # as the state says, from which the next leader goes on
+    first.append(rows[4:6])
+    content = first.path.read_bytes()
+    second = Journal(tmp_path / "second", before.checksum)
+    second.append(rows[7:])
+    assert (read(before, second.piece) == rows[[0, 1, 2, 3, 7, 8, 9]]).all()
+    assert first.path.read_bytes() == content, "nobody cuts or copies it"
+    for others in ([second.piece], [first.piece, second.piece]):
+        with pytest.raises(JournalDamaged, match=f"row 0 of '{second.path}' is damaged"):
+            read(*others)
+    with pytest.raises(JournalDamaged, match=f"'{first.path}' is of another history"):
+        read(before._replace(checksum=before.checksum ^ 1))
 
 
-def test_fewer_rows_than_count_are_refused_and_left_as_they_are(path):
+def test_a_leader_without_rows_passes_on_the_checksum_of_those_before_it(tmp_path):
     rows = random_rows(3)
-    write_journal(path, rows)
+    (first,) = write_journal(tmp_path / "first", rows[:2])
+    second = Journal(tmp_path / "second", first.checksum)
+    third = Journal(tmp_path / "third", second.piece.checksum)
+    third.append(rows[2:])
+    assert (read(first, second.piece, third.piece) == rows).all()
+
+
+def test_a_journal_that_is_there_is_not_written_over(path):
+    write_journal(path, random_rows(3))
+    with pytest.raises(JournalNotWritten, match=f"'{path}' can't be written: File exists"):
+        Journal(path)
+    assert journal.count_rows(path) == 3
+
+
+def test_fewer_rows_than_count_are_refused(path):
+    (piece,) = write_journal(path, random_rows(3))
+    journal.check([piece])
     with pytest.raises(JournalDamaged, match=f"'{path}' holds 3 rows, but 4 were written"):
-        Journal(path, 4)
-    assert (read(path) == rows).all()
+        journal.check([piece, piece._replace(rows=4)])
     with pytest.raises(JournalDamaged, match="holds 0 rows, but 1 were written"):
-        Journal(path.with_name("missing"), 1)
+        journal.check([Piece(path.with_name("missing"), 1, 0)])
 
 
 def test_a_disk_that_refuses_keeps_nothing_from_being_written_later(path):
@@ -109,7 +149,7 @@ def test_a_disk_that_refuses_keeps_nothing_from_being_written_later(path):
         assert ours.rows == 9
     ours.append(rows[9:])
     ours.flush()
-    assert ours.rows == 12 and (read(path) == rows).all()
+    assert ours.rows == 12 and (read(ours.piece) == rows).all()
 
 
 def test_rows_that_were_refused_come_with_the_next_call_though_it_brings_none(path):
@@ -117,7 +157,7 @@ def test_rows_that_were_refused_come_with_the_next_call_though_it_brings_none(pa
     with files_of_at_most(0), pytest.raises(JournalNotWritten):
         ours.append(rows)
     ours.append(NO_ROWS)
-    assert (read(path) == rows).all()
+    assert (read(ours.piece) == rows).all()
 
 
 def test_a_disk_that_refuses_for_long_costs_no_more_with_each_look(path, monkeypatch):
@@ -142,6 +182,6 @@ def test_a_journal_that_can_not_be_opened_is_told(tmp_path):
 
 def test_a_journal_is_not_made_through_a_link(tmp_path):
     (tmp_path / "slice-0.bin").symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(JournalNotWritten, match="it is a link"):
+    with pytest.raises(JournalNotWritten, match="File exists"):
         Journal(tmp_path / "slice-0.bin")
     assert not (tmp_path / "elsewhere").exists()

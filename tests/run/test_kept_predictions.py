@@ -16,8 +16,8 @@ SOME = Predictions(7, "classification", "images", ("cat", "dög"), ARRAYS)
 
 @pytest.fixture
 def file(tmp_path):
-    kept_predictions.write(tmp_path / "predictions.npz", SOME)
-    return tmp_path / "predictions.npz"
+    kept_predictions.write(tmp_path / "predictions.safetensors", SOME)
+    return tmp_path / "predictions.safetensors"
 
 
 def test_what_is_read_is_what_was_written(file):
@@ -27,7 +27,7 @@ def test_what_is_read_is_what_was_written(file):
         "target": [0, 1, 1],
         "confidence": [0.5, 0.75, 1],
     }
-    assert read.examples == 3 and os.listdir(file.parent) == ["predictions.npz"]
+    assert read.examples == 3 and os.listdir(file.parent) == ["predictions.safetensors"]
 
 
 @pytest.mark.parametrize(
@@ -41,18 +41,18 @@ def test_what_is_read_is_what_was_written(file):
 )
 def test_a_file_that_no_evaluator_wrote_is_refused_in_one_line(tmp_path, arrays, classes, says):
     """It is written past the checks."""
-    from ps_cluster.files.array_archive import write_members
+    from ps_cluster.files.tensor_files import write_tensors
     from ps_cluster.run.rows.scores import PredictionsHeader
 
     header = PredictionsHeader.model_construct(
         step=1, objective="classification", unit="images", examples=min(map(len, arrays.values())),
         classes=list(classes), arrays=list(arrays),
     )  # fmt: skip
-    with (tmp_path / "predictions.npz").open("wb") as file:
-        write_members(file, header, arrays)
+    with (tmp_path / "predictions.safetensors").open("wb") as file:
+        write_tensors(file, header, arrays)
     with pytest.raises(UserError, match=says) as error:
-        kept_predictions.load(tmp_path / "predictions.npz")
-    assert "predictions.npz" in str(error.value) and "\n" not in str(error.value)
+        kept_predictions.load(tmp_path / "predictions.safetensors")
+    assert "predictions.safetensors" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_file_that_is_cut_short_is_refused_and_a_missing_one_is_missing(file):

@@ -4,13 +4,16 @@ import json
 import os
 import threading
 
+import numpy as np
 import pytest
 
 from ps_cluster.files import fence
 from ps_cluster.files.writing import remove, remove_folder, write_whole
-from ps_cluster.run import journal, leaders
+from ps_cluster.run import checkpoints, journal, leaders
+from ps_cluster.run.checkpoints import Checkpoint
 from ps_cluster.run.leaders import Superseded, claim
 from ps_cluster.run.ledger import ROW
+from ps_cluster.run.rows.checkpoint import Meta
 from ps_cluster.run.run_dir import RunDir
 
 
@@ -71,20 +74,76 @@ def test_an_older_leader_renames_and_removes_nothing(run_dir, change):
 
 
 def test_an_older_leader_that_still_writes_rows_does_not_reach_the_journal_of_the_newer_one(run_dir):
-    path = run_dir.journal(0)
-    path.parent.mkdir(parents=True)
+    run_dir.journals.mkdir(parents=True)
     rows = _rows(4)
-    old = journal.Journal(path)
-    old.append(rows[:3])
-    new = journal.Journal(path, 2)  # goes on from a snapshot that counts two rows
+    old = journal.Journal(run_dir.journal(0, 1))
+    old.append(rows[:2])
+    snapshot = journal.stretch_of([old.piece], epoch=1, step=2)
+    old.append(rows[2:3])
+    new = journal.Journal(run_dir.journal(0, 2), snapshot.checksums[0])
     old.append(rows[3:])
     new.append(rows[3:])
-    assert [chunk["step"].tolist() for chunk in journal.read(path)] == [[0, 1, 3]]
+    leaders_until_now = [snapshot, journal.stretch_of([new.piece], epoch=2, step=3)]
+    history = journal.history_of(run_dir, leaders_until_now, 0)
+    assert [row["step"].item() for chunk in journal.read(history) for row in chunk] == [0, 1, 3]
+
+
+class Leader:
+    """What a leader of one slice changes on the disk: one row in its journal and a state with each save."""
+
+    def __init__(self, run_dir):
+        self.run_dir, self.epoch = run_dir, claim(run_dir).epoch
+        resumed = checkpoints.load_newest_good([run_dir.checkpoints], print)
+        self.before = resumed.meta.leaders if resumed else []
+        self.step = resumed.step if resumed else 0
+        run_dir.journals.mkdir(parents=True, exist_ok=True)
+        history = journal.history_of(run_dir, self.before, 0)
+        self.journal = journal.Journal(run_dir.journal(0, self.epoch), history[-1].checksum if history else 0)
+        if resumed:
+            checkpoints.remove_given_up(run_dir.checkpoints, resumed, self.epoch)
+
+    def save(self, keep=2):
+        self.step += 1
+        self.journal.append(_rows(self.step)[-1:])
+        done = journal.stretch_of([self.journal.piece], epoch=self.epoch, step=self.step)
+        arrays = {"weights": np.full(3, self.epoch, np.float32)}
+        state = Checkpoint(self.step, arrays, Meta(leaders=[*self.before, done]))
+        checkpoints.save(self.run_dir.checkpoints, state, keep)
+
+
+@pytest.mark.parametrize("newer", ["goes on", "goes on and saves", "goes on, saves and dies"])
+@pytest.mark.parametrize("check", range(4))
+def test_a_leader_that_wakes_up_between_its_check_and_its_change_harms_nothing_of_the_newer_one(run_dir, check, newer):
+    """It sleeps at any of its looks at the fence: before a rename, or a removal; meanwhile the newer one leads."""
+    old = Leader(run_dir)
+    for _ in range(3):
+        old.save(keep=3)
+    others, looks = [], []
+
+    def sleep():
+        looks.append(len(looks))
+        if looks[-1] == check:
+            fence.set_fence(None)
+            others.append(Leader(run_dir))
+            for _ in range(2 * ("saves" in newer)):
+                others[0].save()
+
+    fence.set_fence(sleep)
+    old.save(keep=1)  # four looks: at the rename, and at the removal of three
+    fence.set_fence(None)
+    assert len(looks) >= check and others
+    if "dies" in newer:
+        others.append(Leader(run_dir))
+    newest = others[-1]
+    newest.save()
+    found = checkpoints.load_newest_good([run_dir.checkpoints], pytest.fail)
+    assert (found.epoch, found.step) == (newest.epoch, newest.step) and found.arrays["weights"][0] == newest.epoch
+    rows = np.concatenate(list(journal.read(journal.history_of(run_dir, found.meta.leaders, 0))))
+    assert rows["step"].tolist() == list(range(newest.step)), "each step once, whoever made it"
+    assert [leader.epoch for leader in found.meta.leaders][-1] == newest.epoch
 
 
 def _rows(count):
-    import numpy as np
-
     rows = np.zeros(count, ROW)
     rows["step"] = np.arange(count)
     rows["version"] = np.arange(1, count + 1)

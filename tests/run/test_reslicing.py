@@ -3,13 +3,12 @@
 import numpy as np
 import pytest
 
-from ps_cluster.run import checkpoints, journal
+from ps_cluster.run import journal
 from ps_cluster.run.checkpoints import Checkpoint
 from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.reslicing import is_even, put_back, resliced
-from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.run.reslicing import is_even, resliced
 from ps_cluster.run.run_dir import RunDir
-from tests.helpers.ledgers import random_rows, write_journal
+from tests.helpers.ledgers import rows_of, write_journal
 
 ACCEPTED = COUNTS.index("accepted")
 
@@ -43,39 +42,34 @@ def test_slices_of_which_one_has_a_step_more_are_not_even(uneven):
 def test_what_is_of_each_slice_is_repeated_and_what_is_told_of_all_is_the_largest():
     arrays = arrays_of(2) | {"each_rate": np.full(2, 0.5, np.float32)}
     arrays["counts"][:, COUNTS.index("refused")] = 1, 4
-    meta = Meta(config={"cluster": {"workers": 3, "parameter_servers": 2}, "mode": {}})
-    found = resliced(Checkpoint(5, arrays, meta), 3)
+    found = resliced(Checkpoint(5, arrays), 3)
     assert found.arrays["counts"].tolist() == [[5, 5, 5, 4, 0]] * 3
     assert found.arrays["accepted_steps"].shape == (3, 8) and found.arrays["each_rate"].tolist() == [0.5] * 3
     assert found.arrays["weights"] is arrays["weights"]
-    assert found.meta.config == {"cluster": {"workers": 3, "parameter_servers": 3}, "mode": {}}
 
 
-def journals(run_dir):
-    return [
-        np.concatenate(list(journal.read(path)))["step"].tolist()
-        for path in sorted(run_dir.journal(0).parent.glob("slice-*"))
+@pytest.mark.parametrize("slices", [1, 3])
+def test_a_new_slice_has_the_rows_of_the_first_one_and_all_that_were_there_keep_their_own(tmp_path, slices):
+    """Two slices accepted the same five steps, each in an order of its own; then others go on, and then two again."""
+    run_dir = RunDir.create(tmp_path / "run")
+    orders = [[0, 1, 2, 3, 4], [1, 0, 2, 4, 3]]
+    pieces = [write_journal(run_dir.journal(index, 1), rows_of(order))[0] for index, order in enumerate(orders)]
+    leaders = [journal.stretch_of(pieces, epoch=1, step=5)]
+    for epoch, count in ((2, slices), (3, 2)):
+        pieces = []
+        for index in range(count):
+            before = journal.history_of(run_dir, leaders, index)[-1].checksum
+            ours = journal.Journal(run_dir.journal(index, epoch), before)
+            ours.append(rows_of([10 * epoch + index]))
+            pieces.append(ours.piece)
+        leaders.append(journal.stretch_of(pieces, epoch=epoch, step=5 + epoch - 1))
+
+    def steps(index, until):
+        history = journal.history_of(run_dir, leaders[:until], index)
+        return np.concatenate(list(journal.read(history)))["step"].tolist()
+
+    assert [steps(index, 2) for index in range(slices)] == [
+        [*orders[index if index < 2 else 0], 20 + index] for index in range(slices)
     ]
-
-
-@pytest.mark.parametrize(("slices", "left"), [(1, 1), (3, 3)])
-def test_the_run_directory_has_one_journal_a_slice_and_the_new_checkpoint(tmp_path, slices, left):
-    run_dir = RunDir.create(tmp_path / "run")
-    for index in range(2):
-        write_journal(run_dir.journal(index), random_rows(7 + index))
-    found = Checkpoint(5, arrays_of(2))
-    checkpoints.save(run_dir.checkpoints, found, keep=1)
-    put_back(run_dir, 2, resliced(found, slices))
-    assert [rows[:5] for rows in journals(run_dir)] == [[0, 1, 2, 3, 4]] * left
-    assert [len(rows) for rows in journals(run_dir)][2:] == [5] * (left - 2)
-    newest = checkpoints.load_newest_good(run_dir.states, pytest.fail)
-    assert len(newest.arrays["counts"]) == slices, "the next start goes on from it as it is now"
-
-
-def test_a_new_slice_gets_no_rows_of_an_old_journal_that_was_left_there(tmp_path):
-    run_dir = RunDir.create(tmp_path / "run")
-    write_journal(run_dir.journal(0), random_rows(6))
-    write_journal(run_dir.journal(1), random_rows(9, seed=1))
-    put_back(run_dir, 1, resliced(Checkpoint(5, arrays_of(1)), 2))
-    one, other = (np.concatenate(list(journal.read(run_dir.journal(index)))) for index in range(2))
-    assert other.tobytes() == one[:5].tobytes()
+    second = orders[1] if slices > 1 else orders[0]
+    assert [steps(index, 3) for index in range(2)] == [[*orders[0], 20, 30], [*second, 20 + (slices > 1), 31]]

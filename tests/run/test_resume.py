@@ -16,7 +16,7 @@ from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, Tall
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.training_clock import Times
 from tests.helpers.data import only_named
-from tests.helpers.ledgers import random_rows, write_journal
+from tests.helpers.ledgers import random_rows, state, write_journal
 
 DATA = replace(only_named(train=1000), checksum="a" * 64)
 NETWORK = ["net/dense/kernel [20, 10]", "net/dense_1/kernel [10, 20]", "net/norm/moving_mean [10]"]
@@ -52,7 +52,7 @@ def resumed(tmp_path):
     def resume(values=None, *, arrays=None, meta=None, data=DATA):
         run_dir = RunDir.create(tmp_path / "run")
         arrays, meta = arrays or arrays_of(5, 6), meta or meta_of(build_config(None, WORK), begun=6)
-        checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays, meta), keep=1)
+        checkpoints.save(run_dir.checkpoints, state(5, arrays, meta), keep=1)
         return newest_checkpoint(build_config(None, WORK | (values or {})), run_dir, data, notify=pytest.fail)
 
     resume.folder = tmp_path
@@ -123,7 +123,7 @@ def test_another_number_of_gradients_an_update_is_other_work(resumed, backups):
     )
     steps = StepsState(below=15, count=15)
     meta = meta.model_copy(update={"progress": meta.progress.model_copy(update={"applied": steps})})
-    checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays, meta), keep=1)
+    checkpoints.save(run_dir.checkpoints, state(5, arrays, meta), keep=1)
     says = "gradients of an update: got 2, but the checkpoint to resume from was made with 3"
     with pytest.raises(UserError, match=says) if backups else nullcontext():
         assert newest_checkpoint(now, run_dir, DATA, notify=pytest.fail).step == 5
@@ -162,7 +162,7 @@ def test_another_number_of_parameter_servers_goes_on_from_the_newest_state_that_
     run_dir, said = RunDir.create(tmp_path / "run"), []
     before, config = build_config(None, WORK), build_config(None, WORK | {"cluster.parameter_servers": 3})
     for step, arrays in ((4, arrays_of(5, 5)), (5, arrays_of(5, 6))):
-        checkpoints.save(run_dir.snapshots, checkpoints.Checkpoint(step, arrays, meta_of(before, begun=6)), keep=9)
+        checkpoints.save(run_dir.snapshots, state(step, arrays, meta_of(before, begun=6)), keep=9)
     assert newest_checkpoint(before, run_dir, DATA, notify=pytest.fail).step == 5
     assert newest_checkpoint(config, run_dir, DATA, notify=said.append).step == 4
     assert "passed over: checkpoint of step 5: its 2 parameter servers had not applied the same steps" in said[0]
@@ -175,7 +175,7 @@ def test_layers_on_other_workers_are_other_work(tmp_path):
     work = {name: value for name, value in WORK.items() if name != "cluster.parameter_servers"}
     two, three = (build_config(None, work | {"mode.name": "layers", "cluster.workers": workers}) for workers in (2, 3))
     run_dir = RunDir.create(tmp_path / "run")
-    checkpoints.save(run_dir.checkpoints, checkpoints.Checkpoint(5, arrays_of(5, 5), meta_of(two, begun=6)), keep=1)
+    checkpoints.save(run_dir.checkpoints, state(5, arrays_of(5, 5), meta_of(two, begun=6)), keep=1)
     with pytest.raises(UserError, match="cluster.workers: got 3, but the checkpoint"):
         newest_checkpoint(three, run_dir, DATA, notify=pytest.fail)
 
@@ -206,7 +206,7 @@ def test_a_configuration_of_an_earlier_version_is_refused(resumed):
 def test_updates_are_counted_where_each_takes_several_steps(tmp_path):
     run_dir = RunDir.create(tmp_path / "run")
     config = build_config(None, {"model.name": "tutorial_cnn", "mode.name": "sync", "training.steps": 4})
-    checkpoint = checkpoints.Checkpoint(4, arrays_of(12), meta_of(config, begun=4))
+    checkpoint = state(4, arrays_of(12), meta_of(config, begun=4))
     checkpoints.save(run_dir.checkpoints, checkpoint, keep=1)
     assert newest_checkpoint(config, run_dir, DATA, notify=pytest.fail).step == 4
     with pytest.raises(UserError, match="3 updates in all, but 4 of the run"):
@@ -218,18 +218,18 @@ def found(tmp_path):
     """A checkpoint for which the slices had accepted 5 and 6 gradients, and its run directory, whose journals hold more."""
     run_dir = RunDir.create(tmp_path / "run")
     for index in range(2):
-        write_journal(run_dir.journal(index), random_rows(8))
-    return checkpoints.Checkpoint(5, arrays_of(5, 6)), run_dir
+        write_journal(run_dir.journal(index, 0), random_rows(8))
+    return state(5, arrays_of(5, 6), Meta()), run_dir
 
 
 def test_journals_may_have_more_rows_than_a_checkpoint_counts_or_just_as_many(found):
     check_journals(*found, slices=2)
-    write_journal(found[1].journal(1), random_rows(6))
+    write_journal(found[1].journal(1, 0), random_rows(6))
     check_journals(*found, slices=2)
 
 
 def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
-    path = found[1].journal(1)
+    path = found[1].journal(1, 0)
     write_journal(path, random_rows(6))
     path.write_bytes(path.read_bytes()[:-1])
     for rows in (5, 0):
@@ -239,5 +239,17 @@ def test_a_journal_that_was_cut_short_or_lost_is_refused_by_name(found):
 
 
 def test_fewer_slices_need_only_their_own_journals(found):
-    found[1].journal(1).unlink()
+    found[1].journal(1, 0).unlink()
     check_journals(*found, slices=1)
+
+
+def test_a_state_that_names_other_rows_than_its_slices_have_accepted_does_not_add_up(resumed):
+    arrays, meta = arrays_of(5, 6), meta_of(build_config(None, WORK), begun=6)
+    sound = state(5, arrays, meta)
+    other = sound.meta.leaders[0].model_copy(update={"rows": [5, 5]})
+    run_dir = RunDir.create(resumed.folder / "other")
+    for leaders in ([other], []):
+        told = checkpoints.Checkpoint(5, arrays, meta.model_copy(update={"leaders": leaders}))
+        checkpoints.save(run_dir.checkpoints, told, keep=1)
+        with pytest.raises(UserError, match="does not add up"):
+            newest_checkpoint(build_config(None, WORK), run_dir, DATA, notify=pytest.fail)

@@ -26,8 +26,8 @@ def test_a_run_that_never_trained_blocks_no_name_and_one_that_has_names_resume(t
     with pytest.raises(UserError, match="is not empty"):
         check_unused(tmp_path)
     (tmp_path / "launcher.log").rename(run.launcher_log)
-    run.journal(0).parent.mkdir(parents=True)
-    run.journal(0).write_bytes(b"row")
+    run.journal(0, 1).parent.mkdir(parents=True)
+    run.journal(0, 1).write_bytes(b"row")
     with pytest.raises(UserError, match="go on with --resume"):
         check_unused(tmp_path)
 
@@ -55,11 +55,19 @@ def test_what_was_trained_before_is_set_aside_where_training_begins_anew(tmp_pat
     run = RunDir.create(tmp_path / "run")
     assert run.set_aside() is None and not list(run.root.glob("before-*"))
     for number in (1, 2):
-        files = {run.checkpoints / "step-000000001.npz", run.snapshots / "step-000000002.npz", run.journal(0)}
+        files = {
+            run.checkpoints / "step-000000001-epoch-000001.safetensors",
+            run.snapshots / "step-000000002-epoch-000001.safetensors",
+            run.journal(0, 1),
+        }
         for file in files:
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(file.name)
         aside = run.set_aside()
         assert aside == run.root / f"before-{number}" and not any(file.exists() for file in files)
-        kept = {"checkpoints-step-000000001.npz", "snapshots-step-000000002.npz", "journal-slice-0.bin"}
+        kept = {
+            "checkpoints-step-000000001-epoch-000001.safetensors",
+            "snapshots-step-000000002-epoch-000001.safetensors",
+            "journal-slice-0-epoch-000001.bin",
+        }
         assert {file.name for file in aside.iterdir()} == kept

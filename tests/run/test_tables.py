@@ -84,9 +84,10 @@ def test_a_ledger_without_updates_is_read_as_no_rows(written):
 
 def test_a_damaged_row_is_told_and_leaves_the_table_of_before(written):
     written(rows_of(range(5)))
-    content = bytearray(written.journals[0].read_bytes())
+    ((file, *_),) = written.journals[0]
+    content = bytearray(file.read_bytes())
     content[3 * RECORD.itemsize] ^= 1
-    written.journals[0].write_bytes(content)
+    file.write_bytes(content)
     with pytest.raises(JournalDamaged, match="row 3 of"):
         tables.write_updates(written.path, written.journals, ONE, 2**16)
     assert tables.read_csv(written.path)["step"].tolist() == [0, 1, 2, 3, 4]

@@ -1,20 +1,24 @@
+import contextlib
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
+from ps_cluster.errors import UserError
 from ps_cluster.run import checkpoints
-from ps_cluster.run.journal import JournalNotWritten
+from ps_cluster.run.journal import JournalNotWritten, Piece
 from ps_cluster.run.ledger import COUNTS
 from ps_cluster.run.reslicing import newest_even
+from ps_cluster.run.rows.checkpoint import Stretch
 from ps_cluster.run.run_dir import RunDir
 from ps_cluster.run.step_set import StepSet
 from ps_cluster.run.training_clock import Times, TrainingClock
 from ps_cluster.training import saver as module
 from ps_cluster.training.run_progress import RunProgress
-from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver
+from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver, check_disk
 
 
 class FakeBooks:
@@ -22,6 +26,10 @@ class FakeBooks:
 
     def __init__(self, clock):
         self.clock, self.version, self.takes, self.refuse = clock, 0, 0.0, False
+
+    @property
+    def pieces(self):
+        return [Piece(Path(f"slice-{index}"), self.version + index, 7) for index in range(2)]
 
     def snapshot(self):
         if self.refuse:
@@ -89,6 +97,24 @@ def test_weights_that_are_no_numbers_are_seen_at_the_next_save_and_large_ones_ar
     books.weight = bad
     saving(3)
     assert saving.saver.diverged
+
+
+def test_a_state_says_which_leaders_made_it_and_how_many_rows_each_of_them_wrote(tmp_path):
+    config, run_dir = build_config(), RunDir.create(tmp_path / "run")
+    before, books = [Stretch(epoch=1, step=9, rows=[9, 9], checksums=[3, 4])], FakeBooks(Clock())
+    progress = Trained(RunProgress(config, 100), applied=1)
+    Saver(config, run_dir, "synthetic", books, progress, epoch=3, before=before).save_last()
+    (state,) = checkpoints.states(run_dir.checkpoints)
+    assert (state.epoch, state.step) == (3, 1)
+    own = Stretch(epoch=3, step=1, rows=[1, 2], checksums=[7, 7])
+    assert checkpoints.load(state.path).meta.leaders == [*before, own]
+
+
+@pytest.mark.parametrize("room", [7_000, 6_999])
+def test_a_disk_without_room_for_the_states_is_told_before_training(tmp_path, room):
+    config, run_dir = build_config(overrides={"checkpoints.keep": 3}), RunDir.create(tmp_path / "run")
+    with pytest.raises(UserError, match="checkpoints.keep: got 3") if room < 7_000 else contextlib.nullcontext():
+        check_disk(config, run_dir, 1_000, lambda folder: room)
 
 
 class Trained:

@@ -50,6 +50,27 @@ class ProgressState(Row):
     mixed: Count
 
 
+class Stretch(Row):
+    """What one leader did up to a state: the one that it is in, or the one from which the next leader went on.
+
+    Attributes:
+      epoch: of the leader (run/leaders.py); 0 for one that has no claim. step: of the state.
+      rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them
+        (run/journal.py). A journal without rows has the checksum with which it began.
+    """
+
+    epoch: Count = 0
+    step: Count
+    rows: list[Count]
+    checksums: list[Count]
+
+    @model_validator(mode="after")
+    def _is_of_some_slices(self) -> Stretch:
+        if not self.rows or len(self.rows) != len(self.checksums):
+            raise ValueError(f"{len(self.rows)} numbers of rows, {len(self.checksums)} checksums")
+        return self
+
+
 class Meta(Row):
     """Facts in a checkpoint beside its arrays; None where the writer does not record them.
 
@@ -58,6 +79,7 @@ class Meta(Row):
       times, progress: state that a leader resumes with.
       data: what tells the packed data set from another (run/agreement.py).
       network: path and shape of each variable, in the order in which they lie in the vectors, the statistics last.
+      leaders: what each leader did of the work in it, one after the other; the last one has written it.
     """
 
     config: dict[str, Any] | None = None
@@ -68,10 +90,11 @@ class Meta(Row):
     progress: ProgressState | None = None
     data: dict[Word, Word] | None = None
     network: list[Text] | None = None
+    leaders: list[Stretch] = []
 
 
 class Header(Row):
-    """The member `header` of a checkpoint."""
+    """The header of a checkpoint's file."""
 
     step: Count
     meta: Meta

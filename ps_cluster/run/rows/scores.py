@@ -99,7 +99,7 @@ class BestRecord(Measured):
 
 
 class PredictionsHeader(Row):
-    """The header of metrics/predictions.npz: what the network of one checkpoint said of each test example.
+    """The header of metrics/predictions.safetensors: what the network of one checkpoint said of each test example.
 
     `classes`: names by label; empty for an objective without any. `arrays`: their names (`Judge.kept`).
     """
@@ -117,8 +117,10 @@ class EndedMark(Row):
 
     Attributes:
       goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
+      epoch: of the leader (run/leaders.py). Where there are states of a later one, the mark does not count.
     """
 
     last_step: Count
     outcome: Ending
     goes_on: bool = False
+    epoch: Count = 0

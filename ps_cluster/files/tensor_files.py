@@ -1,0 +1,146 @@
+"""Write numpy arrays and a JSON header into one file, and read such a file from an untrusted source.
+
+The format is safetensors (https://huggingface.co/docs/safetensors): a JSON table of names, dtypes, shapes and places, then
+the arrays. Its library checks that they cover the file; here each is mapped without a copy, whatever the file's size.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import mmap
+import os
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+from typing import IO, BinaryIO, TypeVar
+from zlib import crc32
+
+import numpy as np
+from pydantic import BaseModel, ValidationError
+from safetensors import SafetensorError, safe_open
+
+from ps_cluster.files.json_files import parse_json
+from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.opening import open_regular
+from ps_cluster.files.plain_text import one_line
+from ps_cluster.files.validation import first_error
+
+MOST_TABLE_BYTES = 2**24  # of the table that begins the file, with the header in it
+_DTYPES = {code: np.dtype(name) for code, name in {
+    "BOOL": "bool", "U8": "uint8", "I32": "int32", "I64": "int64", "F32": "float32", "F64": "float64",
+}.items()}  # fmt: skip
+_CODES = {dtype: code for code, dtype in _DTYPES.items()}
+_HEADER, _CHECKSUMS = "header", "crc32"  # the texts beside the arrays
+_LENGTH = struct.Struct("<Q")  # of the table; begins the file
+_CHUNK_BYTES = 2**20
+
+Model = TypeVar("Model", bound=BaseModel)
+
+
+class Checksums(BaseModel):
+    """CRC-32 of the header's text and of each array: of its dtype and shape, then of its values."""
+
+    header: int
+    arrays: dict[str, int]
+
+
+def write_tensors(file: IO[bytes], header: BaseModel, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a header and arrays into an empty file, for `open_tensors`. Raises ValueError for arrays of other dtypes.
+
+    The library could only write to a path, or make a second copy of all arrays in memory.
+    """
+    values = {name: np.ascontiguousarray(array).reshape(np.shape(array)) for name, array in arrays.items()}
+    text, table, checksums, begin = header.model_dump_json(), {}, {}, 0
+    for name, array in sorted(
+        values.items(), key=lambda item: -item[1].itemsize
+    ):  # each begins where its dtype may lie
+        if array.dtype not in _CODES:
+            raise ValueError(f"'{name}' is {array.dtype}, which is never written")
+        place = [begin, begin := begin + array.nbytes]
+        table[name] = {"dtype": _CODES[array.dtype], "shape": array.shape, "data_offsets": place}
+        checksums[name] = crc32(_bytes_of(array), _seed(array.dtype, array.shape))
+    sums = Checksums(header=crc32(text.encode()), arrays=checksums)
+    words = {_HEADER: text, _CHECKSUMS: sums.model_dump_json()}
+    beginning = json.dumps({"__metadata__": words, **table}, separators=(",", ":")).encode()
+    beginning += b" " * (-len(beginning) % 8)
+    file.write(_LENGTH.pack(len(beginning)) + beginning)
+    for name in table:
+        file.write(_bytes_of(values[name]))
+
+
+def open_tensors(path: Path, model: type[Model]) -> tuple[Model, Mapping[str, np.ndarray]]:
+    """Return the header, as `model`, and read-only views of the arrays by name, in the order in which they lie.
+
+    They use no memory but the system's cache of the file. Each byte is read once, for its checksum.
+
+    Raises:
+      OSError: the system refused.
+      Malformed: not such a file, cut short or damaged; or the header does not fit `model`.
+    """
+    with open_regular(path) as file:
+        size, table_bytes = _check_beginning(file)
+        try:
+            with safe_open(f"/dev/fd/{file.fileno()}", "np") as opened:
+                words = opened.metadata() or {}
+                forms = {name: opened.get_slice(name) for name in opened.offset_keys()}
+                shapes = {name: tuple(form.get_shape()) for name, form in forms.items()}
+                codes = {name: str(form.get_dtype()) for name, form in forms.items()}
+        except SafetensorError as error:
+            raise Malformed(one_line(str(error), 200)) from error
+        checksums = _parsed(words, _CHECKSUMS, Checksums)
+        if crc32(words.get(_HEADER, "").encode()) != checksums.header:
+            raise Malformed("the checksum (CRC-32) of its header is wrong")
+        header = _parsed(words, _HEADER, model)
+        content = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)) if size else memoryview(b"")
+        arrays, begin = {}, _LENGTH.size + table_bytes
+        for name, shape in shapes.items():
+            if (dtype := _DTYPES.get(codes[name])) is None:
+                raise Malformed(f"{name!r:.60} is {codes[name]}, which it never is")
+            end = begin + math.prod(shape) * dtype.itemsize
+            _check_array(file, name, begin, end, _seed(dtype, shape), checksums)
+            arrays[name] = np.ndarray(shape, dtype, content[begin:end])
+            begin = end
+    return header, arrays
+
+
+def _check_beginning(file: BinaryIO) -> tuple[int, int]:
+    """Return the sizes of file and table [bytes]. Limits what the library reads at once, before it reads."""
+    size, beginning = os.fstat(file.fileno()).st_size, file.read(_LENGTH.size)
+    if len(beginning) < _LENGTH.size:
+        raise Malformed("it has no table of its arrays")
+    (table_bytes,) = _LENGTH.unpack(beginning)
+    if table_bytes > MOST_TABLE_BYTES:
+        raise Malformed(f"its table would have {table_bytes:,} bytes, more than {MOST_TABLE_BYTES:,}")
+    if len(file.read(table_bytes)) < table_bytes:
+        raise Malformed("its table is cut short")
+    return size, table_bytes
+
+
+def _parsed(words: Mapping[str, str], name: str, model: type[Model]) -> Model:
+    if name not in words:
+        raise Malformed(f"it has no {name}")
+    try:
+        return model.model_validate(parse_json(words[name]))
+    except ValidationError as error:
+        raise Malformed(first_error(error, name)) from error
+    except Malformed as error:
+        raise Malformed(f"its {name} {error}") from error
+
+
+def _check_array(file: BinaryIO, name: str, begin: int, end: int, checksum: int, checksums: Checksums) -> None:
+    """Read an array through, by calls that can fail: reading a map of a disk that fails kills the process."""
+    file.seek(begin)
+    while begin < end and (chunk := file.read(min(_CHUNK_BYTES, end - begin))):
+        checksum = crc32(chunk, checksum)
+        begin += len(chunk)
+    if checksum != checksums.arrays.get(name):
+        raise Malformed(f"the checksum (CRC-32) of {name!r:.60} is wrong")
+
+
+def _seed(dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    return crc32(json.dumps([dtype.name, shape]).encode())
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
