@@ -2,6 +2,7 @@
 
 Four numbers of a slice are counted in four places: its version, the kernels that changed its weights, the gradients it
 accepted, and the rows in its journal. The steps in the rows of every slice have to be those that the chief handed out.
+What a row says of its step is compared with what follows from the step id and the settings.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from ps_cluster.run.ledger import COUNTS
 from ps_cluster.run.step_set import StepSet
 
 MOST_PROBLEMS = 10
+RATE_TOLERANCE = 1e-4  # relative: other processors round float32 otherwise
 Json = dict[str, Any]
 OnRows = Callable[[int], None]
 
@@ -30,6 +32,23 @@ class RoundShape:
     gradients_per_update: int
 
 
+@dataclass(frozen=True)
+class Expected:
+    """What follows from the settings for the rows of a run. The default: nothing.
+
+    Attributes:
+      examples: of a step; None: any number.
+      most_staleness: of an update [versions]; None: any.
+      rates: the learning rates of step ids, int64 [k] → float32 [k]; None: any.
+      holds_from: the first row of each slice for which rates and bound hold: those before were made by other settings.
+    """
+
+    examples: int | None = None
+    most_staleness: int | None = None
+    rates: Callable[[np.ndarray], np.ndarray] | None = None
+    holds_from: Sequence[int] = ()
+
+
 class SliceAudit:
     """Reads the rows of one slice, in order, and counts violations.
 
@@ -38,14 +57,18 @@ class SliceAudit:
       repeated: rows of a step that had a row already.
       wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
       wrong_round: the first row whose step is of another round: row, step; None: no such row.
+      wrong_values: what else is wrong with a row → the first such row, in a line.
     """
 
-    def __init__(self, rounds: RoundShape):
+    def __init__(self, rounds: RoundShape, expected: Expected = Expected(), holds_from: int = 0):
+        """Prepare. `holds_from`: the first row for which rates and bound hold."""
         self._rounds = rounds
+        self._expected, self._holds_from = expected, holds_from
         self._steps = StepSet()
         self.rows = self.repeated = 0
         self.wrong_version: tuple[int, int, int] | None = None
         self.wrong_round: tuple[int, int] | None = None
+        self.wrong_values: dict[str, str] = {}
 
     @property
     def distinct(self) -> int:
@@ -55,6 +78,7 @@ class SliceAudit:
         """Check the next rows, a structured array of ROW, in the order of acceptance."""
         self._check_versions(rows["version"].astype(np.int64))
         self._check_rounds(rows)
+        self._check_values(rows)
         self.repeated += self._steps.add(rows["step"].astype(np.int64))
         self.rows += len(rows)
         if self._rounds.steps_per_update > 1:  # late steps of closed rounds get no rows
@@ -74,6 +98,30 @@ class SliceAudit:
         if len(wrong) and self.wrong_round is None:
             self.wrong_round = self.rows + int(wrong[0]), int(rows["step"][wrong[0]])
 
+    def _check_values(self, rows: np.ndarray) -> None:
+        staleness, expected = rows["staleness"], self._expected
+        counts = self.rows + np.arange(len(rows)) >= self._holds_from
+        # A worker can't have pulled a version that was not there yet, nor one before the first.
+        self._note("staleness", (staleness < 0) | (staleness >= rows["version"]), rows, "of version {version:.0f}")
+        if expected.most_staleness is not None:
+            bound = f"where {expected.most_staleness} is the bound"
+            self._note("staleness", counts & (staleness > expected.most_staleness), rows, bound)
+        if expected.examples is not None:
+            self._note("examples", rows["examples"] != expected.examples, rows, f"where a step has {expected.examples}")
+        if expected.rates is not None:
+            rates = expected.rates(rows["step"].astype(np.int64))
+            wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=0.0)
+            first = float(rates[np.argmax(wrong)]) if len(rates) else 0.0
+            self._note("learning_rate", wrong, rows, f"where {first:.6g} follows from the step")
+
+    def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
+        """Keep the first row with a wrong value. `wrong`: bool [k]. `why`: may name other columns in braces."""
+        if wrong.any() and column not in self.wrong_values:
+            place = int(np.argmax(wrong))
+            row = dict(zip(rows.dtype.names or (), rows[place].tolist()))
+            told = f"row {self.rows + place}: step {row['step']:.0f} has {column} {row[column]:.6g}, "
+            self.wrong_values[column] = told + why.format(**row)
+
     def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
         """Yield each problem as a line. `counts`: COUNTS, by name. `scheduled`: the updates that were handed out."""
         if self.repeated:
@@ -82,6 +130,7 @@ class SliceAudit:
             yield "row {}: version {}, where {} belongs".format(*self.wrong_version)
         if self.wrong_round:
             yield "row {}: step {} is of another round".format(*self.wrong_round)
+        yield from self.wrong_values.values()
         if counts["accepted"] != self.rows:
             yield f"{counts['accepted']} gradients accepted, {self.rows} rows"
         if counts["applied"] != counts["version"]:
@@ -92,13 +141,13 @@ class SliceAudit:
             yield f"{len(strange)} rows of steps that were never handed out, the first is step {strange[0]}"
 
     def _never_handed_out(self, scheduled: StepSet) -> np.ndarray:
-        """Return the steps that have a row and are not in `scheduled`, int64 [k].
+        """Return the steps that have a row and are of no update in `scheduled`, int64 [k]; in rounds the first of each.
 
-        A slice without such a step, and with as many as were handed out, has the same steps. In rounds `_check_rounds`
-        says so: the rows of version v are of round v - 1.
+        A slice without such a step, and with as many as were handed out, has the same steps.
         """
-        if self._rounds.steps_per_update > 1:
-            return np.empty(0, np.int64)
+        if self._rounds.steps_per_update > 1:  # the rows of version v are of round v - 1: `_check_rounds`
+            updates = self.rows // self._rounds.gradients_per_update
+            return scheduled.missing_below(updates) * self._rounds.steps_per_update
         others = scheduled.missing_below(self._steps.end)
         strange: np.ndarray = others[self._steps.holds(others)]
         return strange
@@ -116,6 +165,7 @@ def audit(
     rounds: RoundShape,
     scheduled: StepSet,
     total: int | None,
+    expected: Expected = Expected(),
     on_rows: OnRows = lambda rows: None,
 ) -> Json:
     """Return the proof as {"holds": bool, "problems": [a line each], "slices": [dict each], "duplicated": gradients}.
@@ -126,12 +176,14 @@ def audit(
       journals: where the rows of each slice are. counts: int64 [slices, len(COUNTS)], from the parameter servers.
       scheduled: the updates that were handed out.
       total: how many updates the run should have; None where it was stopped early.
+      expected: what the rows have to say of their steps.
       on_rows: called now and then with the number of rows read since it was called last.
     """
     problems: list[str] = []
     slices, audits = [], []
     for index, history in enumerate(journals):
-        found, own = SliceAudit(rounds), dict(zip(COUNTS, counts[index].tolist()))
+        holds_from = expected.holds_from[index] if expected.holds_from else 0
+        found, own = SliceAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
         try:
             for rows in journal.read(history):
                 found.read(rows)

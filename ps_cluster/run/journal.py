@@ -118,11 +118,10 @@ class Journal:
             self._unwritten.popleft()
 
 
-def stretch_of(pieces: Sequence[Piece], *, epoch: int, step: int) -> Stretch:
+def stretch_of(pieces: Sequence[Piece], *, epoch: int, step: int, rules: str = "") -> Stretch:
     """Return what a leader did up to a state of `step`, with these pieces of its journals, one for each slice."""
-    return Stretch(
-        epoch=epoch, step=step, rows=[one.rows for one in pieces], checksums=[one.checksum for one in pieces]
-    )
+    rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
+    return Stretch(epoch=epoch, step=step, rows=rows, checksums=checksums, rules=rules)
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[Stretch], index: int) -> list[Piece]:

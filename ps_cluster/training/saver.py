@@ -54,7 +54,7 @@ class Saver:
 
     def __init__(
         self, config: RunConfig, run_dir: RunDir, dataset_kind: str, books: Bookkeeper, progress: RunProgress,
-        *, same: Mapping[str, Any] = MappingProxyType({}), epoch: int = 0, before: Sequence[Stretch] = (),
+        *, same: Mapping[str, Any] = MappingProxyType({}), epoch: int = 0, before: Sequence[Stretch] = (), rules: str = "",
         saving: Callable[[], None] = lambda: None, notify: Callable[[str], None] = say,
         clock: Callable[[], float] = time.monotonic,
     ):  # fmt: skip
@@ -63,6 +63,7 @@ class Saver:
         Args:
           same: fields of `Meta` that have to be the same when training goes on.
           epoch: of this leader. before: what the leaders before it did of this work.
+          rules: the settings that decide its learning rates and bounds (`Stretch`).
         """
         self._config = config
         self._run_dir = run_dir
@@ -70,7 +71,7 @@ class Saver:
         self._books = books
         self._progress = progress
         self._same = same
-        self._epoch, self._before = epoch, before
+        self._epoch, self._before, self._rules = epoch, before, rules
         self._saving = saving
         self._notify = notify
         self._clock = clock
@@ -183,7 +184,7 @@ class Saver:
         times = self._progress.clock.times
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
         meta = Meta(
-            leaders=[*self._before, stretch_of(self._books.pieces, epoch=self._epoch, step=step)],
+            leaders=[*self._before, stretch_of(self._books.pieces, epoch=self._epoch, step=step, rules=self._rules)],
             config=self._config.model_dump(mode="json"),
             dataset_kind=self._dataset_kind,
             train_seconds=times.seconds,

@@ -25,8 +25,8 @@ from ps_cluster.models.compiled import notes
 from ps_cluster.processes.control_group import room
 from ps_cluster.run import checkpoints, reslicing, tables
 from ps_cluster.run.agreement import facts_of_data
-from ps_cluster.run.audit import RoundShape, audit
-from ps_cluster.run.journal import Journal, JournalDamaged, history_of
+from ps_cluster.run.audit import Expected, RoundShape, audit
+from ps_cluster.run.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.run.leaders import Superseded
 from ps_cluster.run.log_events import DISK_REFUSES
 from ps_cluster.run.resume import check_journals, check_network, newest_checkpoint
@@ -42,7 +42,7 @@ from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import Saver, check_disk
 from ps_cluster.training.slice import Start
-from ps_cluster.training.step import TrainStep
+from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
 from ps_cluster.training.tensorboard import TrainingWriter
 from ps_cluster.training.worker import Compute
 
@@ -130,6 +130,7 @@ class Session:
         self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
         self.leads = leads
         self._epoch = epoch
+        self._problem: str | None = None
         self._config = config
         self._run_dir = run_dir
         self._dataset = dataset
@@ -197,7 +198,8 @@ class Session:
         self._saver = Saver(
             self._config, self._run_dir, self._dataset.kind, self._books, self.progress,
             same={"data": facts_of_data(self._dataset), "network": self._store.layout},
-            epoch=self._epoch, before=self._before, saving=self._reporter.saving,
+            epoch=self._epoch, before=self._before, rules=text_of_rules(self._config, self._total_steps),
+            saving=self._reporter.saving,
         )  # fmt: skip
         return self._store, compute
 
@@ -224,6 +226,10 @@ class Session:
         self.progress.clock.start()
         self._reporter.start()
         self._books.look()  # even if a resumed run has nothing left to do, the counts must be known
+
+    def note_problem(self, problem: str | None) -> None:
+        """Let the proof fail by a line; the first one counts. None: there is nothing wrong."""
+        self._problem = self._problem or problem
 
     @property
     def diverged(self) -> bool:
@@ -270,9 +276,17 @@ class Session:
         config, own = self._config, self._books.pieces
         before = [history_of(self._run_dir, self._before, index) for index in range(config.slices)]
         journals = [[*history, piece] for history, piece in zip(before, own)]
+        expected = Expected(
+            examples=config.examples_per_step,
+            most_staleness=config.mode_kind.most_staleness(config),
+            rates=expected_rates(config, self._total_steps),
+            holds_from=[self._rows_by_other_rules(history) for history in before],
+        )
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update)
         told = self._reporter.written
-        proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, told)
+        proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, told)
+        if self._problem:
+            proof |= {"holds": False, "problems": [self._problem, *proof["problems"]]}
         servers = [Server(index=index, parameters=part.length) for index, part in enumerate(self._store.slices)]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, told)
@@ -284,6 +298,18 @@ class Session:
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
         found = {"updates": updates, "proof": Proof.model_validate(proof), "diverged": self.diverged}
         return result.model_copy(update=found | {"parameter_servers": servers if config.on_parameter_servers else []})
+
+    def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
+        """Return how many rows there are up to the last one of a leader with other settings of rate or bound."""
+        own, rows, other = text_of_rules(self._config, self._total_steps), 0, 0
+        for leader, piece in zip(self._before, history, strict=True):
+            rows += piece.rows
+            other = other if leader.rules == own else rows
+        return other
+
+    @property
+    def _total_steps(self) -> int:
+        return self._config.total_steps(self._dataset.train_examples)
 
 
 class Reporter:

@@ -33,6 +33,7 @@ from ps_cluster.training.wire import Message
 # The outcomes of a push.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
+_WHOLE_IN_FLOAT64 = 2**52 - 1  # bits of a whole number that float64 keeps
 
 
 class Turn(NamedTuple):
@@ -270,6 +271,12 @@ class Slice:
             for name, variable in self._slots.items()
         }
         return {"weights": self._weights, "statistics": self._statistics, **slots}
+
+    def digest(self) -> tf.Tensor:
+        """Return a whole number, float64 [], that tells these weights from others, also from the same in another order."""
+        bits = tf.cast(tf.bitcast(self._weights.read_value(), tf.int32), tf.int64)
+        odd = 2 * tf.range(self.length, dtype=tf.int64) + 1
+        return tf.cast(tf.bitwise.bitwise_and(tf.reduce_sum(bits * odd), _WHOLE_IN_FLOAT64), tf.float64)
 
     @property
     def state_bytes(self) -> int:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from ps_cluster.catalogue.datasets import DATASETS
@@ -96,5 +99,37 @@ class TrainStep:
 
     def learning_rate(self, step: tf.Tensor) -> tf.Tensor:
         """Return the learning rate, float32 [], of the step's update; the steps of one update share it."""
-        update, updates = step // self._config.steps_per_update, self._total_steps // self._config.steps_per_update
-        return self._config.optimizer.learning_rate * schedule_factor(self._config.schedule, update, updates)
+        return learning_rate(self._config, self._total_steps, step)
+
+
+def learning_rate(config: RunConfig, total_batches: int, batch: tf.Tensor) -> tf.Tensor:
+    """Return the learning rate, float32 [], of a batch (its number, int64 [], of `total_batches`)."""
+    update, updates = batch // config.steps_per_update, total_batches // config.steps_per_update
+    return config.optimizer.learning_rate * schedule_factor(config.schedule, update, updates)
+
+
+def expected_rates(config: RunConfig, total_steps: int) -> Callable[[np.ndarray], np.ndarray]:
+    """Return the function from step ids, int64 [k], to what their rows have to say of the learning rate, float32 [k].
+
+    That of a step with several batches is their mean.
+    """
+    batches = config.batches_per_step
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
+    def rates(steps: tf.Tensor) -> tf.Tensor:
+        numbers = tf.reshape(steps[:, None] * batches + tf.range(batches, dtype=tf.int64), [-1])
+        each = tf.vectorized_map(lambda number: learning_rate(config, total_steps * batches, number), numbers)
+        return tf.reduce_mean(tf.reshape(each, [-1, batches]), axis=1)
+
+    def of(steps: np.ndarray) -> np.ndarray:
+        found: np.ndarray = rates(tf.constant(steps, tf.int64)).numpy()
+        return found
+
+    return of
+
+
+def text_of_rules(config: RunConfig, total_steps: int) -> str:
+    """Return the settings that decide the learning rate of a step id and the bound of its staleness, as text to compare."""
+    settings = config.schedule.model_dump(mode="json"), config.optimizer.learning_rate
+    shape = total_steps, config.batches_per_step, config.steps_per_update
+    return json.dumps([*settings, *shape, config.mode_kind.most_staleness(config)])

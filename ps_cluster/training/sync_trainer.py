@@ -10,7 +10,8 @@ from __future__ import annotations
 import contextlib
 import signal
 import threading
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
@@ -106,10 +107,22 @@ def _train(
         told = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
         if session.leads and session.diverged:
             told = STOP
-        stop = float(run_updates(tf.constant(until - progress.applied), tf.constant(told, tf.float64)))
+        stop, *digests = (
+            run_updates(tf.constant(until - progress.applied), tf.constant(told, tf.float64)).numpy().tolist()
+        )
         moved()
+        session.note_problem(different_replica(digests, until))
         session.keep_up("training")
     return stop
+
+
+def different_replica(digests: Sequence[float], updates: int) -> str | None:
+    """Return which worker has other weights than most, in a line for the proof; None where all have the same."""
+    (most, _), *others = Counter(digests).most_common()
+    if not others:
+        return None
+    named = ", ".join(f"worker-{index}" for index, digest in enumerate(digests) if digest != most)
+    return f"after update {updates - 1} the weights of {named} are others than those of worker-{digests.index(most)}"
 
 
 def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
@@ -197,7 +210,10 @@ def _limit_silence(limit_ms: int) -> None:
 def all_reduce_function(
     strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
 ) -> RunUpdates:
-    """Return the graph of some updates: (count int32 [], stop float64 []) → float64 [], the sum of all workers' stops."""
+    """Return the graph of some updates: (count int32 [], stop float64 []) → float64 [1 + workers].
+
+    The first is the sum of all workers' stops. The others are a digest of each worker's weights after the updates.
+    """
     computation = Computation(compute, config)
     workers = config.cluster.workers
     (replica,) = store.slices
@@ -246,13 +262,14 @@ def all_reduce_function(
         return strategy.run(share, args=(rows.stack(), stop, who[0]))
 
     def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
-        """Write all workers' rows into every worker's ledger; return the sum of the workers' `stop`."""
+        """Write all workers' rows into every worker's ledger; return what `run_updates` does."""
         mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
         # Not by a product: NaN times 0 is NaN, and a NaN of one worker would be that of all.
         table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
-        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), [stop]], 0))
-        table = tf.reshape(summed[:-1], tf.shape(table))
+        told = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
+        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), told], 0))
+        table = tf.reshape(summed[: -1 - workers], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):
-            return tf.identity(summed[-1])
+            return tf.identity(summed[-1 - workers :])
 
     return run_updates

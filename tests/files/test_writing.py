@@ -142,7 +142,6 @@ def test_a_writer_whose_file_was_cleared_away_before_it_was_locked_makes_another
 OWN_WAYS = {
     "bench/throughput.py": "in a folder of a random name that it has just made",
     "files/writing.py": "the opener",
-    "files/array_archive.py": "a member of a zip that the opener made",
     "processes/namespace.py": "/proc alone, and nothing of ours is imported there",
     "data/packing.py": "in a folder of a random name that it has just made",
     "data/tfds_reader.py": "in a temporary folder that was made for it",

@@ -26,7 +26,8 @@ def test_statistics_keep_their_precision_where_gradients_travel_in_bfloat16(tmp_
     run = all_reduce_function(
         tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, build_config(overrides=values)
     )
-    assert not run(tf.constant(2), tf.constant(0.0, tf.float64))
+    stop, digest = run(tf.constant(2), tf.constant(0.0, tf.float64)).numpy()
+    assert stop == 0.0 and digest == store.slices[0].digest()
     np.testing.assert_allclose(state_of(store)["statistics"], 1.5 * fresh, rtol=1e-6)
 
 
@@ -43,6 +44,7 @@ def test_a_loss_that_is_no_number_is_that_of_its_own_worker_alone(tmp_path, monk
     store = make_store(steps=2, values=values)
     config = build_config(overrides=values | {"cluster.wire": "float32"})
     run = all_reduce_function(tf.distribute.OneDeviceStrategy("/device:CPU:0"), store, compute, config)
-    run(tf.constant(1), tf.constant(0.0, tf.float64))
+    stop, *digests = run(tf.constant(1), tf.constant(1.0, tf.float64)).numpy().tolist()
+    assert stop == 1.0 and digests == [store.slices[0].digest(), 0.0], "each worker's in its own place"
     losses = store.read_ledgers([0]).rows[0]["loss"]
     assert np.isnan(losses[0]) and losses[1:].tolist() == [0.0], "the other one would add its own to this"

@@ -57,12 +57,14 @@ class Stretch(Row):
       epoch: of the leader (run/leaders.py); 0 for one that has no claim. step: of the state.
       rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them
         (run/journal.py). A journal without rows has the checksum with which it began.
+      rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
     """
 
     epoch: Count = 0
     step: Count
     rows: list[Count]
     checksums: list[Count]
+    rules: Annotated[str, Field(max_length=10_000)] = ""
 
     @model_validator(mode="after")
     def _is_of_some_slices(self) -> Stretch:

@@ -1,0 +1,168 @@
+"""The proof holds for what the slices of each mode really write, and fails for every change of it."""
+
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from ps_cluster.catalogue.imports import find
+from ps_cluster.config import build_config
+from ps_cluster.run.audit import Expected, RoundShape, audit
+from ps_cluster.run.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.run.step_set import StepSet
+from ps_cluster.training.step import expected_rates
+from ps_cluster.training.sync_trainer import different_replica
+from tests.helpers.ledgers import write_journal
+from tests.helpers.stores import make_store, pull, row
+from tests.helpers.waiting import admit, identity
+
+WORKERS, UPDATES = 2, 6
+KINDS = [("async", 1), ("async", 2), ("bounded", 1), ("sync-ps", 1), ("elastic", 1), ("elastic", 2), ("sync", 1)]
+
+
+class Trained:
+    """The journals and counts of a training of two workers whose steps take turns, all pulled before one is pushed."""
+
+    def __init__(self, mode, slices):
+        values = {
+            "mode.name": mode, "cluster.workers": WORKERS, "model.name": "tutorial_cnn", "training.steps": UPDATES,
+            "optimizer.rule": "sgd", "optimizer.learning_rate": 0.1, "schedule.kind": "triangle",
+        } | ({"cluster.parameter_servers": slices} if mode != "sync" else {})  # fmt: skip
+        self.config = build_config(overrides=values)
+        self.total = self.config.total_steps(50_000)
+        self.rates = expected_rates(self.config, self.total)
+        store = make_store(slices, kind=find(self.config.mode_kind.slice), values=values, steps=UPDATES)
+        self._write_sync(store) if mode == "sync" else self._push(store, mode)
+        ledgers = store.read_ledgers([0] * slices)
+        self.rows, self.counts = [rows.copy() for rows in ledgers.rows], ledgers.counts
+        self.scheduled = StepSet(UPDATES)
+
+    def _row(self, step, worker):
+        values = row(float(self.rates(np.array([step]))[0]), worker).numpy()
+        values[WORKER_COLUMNS.index("examples")] = self.config.examples_per_step
+        return tf.constant(values)
+
+    def _push(self, store, mode):
+        for first in range(0, self.total, WORKERS):
+            steps = [(worker, first + worker) for worker in range(WORKERS)]
+            if mode == "bounded":
+                for worker, step in steps:
+                    admit(store, worker, step)
+            pulled = [pull(store, worker) for worker, _ in steps]
+            for (worker, step), had in zip(steps, pulled):
+                weights = had.weights[0] if mode == "elastic" else had.weights
+                store.push(identity(step), had.versions, weights, had.statistics, self._row(step, worker))
+
+    def _write_sync(self, store):
+        (replica,) = store.slices
+        for update in range(UPDATES):
+            version = replica.update(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3]))
+            own = [float(version), 0.0, 1.0, 2.0]
+            rows = [np.concatenate([own, self._row(WORKERS * update + worker, worker)]) for worker in range(WORKERS)]
+            replica.write_rows(tf.constant([rows]))
+
+    def proof(self, folder):
+        journals = [write_journal(folder / f"slice-{index}", rows) for index, rows in enumerate(self.rows)]
+        expected = Expected(
+            self.config.examples_per_step, self.config.mode_kind.most_staleness(self.config), self.rates
+        )
+        rounds = RoundShape(self.config.steps_per_update, self.config.gradients_per_update)
+        return audit(journals, self.counts, rounds, self.scheduled, UPDATES, expected)
+
+    def put(self, index, place, column, value):
+        self.rows[index][column][place] = value
+
+    def count(self, index, name, more):
+        self.counts = self.counts.copy()
+        self.counts[index, COUNTS.index(name)] += more
+
+    def without_a_row(self, index):
+        self.rows[index] = np.delete(self.rows[index], 2)
+
+    def with_a_row_twice(self, index):
+        self.rows[index] = np.insert(self.rows[index], 3, self.rows[index][2])
+
+    def with_rows_swapped(self, index):
+        self.rows[index][[1, 4]] = self.rows[index][[4, 1]]
+
+
+@pytest.fixture(scope="module", params=KINDS, ids=lambda kind: f"{kind[0]}, {kind[1]} ps")
+def made(request):
+    return request.param
+
+
+@pytest.fixture
+def trained(made):
+    return Trained(*made)
+
+
+def test_what_the_slices_write_is_proved(trained, tmp_path):
+    proof = trained.proof(tmp_path)
+    assert proof["holds"], proof["problems"]
+    assert [slice["rows"] for slice in proof["slices"]] == [trained.total] * len(trained.rows)
+
+
+MUTANTS = {
+    "a row is missing": (Trained.without_a_row, "rows"),
+    "a row is there twice": (Trained.with_a_row_twice, "a row already"),
+    "rows are swapped": (Trained.with_rows_swapped, "version"),
+    "a step that nobody handed out": (lambda run, at: run.put(at, -1, "step", 777), "step 777|steps that were never"),
+    "staleness below 0": (lambda run, at: run.put(at, 2, "staleness", -1), "has staleness -1"),
+    "staleness of the version": (
+        lambda run, at: run.put(at, 2, "staleness", run.rows[at]["version"][2]),
+        "has staleness .* of version",
+    ),
+    "another learning rate": (lambda run, at: run.put(at, 2, "learning_rate", 0.0999), "has learning_rate 0.0999"),
+    "another number of examples": (lambda run, at: run.put(at, 2, "examples", 7), "has examples 7, where a step has"),
+    "another version": (lambda run, at: run.put(at, 2, "version", 5), "version 5, where"),
+    "an update too many": (lambda run, at: run.count(at, "applied", 1), "the weights were changed"),
+    "a version too many": (lambda run, at: run.count(at, "version", 1), "the version is"),
+    "a gradient that has no row": (lambda run, at: run.count(at, "accepted", 1), "gradients accepted"),
+}
+
+
+@pytest.mark.parametrize("name", MUTANTS)
+def test_every_change_of_it_is_told(trained, tmp_path, name):
+    change, says = MUTANTS[name]
+    at = len(trained.rows) - 1
+    change(trained, at)
+    proof = trained.proof(tmp_path)
+    assert not proof["holds"]
+    assert any(re.search(says, problem) for problem in proof["problems"]), proof["problems"]
+
+
+def test_an_update_beyond_the_bound_is_told(tmp_path):
+    run = Trained("bounded", 1)
+    run.put(0, -1, "staleness", 4)
+    (problem,) = run.proof(tmp_path)["problems"]
+    assert "has staleness 4, where 3 is the bound" in problem
+
+
+def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_now(tmp_path):
+    run = Trained("async", 1)
+    run.rows[0]["learning_rate"][:3] = 0.7
+    journals = [write_journal(tmp_path / "slice", run.rows[0])]
+    for holds_from, holds in ((3, True), (2, False)):
+        expected = Expected(rates=run.rates, holds_from=[holds_from])
+        proof = audit(journals, run.counts, RoundShape(1, 1), run.scheduled, UPDATES, expected)
+        assert proof["holds"] == holds, proof["problems"]
+
+
+def test_a_replica_with_other_weights_is_named():
+    assert different_replica([5.0, 5.0, 5.0], 8) is None
+    told = "after update 7 the weights of worker-2 are others than those of worker-0"
+    assert different_replica([5.0, 5.0, 6.0], 8) == told
+    assert "of worker-0 are others than those of worker-1" in different_replica([6.0, 5.0, 5.0], 8)
+
+
+def test_the_digest_of_weights_tells_another_value_and_another_order():
+    (part,) = make_store().slices
+    weights = part._weights.numpy()
+    digests = {float(part.digest())}
+    for change in (weights[::-1], np.nextafter(weights, np.float32(2)), -weights * 2):
+        part._weights.assign(change)
+        digests.add(float(part.digest()))
+    assert len(digests) == 4 and all(digest == int(digest) for digest in digests)
+    part._weights.assign(weights)
+    assert float(part.digest()) in digests
