@@ -119,7 +119,7 @@ def _disturbed(run_dir: RunDir, dataset: str, data_dir: Path | None) -> dict[str
 
 def _kill(run_dir: RunDir, task_type: str, index: int) -> tuple[int, float]:
     tasks = read_json(run_dir.cluster, ClusterFile).tasks
-    pid = next(task.pid for task in tasks if (task.type, task.index) == (task_type, index))
+    pid = next(task.pid for task in tasks if (task.type, task.index) == (task_type, index) and task.pid)
     os.kill(pid, signal.SIGKILL)
     return pid, time.time()
 

@@ -121,7 +121,7 @@ class TrainingRun:
             tasks = read_json(self.files.cluster, ClusterFile).tasks
         except FileNotFoundError:
             return {}
-        return {Task(task.type, task.index): task.pid for task in tasks}
+        return {Task(task.type, task.index): task.pid for task in tasks if task.pid}
 
     def summary(self) -> dict[str, Any]:
         return read_json(self.files.summary, Summary).model_dump()

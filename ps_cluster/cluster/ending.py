@@ -45,10 +45,13 @@ def training_outcome(run_dir: RunDir) -> str:
     return "diverged" if result.diverged else "completed" if result.completed else "stopped"
 
 
-def write_ending(config: RunConfig, run_dir: RunDir, notify: Callable[[str], None], **facts: Any) -> int:
+def write_ending(
+    config: RunConfig, run_dir: RunDir, notify: Callable[[str], None], *, draw: bool = True, **facts: Any
+) -> int:
     """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
 
     Args:
+      draw: also the page of results.
       facts: the other arguments of `write_summary`.
     Raises:
       RunFailed: the summary can't be written.
@@ -62,7 +65,7 @@ def write_ending(config: RunConfig, run_dir: RunDir, notify: Callable[[str], Non
     closing_table.print_numbers(written, console)
     if not log_formats.chosen().is_text:
         print_line(closing_table.as_line(written))
-    if config.evaluation.draw_results:
+    if draw and config.evaluation.draw_results:
         try_to_draw(run_dir, notify)
     closing_table.print_places(written, run_dir, console)
     if (proof := written["proof"]) is None or proof["holds"]:

@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import psutil
 
@@ -48,6 +48,7 @@ class Keeper:
         self, task: Task, topology: ClusterTopology, run_dir: RunDir, view: ProgressView, requests: StopRequests,
         start: Callable[[int | None], subprocess.Popen[bytes]], limits: Limits, patience: Patience,
         *, conclude: Callable[[str], int] = lambda outcome: 0, total: int | None = None,
+        note_workers: Callable[[Mapping[int, int]], None] = lambda pids: None,
         reach: Reach = working, clock: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], None] = time.sleep,
     ):  # fmt: skip
@@ -55,7 +56,8 @@ class Keeper:
 
         Args:
           start: starts the task's process; the leader's gets the number of workers that are enough.
-          conclude: called by the leader with the outcome of a training that has ended; returns an exit code.
+          conclude: called by the leader once, with the outcome of its training; returns the exit code of the proof.
+          note_workers: called by the leader with index → pid of the workers, whenever they have changed.
         """
         self._task = task
         self._topology = topology
@@ -66,7 +68,8 @@ class Keeper:
         self._start = start
         self._limits = limits
         self._patience = patience
-        self._conclude = conclude
+        self._conclude, self._concluded = conclude, False
+        self._note_workers, self._workers = note_workers, dict[int, int]()
         self._total = total
         self._reach = reach
         self._clock = clock
@@ -99,7 +102,13 @@ class Keeper:
             )  # fmt: skip
             if (least := gathering.workers()) is None:
                 return self._not_begun()
-        child = self._start(least)
+        code = self._keep(self._start(least))
+        if self._leads and not self._concluded and code not in (BAD_INPUT, SUPERSEDED):
+            self._conclude("stopped" if self._requests.count else "failed")
+        return code
+
+    def _keep(self, child: subprocess.Popen[bytes]) -> int:
+        """Look after the process until the task ends; return the exit code."""
         self._moved_s, began_s = self._awake(), self._clock()
         while True:
             ended = child.poll()
@@ -246,7 +255,7 @@ class Keeper:
             return FAILED
         line = f"{self._task} has ended: training is {ended.outcome} at step {ended.last_step:,}"
         self._view.notice(TASK_ENDED(line, outcome=ended.outcome, step=ended.last_step))
-        code = self._conclude(ended.outcome)
+        code, self._concluded = self._conclude(ended.outcome), True
         if ended.outcome == "diverged":
             self._view.notice(TASK_GIVES_UP(diverged_line(ended.last_step)))
             return FAILED
@@ -262,6 +271,9 @@ class Keeper:
             self._view.progress(row.model_dump())
             self._begun |= row.phase in BEGUN
             self._longest_wait_s = row.longest_wait_seconds
+            if (workers := {worker.index: worker.pid for worker in row.workers}) != self._workers:
+                self._workers = workers
+                self._note_workers(workers)
             if self._begun and ((row.applied, row.written) != self._counts or row.phase == SAVING):
                 self._counts, self._moved_s = (row.applied, row.written), self._awake()
         for score in self._scores.new_rows():

@@ -8,10 +8,11 @@ import socket
 import subprocess
 import time
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 
 from ps_cluster.catalogue.modes import Mode
-from ps_cluster.catalogue.task_types import WORKER, Task
+from ps_cluster.catalogue.task_types import PS, WORKER, Task
 from ps_cluster.cluster.ending import write_ending
 from ps_cluster.cluster.gathering import Patience
 from ps_cluster.cluster.keeper import Keeper, taken
@@ -22,7 +23,7 @@ from ps_cluster.cluster.port_guard import guard_port
 from ps_cluster.cluster.task import BAD_INPUT, RETRY, SUPERSEDED, leave
 from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import RunConfig
-from ps_cluster.data.packed import PackedDataset, write_pointer
+from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
 from ps_cluster.files.fence import set_fence
@@ -37,7 +38,7 @@ from ps_cluster.reporting.terminal import print_error
 from ps_cluster.run import checkpoints
 from ps_cluster.run.leaders import Claim, Superseded, claim
 from ps_cluster.run.resume import newest_checkpoint
-from ps_cluster.run.rows.cluster import TaskFile
+from ps_cluster.run.rows.cluster import ClusterFile, TaskFile
 from ps_cluster.run.rows.progress import ProgressRow, with_work
 from ps_cluster.run.run_dir import RunDir
 
@@ -63,6 +64,7 @@ def run_one_task(
       task_argv: as for `run_local`.
     """
     _check_mode(topology, config.mode_kind)
+    _check_size(config, topology)
     check_min_workers(min_workers, len(topology.cluster.get(WORKER, ())), config.mode_kind)
     check_named(config)
     run_dir, leads = RunDir(Path(os.path.realpath(root))), task == topology.leader
@@ -120,13 +122,16 @@ def _lead_or_follow(
             task_argv=task_argv,
         )
         _write_task_file(run_dir, topology, task)
+        if leads:
+            _write_cluster(run_dir, topology, config.mode_kind.trainer_type, {})
         view.start(config, run_dir, dataset)
         view.tasks([{"type": task.type, "index": task.index, "pid": os.getpid(), "state": "running"}])
         total = config.total_updates(dataset.train_examples)
         began, epoch = time.monotonic(), claimed.epoch if claimed else 0
         keeper = Keeper(
-            task, topology, run_dir, view, requests, child, Limits(), patience,
-            conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, epoch, began, view.notice), total=total,
+            task, topology, run_dir, view, requests, child, Limits(), patience, total=total,
+            conclude=lambda outcome: _conclude(outcome, config, run_dir, topology, epoch, began, view.notice),
+            note_workers=lambda pids: _write_cluster(run_dir, topology, config.mode_kind.trainer_type, pids),
         )  # fmt: skip
         with environment.temporary_files_in(run_dir.temporary_of(task.type, task.index)):
             code = keeper.run()
@@ -159,11 +164,11 @@ def _conclude(
     restarts = Counter((kind, worker.index) for worker in newest.workers)
     restarts.subtract(set(restarts))  # the first process of each is no restart
     restarts[topology.leader.type, topology.leader.index] = leaders - 1
-    addresses = {(task.type, task.index): topology.address(task) for task in topology.tasks}
     return write_ending(
         config, run_dir, notify,
         outcome=outcome, wall_seconds=time.monotonic() - began, began=began, life=None, restarts=restarts, silences=[],
-        scaled=[], usage={}, machine=machine.describe(), network={}, addresses=addresses, leaders=leaders,
+        scaled=[], usage={}, machine=machine.describe(), network={}, leaders=leaders,
+        draw=outcome != "failed",
     )  # fmt: skip
 
 
@@ -182,6 +187,8 @@ def _write(config: RunConfig, run_dir: RunDir, dataset: PackedDataset, task: Tas
     try:
         if leads:
             write_whole(run_dir.config, config.to_yaml())
+            write_pointer(run_dir.dataset, dataset)
+            write_form(run_dir.examples, dataset)
         write_whole(run_dir.config_of(task.type, task.index), config.to_yaml())
         write_pointer(run_dir.dataset_of(task.type, task.index), dataset)
     except OSError as error:
@@ -227,6 +234,30 @@ def _write_task_file(run_dir: RunDir, topology: ClusterTopology, task: Task) -> 
     where = {"host": socket.gethostname(), "leads": task == topology.leader}
     where |= {"life": environment.life_of(os.getpid())}
     write_json(run_dir.task_file(task.type, task.index), TaskFile.model_validate(who | where).model_dump())
+
+
+def _write_cluster(run_dir: RunDir, topology: ClusterTopology, trains: str, pids: Mapping[int, int]) -> None:
+    """Write cluster.json, as the launcher of `run` does. `pids`: of the workers that are known by their work.
+
+    Args:
+      trains: the type of the tasks that train.
+    """
+    known = {Task(trains, index): pid for index, pid in pids.items()} | {topology.leader: os.getpid()}
+    tasks = [
+        {"type": task.type, "index": task.index, "pid": known.get(task), "address": topology.address(task)}
+        for task in topology.tasks
+    ]
+    write_json(run_dir.cluster, ClusterFile.model_validate({"tasks": tasks}).model_dump())
+
+
+def _check_size(config: RunConfig, topology: ClusterTopology) -> None:
+    """Raise UserError where the configuration is for another number of tasks than the cluster has."""
+    for kind, given in ((WORKER, config.cluster.workers), (PS, config.cluster.parameter_servers)):
+        if kind in topology.cluster and given != (count := len(topology.cluster[kind])):
+            name = "workers" if kind == WORKER else "parameter_servers"
+            raise UserError(
+                f"cluster.{name}: got {given}, but the cluster of {topology.origin.name} has {count}: leave it out"
+            )
 
 
 def _check_port_is_free(topology: ClusterTopology, task: Task) -> None:

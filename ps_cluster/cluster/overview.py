@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -19,7 +21,7 @@ from ps_cluster.installation import PROGRAM
 from ps_cluster.processes import environment
 from ps_cluster.processes.of_run import state_of
 from ps_cluster.reporting.cluster_view import ClusterView, TaskView
-from ps_cluster.run.rows.cluster import ClusterFile
+from ps_cluster.run.rows.cluster import ClusterFile, TaskFile, TaskRow
 from ps_cluster.run.run_dir import RunDir
 
 # Each task hides GPUs from TensorFlow (processes/environment.py), which then has one device: all processors.
@@ -50,11 +52,13 @@ def of_run(root: Path, devices: Sequence[str] = KNOWN_DEVICES) -> ClusterView:
         raise UserError(f"run directory '{root}' has no {run_dir.cluster.name}: no task has started yet") from error
     topology = ClusterTopology.of_run(written.tasks)
     views = tuple(
-        _view(topology, Task(row.type, row.index), state_of(row.pid, run_dir.root), row.pid, devices)
+        _view(topology, Task(row.type, row.index), _state(row, written, run_dir), row.pid, devices)
         for row in written.tasks
     )
     own = "The ports are in a network of the run's own: nobody else reaches them."
     note = own if written.isolated else "The ports are open to every program of this machine."
+    if written.launcher is None:
+        note = "Each task was started by itself, on its own machine, where `health` asks for it."
     return ClusterView(_title(f"cluster of {root}", topology, mode), note, _flows(mode), views)
 
 
@@ -72,6 +76,17 @@ def ask_for_devices(run: Callable[..., subprocess.CompletedProcess[str]] = subpr
         last = (asked.stderr.strip().splitlines() or ["no output"])[-1]
         raise RunFailed(f"--devices: TensorFlow can't be asked (exit code {asked.returncode}): {one_line(last)}")
     return tuple(asked.stdout.split())
+
+
+def _state(row: TaskRow, cluster: ClusterFile, run_dir: RunDir) -> str:
+    """Return how a process is. Of one that was started on another machine nothing is known."""
+    if cluster.launcher is not None and row.pid is not None:
+        return state_of(row.pid, run_dir.root)
+    with contextlib.suppress(FileNotFoundError, UserError):
+        own = read_json(run_dir.task_file(row.type, row.index), TaskFile)
+        if own.host == socket.gethostname() and own.pid is not None:
+            return state_of(own.pid, run_dir.root, own.life)
+    return "elsewhere"
 
 
 def _view(topology: ClusterTopology, task: Task, state: str, pid: int | None, devices: Sequence[str]) -> TaskView:

@@ -15,7 +15,7 @@ from ps_cluster.catalogue.modes import Flow
 from ps_cluster.catalogue.task_types import Task
 
 NONE = "–"
-_COLOURS = {"running": "green", "stopped": "yellow", "gone": "dim", "planned": "default"}
+_COLOURS = {"running": "green", "stopped": "yellow", "gone": "dim", "planned": "default", "elsewhere": "dim"}
 
 
 @dataclass(frozen=True)

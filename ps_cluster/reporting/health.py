@@ -212,6 +212,8 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
     try:
         cluster = read_json(run_dir.cluster, ClusterFile)
     except FileNotFoundError:
+        cluster = ClusterFile(tasks=[])
+    if cluster.launcher is None:
         yield from _started_by_hand(run_dir, task, host)
         return
     if task is None:
@@ -234,4 +236,5 @@ def _started_by_hand(run_dir: RunDir, task: Task | None, host: str) -> Iterator[
 
 
 def _member(row: TaskRow, *, leads: bool, life: str | None = None) -> Member:
+    assert row.pid is not None, "it is of a task on this machine"
     return Member(f"{row.type}-{row.index}", row.pid, row.address, life, watches_rows=leads)

@@ -6,7 +6,6 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeVar, cast
 
 from ps_cluster.catalogue.datasets import DATASETS
@@ -48,7 +47,6 @@ Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often it was started again; a task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]
 """(task type, index) → its row of cluster.json, that of the newest process."""
-Addresses = Mapping[tuple[str, int], str | None]
 """(task type, index) → host:port; None for a task without a server."""
 Notify = Callable[[str], None]
 Model = TypeVar("Model", bound=Row)
@@ -67,7 +65,6 @@ def write_summary(
     usage: Json,
     machine: Json,
     network: Json,
-    addresses: Addresses = MappingProxyType({}),
     leaders: int | None = None,
     notify: Notify = lambda line: None,
 ) -> Json:
@@ -86,7 +83,6 @@ def write_summary(
       usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (processes/usage.py).
       machine: the machine of this start of the launcher (processes/machine.py).
       network: "private", and "notice": the message if it is not private (processes/isolation.py).
-      addresses: of tasks on several machines, whose pids only their work tells.
       leaders: how many led the training, one after the other, where tasks are started each by itself.
       notify: gets one line for each damaged file; the summary is written without it.
     """
@@ -96,7 +92,7 @@ def write_summary(
     tasks = _tasks(run_dir, notify)
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
-    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts, addresses)
+    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
     summary = Summary(
         schema_=SCHEMA,
         outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else outcome),
@@ -116,7 +112,7 @@ def write_summary(
         settings={key: one.value for key, one in changed(config).items()},
         workers=workers,
         worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
-        parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts, addresses),
+        parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),
         restarts={f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
         silences=[SilenceRow(**silence) for silence in silences],
         scaled=scaled,
@@ -207,27 +203,23 @@ def _from_progress(row: ProgressRow) -> TrainingResult:
     )
 
 
-def _workers(
-    rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts, addresses: Addresses
-) -> list[WorkerSummary]:
+def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
     """Return one row per index: the work of all its processes, and the newest process's pid."""
-    indices = {row.index for row in rows} | {index for kind, index in tasks if kind == task_type}
+    indices = {row.index for row in rows} | {
+        index for (kind, index), task in tasks.items() if kind == task_type and task.pid
+    }
     return [
-        _worker(
-            index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0), addresses.get(key)
-        )
+        _worker(index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0))
         for index in sorted(indices)
         for key in [(task_type, index)]
     ]
 
 
-def _worker(
-    index: int, rows: list[WorkerRow], task: TaskRow | None, restarts: int, address: str | None
-) -> WorkerSummary:
+def _worker(index: int, rows: list[WorkerRow], task: TaskRow | None, restarts: int) -> WorkerSummary:
     return WorkerSummary(
         index=index,
-        pid=task.pid if task else rows[-1].pid,
-        address=task.address if task else address,
+        pid=task.pid if task and task.pid else rows[-1].pid,
+        address=task.address if task else None,
         updates=sum(row.updates for row in rows),
         examples=sum(row.examples for row in rows),
         restarts=restarts,
@@ -235,16 +227,14 @@ def _worker(
     )
 
 
-def _parameter_servers(
-    rows: list[Server], tasks: Tasks, restarts: Restarts, addresses: Addresses
-) -> list[ServerSummary]:
+def _parameter_servers(rows: list[Server], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
     parameters = {row.index: row.parameters for row in rows}
     servers = {index: task for (task_type, index), task in tasks.items() if task_type == "ps"}
     return [
         ServerSummary(
             index=index,
             pid=servers[index].pid if index in servers else None,
-            address=servers[index].address if index in servers else addresses.get(("ps", index)),
+            address=servers[index].address if index in servers else None,
             parameters=parameters.get(index),
             restarts=restarts.get(("ps", index), 0),
         )

@@ -13,6 +13,7 @@ from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.errors import UserError
 from ps_cluster.files import fence
 from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.writing import write_json
 from ps_cluster.processes.stop_requests import StopRequests
 from ps_cluster.run import checkpoints
 from ps_cluster.run.leaders import Superseded, claim
@@ -60,12 +61,13 @@ def keep(tmp_path, monkeypatch):
 
         return Keeper(
             Task(kind, 0), topology, run_dir, View(), requests, start, Limits(), Patience(wait_s), total=7,
+            note_workers=lambda pids: call.workers.append(pids),
             conclude=lambda outcome: call.concluded.append(outcome) or call.of_proof,
             reach=lambda addresses: {task for task, address in addresses.items() if address in call.there},
             clock=time.clock, sleep=time.sleep,
         ).run()  # fmt: skip
 
-    def row(applied, phase="training", wait_s=0.0):
+    def row(applied, phase="training", wait_s=0.0, pid=None):
         times = Times().model_dump()
         fields = {"time": 0.0, "monotonic": 0.0, "phase": phase, "applied": applied, "scheduled": applied, "total": 100}
         fields |= {
@@ -78,10 +80,13 @@ def keep(tmp_path, monkeypatch):
             "longest_wait_seconds": wait_s,
         }
         append_row(run_dir.progress, ProgressRow.model_validate(fields))
+        if pid:
+            workers = [{"index": 0, "pid": pid, "updates": applied, "examples": 1}]
+            write_json(run_dir.work, {"workers": workers})
 
     call.time, call.requests, call.child, call.run_dir, call.row = time, requests, child, run_dir, row
     call.said, call.there = [], {"a:1", "b:2", "c:3"}
-    call.concluded, call.of_proof = [], 0
+    call.concluded, call.of_proof, call.workers = [], 0, []
     return call
 
 
@@ -129,7 +134,28 @@ def test_a_leader_whose_proof_does_not_hold_has_failed_although_training_is_comp
 
 def test_a_leader_without_a_result_has_failed(keep):
     ends(keep, 0)
-    assert keep("chief") == 1 and keep.concluded == []
+    assert keep("chief") == 1 and keep.concluded == ["failed"]
+
+
+@pytest.mark.parametrize(("code", "concluded"), [(1, ["failed"]), (75, ["failed"]), (-9, ["failed"]), (2, []), (3, [])])
+def test_a_leader_whose_process_ends_by_itself_has_failed_unless_it_changed_nothing(keep, code, concluded):
+    ends(keep, code)
+    keep("chief")
+    assert keep.concluded == concluded, "not by bad input, nor where a newer leader writes"
+
+
+def test_servers_and_workers_leave_the_end_to_the_leader(keep):
+    for kind in ("ps", "worker"):
+        ends(keep, 1)
+        assert keep(kind) == 1 and keep.concluded == []
+
+
+def test_the_pids_of_workers_are_told_whenever_they_change(keep):
+    for second, pid in ((1, 71), (2, 71), (3, 72)):
+        keep.time.at(second, lambda pid=pid: keep.row(pid, pid=pid))
+    ends(keep, 1)
+    keep("chief")
+    assert keep.workers == [{0: 71}, {0: 72}]
 
 
 @pytest.mark.parametrize("kind", ["ps", "worker"])
@@ -144,14 +170,14 @@ def test_a_second_signal_ends_a_leader_at_once(keep):
     keep.time.at(1, lambda: keep.row(3))
     for second in (2, 3):
         keep.time.at(second, lambda: keep.requests._note(signal.SIGTERM, None))
-    assert keep("chief") == 143
+    assert keep("chief") == 143 and keep.concluded == ["stopped"]
     assert keep.child.signals == [signal.SIGTERM, signal.SIGKILL] and keep.time.now_s < 4
 
 
 def test_a_leader_that_waits_ends_at_once_by_a_signal(keep):
     keep.there = set()
     keep.time.at(3, lambda: keep.requests._note(signal.SIGTERM, None))
-    assert keep("chief") == 143 and keep.time.now_s < 5 and not hasattr(keep, "least")
+    assert keep("chief") == 143 and keep.time.now_s < 5 and not hasattr(keep, "least") and keep.concluded == []
 
 
 def test_a_leader_that_waits_in_vain_is_to_be_started_again(keep):

@@ -56,7 +56,9 @@ def one_task(tmp_path, monkeypatch):
     class Kept:
         """In place of the keeper: notes what the task's process would be given."""
 
-        def __init__(self, task, topology, run_dir, view, requests, start, limits, patience, conclude, total):
+        def __init__(
+            self, task, topology, run_dir, view, requests, start, limits, patience, total, conclude, note_workers
+        ):
             told.extend((load_config(run_dir.config_of(task.type, task.index)), run_dir, dataset, topology, task))
             call.resumed, call.patience = start.keywords["resume"], patience
 
@@ -87,6 +89,31 @@ def test_cluster_has_the_size_that_tf_config_says_and_the_configuration_the_rest
     config, run_dir, _, topology, task = one_task(mode, CLUSTERS[mode], kind)
     assert (config.cluster.workers, config.cluster.parameter_servers) == (workers, parameter_servers)
     assert load_config(run_dir.config) == config and task == topology.leader
+
+
+@pytest.mark.parametrize("name", ["workers", "parameter_servers"])
+def test_settings_for_another_cluster_are_refused_by_name(one_task, name):
+    topology, task = from_tf_config(json.dumps({"cluster": CLUSTERS["async"], "task": {"type": "chief", "index": 0}}))
+    given = {"model.precision": "float32", "data.dataset": "synthetic"}
+    config = build_config(None, given, topology.size).with_values({f"cluster.{name}": 3})
+    with pytest.raises(UserError, match=f"cluster.{name}: got 3, but the cluster of TF_CONFIG has 2: leave it out"):
+        by_hand.run_one_task(
+            config, one_task.root, topology, task,
+            resume="auto", wait_s=1, min_workers=None, view=make_lines(), notify=print,
+        )  # fmt: skip
+
+
+def test_the_leader_leaves_what_readers_of_a_run_need_before_training(one_task):
+    _, run_dir, dataset, _, _ = one_task("async", CLUSTERS["async"], "chief")
+    cluster = json.loads(run_dir.cluster.read_text())
+    assert cluster["launcher"] is None
+    assert {(task["type"], task["index"]): task["address"] for task in cluster["tasks"]} == {
+        ("chief", 0): "a:1", ("ps", 0): "b:2", ("ps", 1): "c:3", ("worker", 0): "d:4", ("worker", 1): "e:5"
+    }  # fmt: skip
+    assert [task["pid"] for task in cluster["tasks"]] == [os.getpid(), None, None, None, None]
+    assert json.loads(run_dir.dataset.read_text())["directory"] == str(dataset.directory) and list(
+        run_dir.examples.iterdir()
+    )
 
 
 def test_several_machines_may_have_more_tasks_than_one(one_task):

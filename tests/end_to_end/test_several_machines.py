@@ -16,6 +16,7 @@ from ps_cluster.cluster.task import BAD_INPUT, RETRY, SUPERSEDED
 from tests.helpers.finished_runs import ledger_rows
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
+    PROJECT,
     SNAPSHOTS,
     finish,
     rows,
@@ -30,6 +31,7 @@ from tests.helpers.real_cluster import (
 
 pytestmark = pytest.mark.cluster
 CHIEF, SERVERS = ("chief", 0), (("ps", 0), ("worker", 0), ("worker", 1))
+PICTURE = PROJECT / "docs" / "images" / "tensorboard-predictions.png"
 WORKERS = (("worker", 0), ("worker", 1))
 
 
@@ -129,6 +131,16 @@ def test_commands_that_are_only_run_again_survive_the_death_of_a_worker_a_server
     assert summary_of(run_dir)["evaluation"]["step"] == steps and (run_dir / "results" / "results.html").is_file()
     shown = finish(start("runs", "show", run_dir))
     assert "completed" in shown and f"{steps} scheduled · {steps} applied" in shown and "holds:" in shown
+    rest = run_dir.with_name("rest")
+    assert "class_1" in finish(start("predict", PICTURE, "--run", run_dir, "--format", "csv"))
+    finish(start("export", "--run", run_dir, "--to", "keras", "--output", rest / "exported"))
+    finish(start("compare", run_dir, "--output", rest / "compared"))
+    assert list(rest.glob("exported/*.keras")) and (rest / "compared" / "report.html").is_file()
+    assert "elsewhere" in finish(start("cluster", "show", run_dir))
+    assert {task["pid"] is None for task in json.loads((run_dir / "cluster.json").read_text())["tasks"]} == {
+        False,
+        True,
+    }
 
 
 def test_a_chief_that_was_frozen_stops_without_a_word_to_the_files_of_the_newer_one(cluster_of):

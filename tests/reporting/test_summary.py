@@ -504,8 +504,8 @@ def test_histogram_is_drawn_with_a_bar_for_each_value_and_never_too_wide(histogr
 
 
 def test_a_leader_on_several_machines_writes_the_same_summary_and_fails_where_the_proof_does(run_dir, capsys):
-    run_dir.cluster.unlink()
     topology = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:0", "c:1", "c:2"]})
+    one_task._write_cluster(run_dir, topology, "worker", {})
     config = load_config(run_dir.config).with_values({"evaluation.draw_results": False})
     for holds, code, outcome in ((True, 0, "completed"), (False, 1, "failed")):
         proof = RESULT["proof"] | {"holds": holds, "problems": [] if holds else ["row 7 is missing"]}

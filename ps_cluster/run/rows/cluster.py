@@ -20,13 +20,14 @@ class TaskRow(Row):
     """The newest process of a task.
 
     Attributes:
+      pid: None for one on another machine that has done no work yet: its work tells it.
       address: host:port; None for a task without a server.
       absent: it was stopped or given up, and nobody starts it again by itself.
     """
 
     type: TaskType
     index: Index
-    pid: Pid
+    pid: Pid | None = None
     address: Word | None = None
     absent: bool = False
 
@@ -42,9 +43,14 @@ class TaskFile(TaskRow):
 
 
 class ClusterFile(Row):
-    """The launcher and all tasks. `isolated`: the ports are in a private network."""
+    """The launcher and all tasks.
 
-    launcher: Launcher
+    Attributes:
+      launcher: None where each task was started by itself; their processes are on machines of their own.
+      isolated: the ports are in a private network.
+    """
+
+    launcher: Launcher | None = None
     isolated: bool | None = None
     tasks: list[TaskRow]
 
