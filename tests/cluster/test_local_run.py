@@ -111,9 +111,7 @@ def test_the_leader_leaves_what_readers_of_a_run_need_before_training(one_task):
         ("chief", 0): "a:1", ("ps", 0): "b:2", ("ps", 1): "c:3", ("worker", 0): "d:4", ("worker", 1): "e:5"
     }  # fmt: skip
     assert [task["pid"] for task in cluster["tasks"]] == [os.getpid(), None, None, None, None]
-    assert json.loads(run_dir.dataset.read_text())["directory"] == str(dataset.directory) and list(
-        run_dir.examples.iterdir()
-    )
+    assert json.loads(run_dir.dataset.read_text())["directory"] == str(dataset.directory)
 
 
 def test_several_machines_may_have_more_tasks_than_one(one_task):
