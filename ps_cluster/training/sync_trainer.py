@@ -44,7 +44,7 @@ from ps_cluster.training.worker_group import WorkerGroup
 _NEVER_MS = 2**31 - 1  # 25 days
 _SUM = tf.distribute.ReduceOp.SUM
 GO_ON, STOP, GO_ON_LATER = 0.0, 1.0, 2.0  # what worker 0 wants; the others want to go on, so a sum is the same
-_RECEIVED = "received.npz"
+_RECEIVED = "received.safetensors"
 _LEAVE_WITHIN_S = 20.0  # less than what counts as a standstill
 
 RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]

@@ -244,11 +244,11 @@ def test_a_worker_goes_on_with_an_update_of_its_own_and_training_with_one_of_any
 
 
 def test_a_file_that_was_there_before_is_not_a_new_one(tmp_path):
-    (tmp_path / "step-1.npz").touch()
-    sign = NewFile(tmp_path, "*.npz")
+    (tmp_path / "step-1.safetensors").touch()
+    sign = NewFile(tmp_path, "*.safetensors")
     sign.look([], {}, 1.0)
     assert sign.seen_at is None
-    (tmp_path / "step-2.npz").touch()
+    (tmp_path / "step-2.safetensors").touch()
     sign.look([], {}, 2.0)
     assert sign.seen_at == 2.0
 

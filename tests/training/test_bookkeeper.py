@@ -55,15 +55,14 @@ def make(journals):
 
 
 def test_every_row_is_in_its_journal_once_and_counted_once(tmp_path):
-    paths = [tmp_path / f"slice-{index}.bin" for index in range(2)]
-    books, store, progress, said = make([Journal(path) for path in paths])
+    books, store, progress, said = make([Journal(tmp_path / f"slice-{index}.bin") for index in range(2)])
     store.accept(0, 2)
     books.look()
     books.look()
     store.accept(1)
     arrays = books.snapshot()
     assert store.closed == 1, "of the look before: 0 was accepted, 1 was not"
-    assert [np.concatenate(list(journal.read(path)))["step"].tolist() for path in paths] == [[0, 2, 1]] * 2
+    assert [np.concatenate(list(journal.read([piece])))["step"].tolist() for piece in books.pieces] == [[0, 2, 1]] * 2
     assert (progress.applied, progress.examples, said) == (3, 30, [])
     assert arrays["counts"][:, COUNTS.index("accepted")].tolist() == [3, 3] and arrays["waiting"].shape[0] == 0
 

@@ -68,7 +68,7 @@ class OutOfInodes(_SmallDisk):
             finally:
                 for folder in mounted:
                     _unmount(call, folder)
-        return Injection(scene.now(), [NewFile(files.snapshots, "*.npz")])
+        return Injection(scene.now(), [NewFile(files.snapshots, "*.safetensors")])
 
 
 def _mount(call: Callable[..., None], folder: Path, options: str) -> None:
