@@ -13,14 +13,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ps_cluster.bench.throughput import shown, spread
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.cluster.local_run import resolve_data
+from ps_cluster.cli.options import OUTPUT_FILE, NameOf, Number, Whole
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_json
-from ps_cluster.parameter_types import OUTPUT_FILE, NameOf, Number, Whole
-from ps_cluster.processes import environment
-from ps_cluster.reporting.terminal import print_line
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.report.terminal import print_line
+from ps_cluster.system import environment
+from ps_cluster.tools.bench.throughput import shown, spread
 
 Figures = Mapping[str, Any]  # of one round
 NOTHING = "–"  # shown where a case lacks a figure

@@ -15,10 +15,10 @@ import click
 
 from benchmarks.in_turns import Case, Figures, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import CHEAPEST_RULE, MOST_STEPS_PER_S
-from ps_cluster.bench.arms import BenchArm
-from ps_cluster.bench.throughput import case, run_arm
-from ps_cluster.command_line import OneLineCommand
-from ps_cluster.reporting.terminal import make_console
+from ps_cluster.cli.options import OneLineCommand
+from ps_cluster.report.terminal import make_console
+from ps_cluster.tools.bench.arms import BenchArm
+from ps_cluster.tools.bench.throughput import case, run_arm
 
 COLUMNS = (
     over_rounds("steps/s", "steps_per_second", ",.0f"),

@@ -20,21 +20,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.timed_run import TimedView
-from ps_cluster.cluster.launcher import run_local
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
-from ps_cluster.files.json_files import read_json
-from ps_cluster.files.json_rows import read_rows
-from ps_cluster.reporting.dashboard import Row
-from ps_cluster.run import checkpoints
-from ps_cluster.run.checkpoints import ACCEPTED_STEPS, Checkpoint
-from ps_cluster.run.journal import CHUNK_ROWS, Journal, Piece, history_of, read, stretch_of
-from ps_cluster.run.leaders import claim
-from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.rows.checkpoint import ProgressState, StepsState
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.launch.launcher import run_local
+from ps_cluster.report.dashboard import Row
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, Checkpoint
+from ps_cluster.runs.journal import CHUNK_ROWS, Journal, Piece, history_of, read, stretch_of
+from ps_cluster.runs.leaders import claim
+from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.result_rows import ProgressRow, ProgressState, StepsState, Summary
+from ps_cluster.runs.run_dir import RunDir
 
 BODY = (sys.executable, "-m", "benchmarks.empty_steps", "100")
 SHORT_S = 2.0

@@ -17,16 +17,16 @@ from functools import partial
 import tensorflow as tf
 
 from benchmarks.runs import per_second
-from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.run import checkpoints
-from ps_cluster.run.leading import Leading
-from ps_cluster.run.rows.training import Server
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.training.connecting import connect
+from ps_cluster.launch import task
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.leaders import Leading
+from ps_cluster.runs.result_rows import Server
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.training.membership import connect
 from ps_cluster.training.run_progress import RunProgress
 
 # So many that it does not matter if one worker has none left while the others do their last.

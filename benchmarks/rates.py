@@ -20,23 +20,21 @@ from typing import Any
 
 import click
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import OneLineCommand
-from ps_cluster.comparison.plan import Comparison
-from ps_cluster.comparison.train_all import train_all
+from ps_cluster.cli.options import CommaList, NameOf, Number, OneLineCommand
 from ps_cluster.config import RunConfig, build_config, load_config
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.recipes import Found
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.parameter_types import CommaList, NameOf, Number
-from ps_cluster.processes import environment
-from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.result_rows import Summary
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system import environment
+from ps_cluster.tools.compare.plan import Comparison, train_all
 
 HELD_OUT = 5000
 _TUNED = [

@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.bench.cluster import run
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.processes.usage import cpu_seconds
-from ps_cluster.reporting.dashboard import Row
-from ps_cluster.reporting.progress import PlainView
-from ps_cluster.run.phases import phase_shares
-from ps_cluster.run.tables import APPLY_ROW, read_csv
+from ps_cluster.report.dashboard import Row
+from ps_cluster.report.progress import PlainView
+from ps_cluster.runs.logs import phase_shares
+from ps_cluster.runs.proof import APPLY_ROW, read_csv
+from ps_cluster.system.usage import cpu_seconds
+from ps_cluster.tools.bench.cluster import run
 
 
 @dataclass(frozen=True)

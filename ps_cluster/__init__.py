@@ -7,10 +7,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ps_cluster.api.callbacks import STOP
     from ps_cluster.api.compare_arms import Compared, compare
     from ps_cluster.api.result import Result
-    from ps_cluster.api.train import train
+    from ps_cluster.api.train import STOP, train
     from ps_cluster.errors import TrainingFailed, UserError
 
 __version__ = "0.1.0"

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.modes import MODES
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.modes import MODES
 from tests.helpers.bad_input import PROJECT, Row, assert_told, make_folder
 
 NO_ARCHIVE = b"PK\x05\x06" + bytes(18)  # an empty zip

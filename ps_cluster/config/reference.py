@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from ps_cluster.catalogue.augmentation import VARIATIONS
-from ps_cluster.config.json_schema import Schema, leaves, own_names, schema_of
+from ps_cluster.config.datasets import VARIATIONS
+from ps_cluster.config.layers import MOST_FILES, VARIABLE, Schema, leaves, own_names, schema_of
 from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.config.schema import sections
-from ps_cluster.config.sections import CHOSEN, own_settings
-from ps_cluster.config.trees import flat
-from ps_cluster.config.user_layers import MOST_FILES, VARIABLE
+from ps_cluster.config.sections import CHOSEN, flat, own_settings
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 

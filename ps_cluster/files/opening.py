@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.ownership import trusted
+from ps_cluster.files.values import Malformed
 
 
 def open_regular(path: Path) -> BinaryIO:

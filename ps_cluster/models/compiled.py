@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.catalogue.rules import RULES
 from ps_cluster.config import RunConfig
 from ps_cluster.config.recipes import COMPILED
+from ps_cluster.config.update_settings import RULES
 from ps_cluster.models.flat import layers_of
 
 # Keras's base classes, which say nothing about the targets of a class that a user derives from them.

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.dispatch_size import dispatch_size
-from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.config.cluster_settings import dispatch_size
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.worker import Compute, steps_function
 
 if TYPE_CHECKING:  # the launcher imports this module, and not what a training keeps

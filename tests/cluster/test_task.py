@@ -12,15 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.cluster.task import as_loss
-from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
+from ps_cluster.config.modes import MODES, Task
 from ps_cluster.errors import LostTask
 from ps_cluster.files.writing import write_json
-from ps_cluster.processes.lifeline import die_with_parent
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.launch.task import as_loss
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import die_with_parent
 from tests.helpers import processes
 from tests.helpers.data import pack_images
 
@@ -30,10 +29,10 @@ PROJECT = Path(__file__).parents[2]
 FRAMED = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from ps_cluster.cluster import task
-from ps_cluster.catalogue.task_types import Task
+from ps_cluster.launch import task
+from ps_cluster.config.modes import Task
 from ps_cluster.errors import UserError
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 def body():
 {body}
@@ -155,7 +154,7 @@ def test_taken_port_is_exit_code_98_for_ps_worker_and_chief(run_dir, tmp_path):
 
 
 def _start(run_dir: RunDir, topology: ClusterTopology, task: Task) -> subprocess.Popen:
-    argv = [sys.executable, "-m", "ps_cluster.cluster.task", "--run-dir", str(run_dir.root)]
+    argv = [sys.executable, "-m", "ps_cluster.launch.task", "--run-dir", str(run_dir.root)]
     with run_dir.log(task.type, task.index).open("wb") as log:
         return subprocess.Popen(
             [*argv, "--type", task.type, "--index", str(task.index)],
@@ -167,9 +166,9 @@ def _start(run_dir: RunDir, topology: ClusterTopology, task: Task) -> subprocess
 # The real `run_task`, with training and serving replaced by a line that says what they would have found.
 DISPATCHED = """
 import json, os, signal, struct, sys, types
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.cluster.topology import ClusterTopology
-from ps_cluster.catalogue.task_types import Task
+from ps_cluster.config.modes import MODES
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.config.modes import Task
 from ps_cluster.config import build_config
 def stand_in(module, function):
     def told(config, *arguments, drain=None, **_):
@@ -187,9 +186,9 @@ def stand_in(module, function):
         print(json.dumps(found))
     sys.modules[module] = types.ModuleType(module)
     setattr(sys.modules[module], function, told)
-stand_in("ps_cluster.training.async_trainer", "train")
-stand_in("ps_cluster.training.sync_trainer", "train")
-stand_in("ps_cluster.cluster.server", "serve")
+stand_in("ps_cluster.training.chief", "train")
+stand_in("ps_cluster.training.all_reduce", "train")
+stand_in("ps_cluster.launch.task", "serve")
 topology = ClusterTopology.local(MODES[{mode!r}].tasks, 2, 1, evaluator=True)
 config = build_config(None, {{"mode.name": {mode!r}, "model.precision": "float32"}})
 dataset = only_named("synthetic", Path("/data"), 100, 10)

@@ -21,7 +21,7 @@ CHOICES = {"data.dataset": "gratings", "model.name": "one_layer", "mode.name": "
            "schedule.kind": "halving"}  # fmt: skip
 TOLD = """
 import json, sys
-from ps_cluster.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError

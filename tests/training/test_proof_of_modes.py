@@ -6,13 +6,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.imports import find
 from ps_cluster.config import build_config
-from ps_cluster.run.audit import Expected, RoundShape, audit
-from ps_cluster.run.ledger import COUNTS, WORKER_COLUMNS
-from ps_cluster.run.step_set import StepSet
+from ps_cluster.config.registry import find
+from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
+from ps_cluster.runs.proof import Expected, RoundShape, audit
+from ps_cluster.training.all_reduce import different_replica
 from ps_cluster.training.step import expected_rates
-from ps_cluster.training.sync_trainer import different_replica
 from tests.helpers.ledgers import write_journal
 from tests.helpers.stores import make_store, pull, row
 from tests.helpers.waiting import admit, identity

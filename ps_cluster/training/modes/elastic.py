@@ -24,12 +24,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.catalogue.lazily import tf
-from ps_cluster.catalogue.modes import Mode, ModeSettings
 from ps_cluster.config import RunConfig
-from ps_cluster.training.slice import APPLIED, Push, Slice, Start
-from ps_cluster.training.update_rules import decay_rates
-from ps_cluster.training.waiting import after
+from ps_cluster.config.modes import Mode, ModeSettings
+from ps_cluster.config.registry import tf
+from ps_cluster.server.shard import APPLIED, Push, Slice, Start
+from ps_cluster.server.update_rules import decay_rates
+from ps_cluster.server.waiting import after
 
 if TYPE_CHECKING:  # a module that imports TensorFlow
     from ps_cluster.training.step import StepResult, TrainStep

@@ -7,14 +7,12 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.catalogue.lazily import tf
-from ps_cluster.catalogue.modes import Mode, ModeSettings, Waits
-from ps_cluster.catalogue.task_types import ON_DEATH, WORKER, OnDeath
 from ps_cluster.config import RunConfig
-from ps_cluster.training.parameter_store import ParameterStore, Pulled
-from ps_cluster.training.slice import APPLIED, Push, Start
-from ps_cluster.training.waiting import after, now_after
-from ps_cluster.training.waiting_slice import WaitingSlice
+from ps_cluster.config.modes import ON_DEATH, WORKER, Mode, ModeSettings, OnDeath, Waits
+from ps_cluster.config.registry import tf
+from ps_cluster.server.shard import APPLIED, Push, Start, WaitingSlice
+from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.server.waiting import after, now_after
 from ps_cluster.training.work import Work
 from ps_cluster.training.worker import Computation, Compute, Identity
 
