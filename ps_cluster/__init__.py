@@ -16,7 +16,7 @@ __version__ = "0.1.0"
 __all__ = ["STOP", "Compared", "Result", "TrainingFailed", "UserError", "compare", "train"]
 
 _HOMES = {
-    "STOP": "api.callbacks",
+    "STOP": "api.train",
     "Compared": "api.compare_arms",
     "Result": "api.result",
     "TrainingFailed": "errors",

@@ -11,14 +11,33 @@ from ps_cluster import __version__
 from ps_cluster.cli.options import OneLineErrors, examples
 from ps_cluster.system.environment import die_with_caller
 
-COMMANDS = (
-    "run", "scale", "evaluate", "predict", "export", "compare", "sweep", "ensemble", "simulate", "chaos", "bench", "data",
-    "runs", "cluster", "task", "health", "k8s", "slurm", "doctor", "completion",
-)  # fmt: skip
+# The module of each command. The core knows the tools by this table alone.
+COMMANDS = {
+    "run": "cli.run",
+    "scale": "cli.scale",
+    "evaluate": "cli.evaluate",
+    "predict": "cli.predict",
+    "export": "cli.export",
+    "compare": "tools.compare.command",
+    "sweep": "tools.sweep.command",
+    "ensemble": "tools.ensemble.command",
+    "simulate": "tools.simulate.command",
+    "chaos": "tools.chaos.command",
+    "bench": "tools.bench.command",
+    "data": "cli.data",
+    "runs": "cli.runs",
+    "cluster": "cli.cluster",
+    "task": "cli.task",
+    "health": "cli.health",
+    "k8s": "tools.deploy.k8s_command",
+    "slurm": "tools.deploy.slurm_command",
+    "doctor": "tools.doctor.command",
+    "completion": "cli.completion",
+}
 
 
 class LazyCommands(OneLineErrors):
-    """A group that imports a command when it is called, from the module of the same name."""
+    """A group that imports a command when it is called."""
 
     def list_commands(self, context: click.Context) -> list[str]:
         return list(COMMANDS)
@@ -29,10 +48,10 @@ class LazyCommands(OneLineErrors):
         try:
             return super().resolve_command(context, words)
         except click.exceptions.NoSuchCommand as error:  # click looks for the nearest name among what is imported
-            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=COMMANDS, ctx=context) from error
+            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=list(COMMANDS), ctx=context) from error
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
-        return getattr(import_module(f"ps_cluster.commands.{name}"), name) if name in COMMANDS else None
+        return getattr(import_module(f"ps_cluster.{COMMANDS[name]}"), name) if name in COMMANDS else None
 
 
 @click.group(

@@ -182,7 +182,7 @@ TRAINJOB = TrainJobKind()
 
 _REPLICA_TYPES = {CHIEF: "Chief", PS: "PS", WORKER: "Worker", EVALUATOR: "Evaluator"}
 _RETRY = "retry.sh"
-_SCRIPT = Path(__file__).parents[1] / "templates" / "tfjob_retry.sh"
+_SCRIPT = Path(__file__).with_name("templates") / "tfjob_retry.sh"
 
 
 class TFJobKind(WorkloadKind):
