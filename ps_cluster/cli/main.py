@@ -48,7 +48,9 @@ class LazyCommands(OneLineErrors):
         try:
             return super().resolve_command(context, words)
         except click.exceptions.NoSuchCommand as error:  # click looks for the nearest name among what is imported
-            raise click.exceptions.NoSuchCommand(error.command_name, possibilities=list(COMMANDS), ctx=context) from error
+            raise click.exceptions.NoSuchCommand(
+                error.command_name, possibilities=list(COMMANDS), ctx=context
+            ) from error
 
     def get_command(self, context: click.Context, name: str) -> click.Command | None:
         return getattr(import_module(f"ps_cluster.{COMMANDS[name]}"), name) if name in COMMANDS else None

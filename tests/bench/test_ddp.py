@@ -81,7 +81,8 @@ def test_it_ends_with_its_rate_and_leaves_no_process(run_dir):
 
 
 def test_one_that_takes_too_long_is_ended_with_all_its_processes(run_dir):
-    code = f"from pathlib import Path; from ps_cluster.tools.bench import ddp; ddp.TIMEOUT_S = 0.1; ddp.main(Path('{run_dir.root}'))"
+    words = "from pathlib import Path; from ps_cluster.tools.bench import ddp; ddp.TIMEOUT_S = 0.1"
+    code = f"{words}; ddp.main(Path('{run_dir.root}'))"
     ended, _, error = in_a_session_of_its_own("-c", code)
     assert ended == 1 and "TimeoutError" in error
 
