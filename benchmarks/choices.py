@@ -22,7 +22,7 @@ from ps_cluster.config.networks import NETWORKS
 from ps_cluster.report.terminal import make_console
 from ps_cluster.tools.bench.throughput import case
 
-CHOICES = {
+CHOICES: dict[str, dict[str, Any]] = {
     "default": {},
     "1 step a dispatch": {"cluster.steps_per_dispatch": 1},
     "64 steps a dispatch": {"cluster.steps_per_dispatch": 64},

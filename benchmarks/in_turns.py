@@ -52,8 +52,11 @@ def medians(heading: str, names: Sequence[str], spec: str, factor: float = 1.0) 
     """Return a column with the medians of several figures, joined by slashes. A name may be `section.key`."""
 
     def text(rounds: Sequence[Figures]) -> str:
-        values = ([_figure(found, name) for found in rounds] for name in names)
-        return "/".join(NOTHING if None in of_one else f"{factor * median(of_one):{spec}}" for of_one in values)
+        return "/".join(shown_median([_figure(found, name) for found in rounds]) for name in names)
+
+    def shown_median(values: Sequence[float | None]) -> str:
+        sound = [value for value in values if value is not None]
+        return f"{factor * median(sound):{spec}}" if len(sound) == len(values) else NOTHING
 
     return Column(heading, text)
 
@@ -71,7 +74,7 @@ CPU = medians(
 )
 
 
-def options(command: Callable) -> Callable:
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --rounds, --seconds, --dataset, --data-dir and --output."""
     for option in (
         click.option(

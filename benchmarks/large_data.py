@@ -92,7 +92,7 @@ def watched(root: Path, workers: int, seconds: float) -> list[Look]:
     return looks
 
 
-def _workers_of(run: subprocess.Popen, run_dir: RunDir) -> list[int]:
+def _workers_of(run: subprocess.Popen[bytes], run_dir: RunDir) -> list[int]:
     """Return the pids of the workers, once they train."""
     while run.poll() is None:
         if run_dir.progress.is_file():

@@ -9,6 +9,7 @@ million steps takes 4.2 GB per parameter server on the disk, its tables twice as
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -52,7 +53,7 @@ def main(
         return run_arm(BenchArm("long_run", "benchmarks.long_run", (str(taken), str(seconds), end)), config, packed)
 
     cases = [
-        Case({"steps": f"{taken:,}", "ps": servers}, lambda taken=taken, servers=servers: figures(taken, servers))
+        Case({"steps": f"{taken:,}", "ps": servers}, partial(figures, taken, servers))
         for servers in map(int, ps.split(","))
         for taken in map(int, steps.split(","))
     ]

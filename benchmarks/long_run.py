@@ -61,6 +61,7 @@ class ResumedView(TimedView):
 def lengthen(run_dir: RunDir, steps: int) -> None:
     """Make the finished run in `run_dir` look as if it had taken `steps` steps."""
     last = checkpoints.load_newest_good([run_dir.checkpoints], print)
+    assert last is not None and last.meta.progress is not None, "the short run has just ended"
     counts = last.arrays["counts"].copy()
     for name in ("version", "applied", "accepted"):
         counts[:, COUNTS.index(name)] = steps
@@ -115,7 +116,7 @@ def main(root: Path, steps: int, seconds: float, *, close: bool) -> None:
         "peak_pss_bytes": peaks,
         "snapshot_bytes": view.snapshot_bytes,
         "save_seconds": float(np.median([row.save_seconds for row in training if row.save_seconds])),
-        "close_seconds": time.monotonic() - view.asked if close else None,
+        "close_seconds": time.monotonic() - view.asked if close and view.asked else None,
         "holds": summary.proof and summary.proof.holds,
     }))  # fmt: skip
 

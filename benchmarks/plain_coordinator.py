@@ -13,6 +13,7 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
@@ -60,7 +61,7 @@ def train(
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
 
 
-def addition(variable: tf.Variable) -> Callable:
+def addition(variable: tf.Variable) -> Callable[..., Any]:
     @tf.function(autograph=False)
     def add() -> None:
         variable.assign_add(tf.ones_like(variable), read_value=False)
@@ -68,7 +69,7 @@ def addition(variable: tf.Variable) -> Callable:
     return add
 
 
-def reads(variable: tf.Variable, times: int) -> Callable:
+def reads(variable: tf.Variable, times: int) -> Callable[..., Any]:
     @tf.function(autograph=False)
     def read() -> tf.Tensor:
         def body(done: tf.Tensor, total: tf.Tensor) -> list[tf.Tensor]:

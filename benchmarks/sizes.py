@@ -86,7 +86,7 @@ def _dense(examples: ExampleSpec, units: tuple[int, ...]) -> keras.Model:
 
 
 def small_cnn(examples: ExampleSpec, settings: Any) -> keras.Model:
-    layers: list = [keras.Input(examples.image("small_cnn").shape), keras.layers.Rescaling(1 / 127.5, offset=-1)]
+    layers: list[Any] = [keras.Input(examples.image("small_cnn").shape), keras.layers.Rescaling(1 / 127.5, offset=-1)]
     for width in (32, 64, 128, 256):
         layers.append(keras.layers.Conv2D(width, 3, strides=2, padding="same", use_bias=False))
         layers += [keras.layers.BatchNormalization(), keras.layers.Activation("relu")]

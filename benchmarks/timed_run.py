@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -64,11 +64,12 @@ class TimedView(PlainView):
                 os.kill(os.getpid(), signal.SIGINT)
 
     def _all_have_an_update(self, row: Row) -> bool:
-        return len({worker["index"] for worker in row["workers"]}) == self._state.config.cluster.workers
+        state = self._state
+        return state is not None and len({worker["index"] for worker in row["workers"]}) == state.config.cluster.workers
 
-    def _cpu_seconds(self) -> Counter[str]:
-        taken: Counter[str] = Counter()
-        for task in self._state.tasks:
+    def _cpu_seconds(self) -> dict[str, float]:
+        taken: dict[str, float] = defaultdict(float)
+        for task in self._state.tasks if self._state else ():
             taken[task["type"]] += cpu_seconds(task["pid"]) or 0.0
         return taken
 

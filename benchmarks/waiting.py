@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -24,7 +25,7 @@ from ps_cluster.report.terminal import make_console
 from ps_cluster.tools.bench.throughput import case
 
 SLOW = {"cluster.straggler": "2:5x"}
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "async": {"mode.name": "async", "cluster.pin_workers": False},  # no worker waits; unpinned, like the others
     "sync": {"mode.name": "sync"},
     "sync-ps": {"mode.name": "sync-ps"},

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, Literal, NamedTuple, cast
 
 import numpy as np
 
@@ -208,7 +208,7 @@ def _labels(fields: Mapping[str, object], key: str, batch: BatchFile, classes: i
     return np.array(labels, np.uint8)
 
 
-def _text_keys(content: object, name: str) -> dict:
+def _text_keys(content: object, name: str) -> dict[str, Any]:
     if not isinstance(content, dict):
         raise ValueError(f"{name} holds no dictionary")
     return {_text(key): value for key, value in content.items()}
@@ -241,9 +241,9 @@ _WHOLE_NUMBERS = re.compile(r"[iu][1248]")
 class PickledArray:
     """An array as a pickle describes it. Nothing is trusted before `to_numpy`."""
 
-    _state: tuple | None = None
+    _state: tuple[Any, ...] | None = None
 
-    def __setstate__(self, state: tuple) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         self._state = state
 
     def to_numpy(self) -> np.ndarray:
@@ -253,9 +253,10 @@ class PickledArray:
             ValueError: another type, or contents that don't fit the shape.
         """
         try:
-            _, shape, dtype, column_order, content = self._state
-            order = "F" if column_order else "C"
-            return np.frombuffer(content, _PickledDtype.to_numpy(dtype)).reshape(shape, order=order)
+            _, shape, dtype, column_order, content = self._state or ()
+            order: Literal["F", "C"] = "F" if column_order else "C"
+            array: np.ndarray = np.frombuffer(content, _PickledDtype.to_numpy(dtype)).reshape(shape, order=order)
+            return array
         except (TypeError, AttributeError, MemoryError) as error:
             raise ValueError(f"malformed array ({error})") from error
 
@@ -266,14 +267,14 @@ class _PickledDtype:
     def __init__(self, code: str | bytes, *_: object) -> None:
         self._code = code.decode("ascii") if isinstance(code, bytes) else code
 
-    def __setstate__(self, state: tuple) -> None:
+    def __setstate__(self, state: tuple[Any, ...]) -> None:
         order = state[1]
         self._byte_order = order.decode("ascii") if isinstance(order, bytes) else order
 
     def to_numpy(self) -> np.dtype:
         if not _WHOLE_NUMBERS.fullmatch(self._code) or self._byte_order not in ("<", ">", "=", "|"):
             raise ValueError(f"array of type {self._code!r}")
-        return np.dtype(self._code).newbyteorder(self._byte_order)
+        return np.dtype(self._code).newbyteorder(cast(Literal["<", ">", "=", "|"], self._byte_order))
 
 
 def _reconstruct(*_: object) -> PickledArray:
@@ -339,9 +340,9 @@ def _check_operations(content: bytes) -> None:
     for number, (operation, argument, _) in enumerate(pickletools.genops(content)):
         if number >= MOST_OPERATIONS:
             raise Malformed(f"more than {MOST_OPERATIONS:,} operations")
-        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= argument < MOST_OPERATIONS:
+        if operation.name in ("PUT", "BINPUT", "LONG_BINPUT") and not 0 <= (argument or 0) < MOST_OPERATIONS:
             raise Malformed("a place in its memo that no data needs")
-        if operation.name == "FRAME" and argument > len(content):
+        if operation.name == "FRAME" and (argument or 0) > len(content):
             raise Malformed("a frame that is longer than all of it")
         if operation.name.startswith(("TUPLE", "FROZENSET")):
             tuples += 1

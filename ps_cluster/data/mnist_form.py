@@ -137,7 +137,7 @@ def read_idx(path: Path, shape: tuple[int, ...]) -> np.ndarray:
     with open_regular(path) as file:
         packed = file.read(2) == _GZIP
         file.seek(0)
-        with gzip.open(file) if packed else io.BufferedReader(file) as stream:  # type: ignore[arg-type, type-var]
+        with gzip.open(file) if packed else io.BufferedReader(file) as stream:  # type: ignore[type-var]
             return _read(stream, shape)  # type: ignore[arg-type]
 
 

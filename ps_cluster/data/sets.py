@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -232,22 +233,22 @@ _SIDE = 32
 _CHUNK = 500  # images rendered at once, few enough for the float arrays to stay in the CPU's cache
 
 
-def _stripes(u, v, r):
+def _stripes(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.maximum(r - 1, np.sin(7.5 * u) / 7.5)
 
 
-def _checks(u, v, r):
+def _checks(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
     return np.maximum(r - 1, np.sin(5.5 * u) * np.sin(5.5 * v) / 5.5)
 
 
-def _cross(u, v, r):
+def _cross(u: np.ndarray, v: np.ndarray, r: np.ndarray) -> np.ndarray:
     across, along = np.abs(u), np.abs(v)
     return np.maximum(np.maximum(across, along) - 1, np.minimum(across, along) - 0.28)
 
 
 # Distance of a point from the shape (negative: inside), in units of the shape's radius. (u, v) is the point's place
 # relative to the shape's centre, and r its distance from it.
-_SHAPES = {
+_SHAPES: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
     "disk": lambda u, v, r: r - 0.95,
     "ring": lambda u, v, r: np.abs(r - 0.75) - 0.22,
     "square": lambda u, v, r: np.maximum(np.abs(u), np.abs(v)) - 0.8,

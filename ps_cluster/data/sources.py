@@ -9,6 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from ps_cluster.config import registry
 from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, Download, NotThisDataSet
@@ -188,7 +189,7 @@ def _downloaded(
     notify: Notify,
     progress: Progress,
     url: str | None,
-    patience: dict,
+    patience: dict[str, Any],
 ) -> PackedDataset:
     if not kind.downloads:
         raise DownloadError("it can't be downloaded")

@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -97,9 +98,10 @@ class _Evaluator:
 
     def once(self) -> list[EvaluationRow]:
         ended = checkpoints.ended(self._place.checkpoints)
+        checkpoint = None
         while (step := self._newest()) is not None and (checkpoint := self._load(step)) is None:
             pass
-        if step is None:
+        if step is None or checkpoint is None:
             raise UserError(f"{self._place.describe_lack()}: train first, or name another with --checkpoint-dir")
         self._say_what_is_left_out(step, self._records.steps())
         self._score(checkpoint, augmented=self._wants_views(checkpoint))
@@ -199,6 +201,7 @@ class _Evaluator:
                     self._notify(CHECKPOINT_PASSED_OVER(f"passed over: {error}", step=step))
                     return None
             time.sleep(POLL_S)
+        return None
 
     def _score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> None:
         self._scorer = self._scorer or self._make_scorer(checkpoint)
@@ -275,7 +278,7 @@ class _Evaluator:
             with locks.in_turn(self._place.run_dir.summary_lock):
                 refresh_evaluation(self._place.run_dir, self._notify)
 
-    def _signs_of_life(self) -> tuple:
+    def _signs_of_life(self) -> tuple[Any, ...]:
         """Return a value that changes when the training writes a checkpoint or a row of progress."""
         progress = self._place.run_dir.progress
         return tuple(
@@ -291,7 +294,7 @@ class _Evaluator:
         )
 
 
-def _measured(score: Scored, field: str) -> dict[str, float | None]:
+def _measured(score: Scored, field: str) -> dict[str, Any]:
     """Return the metric's fields of a row. `field`: "accuracy" or "error"."""
     found = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
     return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}

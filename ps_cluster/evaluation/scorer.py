@@ -171,7 +171,9 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _over(self, split: str, sums: Callable, kept: Collected | None = None) -> tuple[float | None, float | None]:
+    def _over(
+        self, split: str, sums: Callable[..., Any], kept: Collected | None = None
+    ) -> tuple[float | None, float | None]:
         """Return the means of metric and loss over a split; None for one that is not finite. Fills `kept`."""
         inputs, target = self._dataset.inputs(split), self._dataset.target(split)
         metric, loss = 0.0, 0.0
@@ -186,7 +188,9 @@ class Scorer:
         return _finite(metric / len(target)), _finite(loss / len(target))
 
 
-def _probe_of(model: Any, outputs: Callable, dataset: PackedDataset, config: RunConfig) -> GradientProbe | None:
+def _probe_of(
+    model: Any, outputs: Callable[..., Any], dataset: PackedDataset, config: RunConfig
+) -> GradientProbe | None:
     if not config.evaluation.gradients:
         return None
     from ps_cluster.evaluation.views import GradientProbe
@@ -212,7 +216,9 @@ def _floats(output: Any) -> tf.Tensor:
     return tf.cast(output, tf.float32)
 
 
-def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec, compiled: CompiledMetrics | None = None) -> Callable:
+def _summing(
+    outputs: Callable[..., Any], judge: Judge, spec: ExampleSpec, compiled: CompiledMetrics | None = None
+) -> Callable[..., Any]:
     """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [], kept).
 
     `kept`: what the judge keeps of each example, name → [B, ...].

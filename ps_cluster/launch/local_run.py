@@ -100,7 +100,7 @@ def _resume(
 ) -> int:
     ownership.refuse_foreign(run_dir.config)
     run_dir.make_folders()
-    before, config = load_config(run_dir.config), loaded(run_dir.config, more, os.environ).config
+    before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more), os.environ).config
     config.check_fits_one_machine()
     isolation.check(config.cluster.isolation, run_dir.root)
     locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")

@@ -253,7 +253,7 @@ def _each(outputs: Any, targets: tf.Tensor) -> Any:
     return keras.tree.map_structure(lambda _: targets, outputs)
 
 
-def _at(outputs: Any, path: tuple) -> tf.Tensor:
+def _at(outputs: Any, path: tuple[Any, ...]) -> tf.Tensor:
     for part in path:
         outputs = outputs[part]
     return outputs

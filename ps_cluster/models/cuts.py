@@ -245,7 +245,7 @@ def on_device(device: str, function: Callable[..., list[tf.Tensor]], *given: tf.
     """
 
     @tf.custom_gradient
-    def forward(*arrived: tf.Tensor) -> tuple[list[tf.Tensor], Callable]:
+    def forward(*arrived: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
         with tf.GradientTape() as tape:
             tape.watch(arrived)
             outputs = function(*arrived)

@@ -257,7 +257,7 @@ def seed_states(random_state: tf.Tensor, count: int) -> list[tf.Tensor]:
 class PureScope(keras.StatelessScope):
     """A scope in which variables have the values given, and which notes what would not be a function of them."""
 
-    def __init__(self, state_mapping, collect_losses: bool = False):
+    def __init__(self, state_mapping: Sequence[tuple[Any, Any]], collect_losses: bool = False):
         super().__init__(state_mapping, collect_losses=collect_losses)
         self._given = dict(self.state_mapping)
         self._unknown: dict[int, keras.Variable] = {}

@@ -84,13 +84,15 @@ class WithBackups(Correction):
         # before the parameter server's restart can arrive before its worker's next pull.
         self._pulled = tf.Variable(tf.zeros([workers], tf.bool), trainable=False)
 
-    def on_pull(self, worker, given):
+    def on_pull(self, worker: tf.Tensor, given: tf.Tensor) -> list[tf.Operation]:
         return [
             self._backups.scatter_update(tf.IndexedSlices(given[None], worker[None])),
             self._pulled.scatter_update(tf.IndexedSlices(tf.constant([True]), worker[None])),
         ]
 
-    def correct(self, gradient, worker, staleness):
+    def correct(
+        self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
         moved = self._weights.read_value() - self._backups.sparse_read(worker)
         moved = tf.where(self._pulled.sparse_read(worker), moved, tf.zeros_like(moved))
         return self._corrected(gradient, moved, worker)

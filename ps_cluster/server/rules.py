@@ -12,7 +12,7 @@ from ps_cluster.server.update_rules import LinearUpdate, UpdateRule, times
 class SgdUpdate(LinearUpdate):
     """w -= learning rate x g."""
 
-    def _step(self, gradient, learning_rate):
+    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
         return tf.raw_ops.ResourceApplyGradientDescent(
             var=self._weights.handle, alpha=learning_rate, delta=gradient, use_locking=True
         )
@@ -39,7 +39,7 @@ class MomentumUpdate(LinearUpdate):
     slot_names = ("momentum",)
     looks_ahead = False
 
-    def _step(self, gradient, learning_rate):
+    def _step(self, gradient: tf.Tensor, learning_rate: tf.Tensor) -> tf.Operation:
         return tf.raw_ops.ResourceApplyKerasMomentum(
             var=self._weights.handle,
             accum=self.slots["momentum"].handle,
@@ -99,7 +99,9 @@ class AdamUpdate(UpdateRule):
 
     slot_names = ("mean", "variance")
 
-    def _change(self, gradient, learning_rate, updates_before, share):
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
         if share is None and self._factors is None:
             return self._fused(gradient, learning_rate, updates_before)
         return self._scaled(gradient, learning_rate, updates_before, share)
@@ -175,7 +177,9 @@ class RmspropUpdate(UpdateRule):
 
     slot_names = ("mean_square", "momentum")
 
-    def _change(self, gradient, learning_rate, updates_before, share):
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
         settings, slots = self._settings, self.slots
         if share is None and self._factors is None:
             return tf.raw_ops.ResourceApplyRMSProp(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -322,7 +322,7 @@ class Slice:
           last_step: int64 [], the last step id that is handed out; NO_END while more may come.
         """
 
-    def pull(self, worker: tf.Tensor, needed: Sequence = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
+    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
         """Return [weights in wire dtype, statistics, int64 [2]], read together on the ps after `needed`.
 
         The last are the version, and 1 if the ledger has `step` (int64 []) already, else 0; without a step 0.
@@ -330,7 +330,7 @@ class Slice:
         # One message to the ps, not two.
         asks = worker if step is None else tf.stack([worker, step])
 
-        def read():
+        def read() -> Any:
             worker, *step = tf.unstack(tf.reshape(asks, [-1]))
             (weights, statistics), version = self._given_to(worker)
             with tf.control_dependencies(self._method.on_pull(worker, weights)):
@@ -348,7 +348,9 @@ class Slice:
         """Return ([weights float32 [n], statistics float32 [m]], version []) for a worker's pull."""
         return self._history.read(self._version.read_value())
 
-    def push(self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
+    def push(
+        self, step: tf.Tensor, version: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
+    ) -> tf.Tensor:
         """Send one message to the ps and apply it there. Returns int32 []: REFUSED, APPLIED or DROPPED."""
         vectors = [gradient, fresh, tf.stack([step, version]), row]
         message = vectors if self._local else self._push_message.pack(vectors)
@@ -422,10 +424,10 @@ class Slice:
         return self._ledger.write(tf.reshape(tf.concat([steps, rows], axis=2), [-1, rows.shape[2] + 1]))
 
     @graph
-    def read_ledger(self, first: tf.Tensor):
+    def read_ledger(self, first: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return (the rows from row number `first` on, float64 [k, columns]; int64 [len(COUNTS)]), read together."""
 
-        def read():
+        def read() -> Any:
             return self._ledger.read(first), self._counts()
 
         with tf.device(self._device):
@@ -464,8 +466,8 @@ class Slice:
         return sum(variable.dtype.size * variable.shape.num_elements() for variable in self._state.values())
 
     @graph
-    def _read_all(self, first: tf.Tensor, closed: tf.Tensor):
-        def read():
+    def _read_all(self, first: tf.Tensor, closed: tf.Tensor) -> tuple[dict[str, tf.Tensor], tf.Tensor]:
+        def read() -> Any:
             arrays = {name: variable.read_value() for name, variable in self._state.items()}
             arrays |= {ACCEPTED_STEPS: self._ledger.accepted_steps(closed), "counts": self._counts()}
             return arrays, self._ledger.read(first)

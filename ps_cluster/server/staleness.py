@@ -30,7 +30,9 @@ class InverseStaleness(Correction):
     `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
     """
 
-    def correct(self, gradient, worker, staleness):
+    def correct(
+        self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
         return gradient, 1 / tf.cast(tf.maximum(staleness, 1), gradient.dtype)
 
 
@@ -75,14 +77,14 @@ class GapScaling(WithBackups):
         zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([]), "highest_rate": tf.zeros([])}
         self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
 
-    def _corrected(self, gradient, moved, worker):
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         square, updates, highest = (variable.read_value() for variable in self.slots.values())
         step = highest * tf.sqrt(tf.math.divide_no_nan(square, updates))
         share = 1 / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)
         with tf.control_dependencies([share]):
             return tf.identity(gradient), share
 
-    def after_update(self, before, learning_rate):
+    def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
         step = tf.math.divide_no_nan(self._weights.read_value() - before, learning_rate)
         highest = self.slots["highest_rate"]
         return [
@@ -120,7 +122,7 @@ class ConstantDelayCompensation(WithBackups):
     algorithm 2.
     """
 
-    def _corrected(self, gradient, moved, worker):
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         return gradient + self._settings.strength * gradient * gradient * moved, None
 
 
@@ -158,7 +160,7 @@ class AdaptiveDelayCompensation(WithBackups):
         super().__init__(settings, weights, workers)
         self.slots = {"mean_square": tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)}
 
-    def _corrected(self, gradient, moved, worker):
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
         slot, decay, square = self.slots["mean_square"], self._settings.decay, gradient * gradient
         mean_square = decay * slot.sparse_read(worker) + (1 - decay) * square
         with tf.control_dependencies([slot.scatter_update(tf.IndexedSlices(mean_square[None], worker[None]))]):

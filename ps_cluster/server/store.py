@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -65,7 +65,7 @@ class ParameterStore:
         """
         self.layout = list(layout)
         self.slices = [kind(device, part, config, total_steps) for device, part in zip(devices, parts, strict=True)]
-        self.in_turn: AbstractContextManager = nullcontext()  # held while a snapshot is taken
+        self.in_turn: AbstractContextManager[Any] = nullcontext()  # held while a snapshot is taken
         # TensorFlow orders the operations of a graph that have side effects but no resource, such as reading the time
         # and leaving a critical section. So in one graph a push to a slice would wait for the push to the slice before
         # it, with its lock held. In a graph of its own for each slice they go to all at once.
@@ -77,7 +77,7 @@ class ParameterStore:
         self._statistic_lengths = [len(part.statistics) for part in parts]
         self._order = None if positions is None else np.concatenate(positions)
 
-    def pull(self, worker: tf.Tensor, needed: Sequence = (), step: tf.Tensor | None = None) -> Pulled:
+    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> Pulled:
         """Return the parameters for `worker` (int64 []), read after everything `needed` is done.
 
         Args:
@@ -88,7 +88,9 @@ class ParameterStore:
         is_replay = None if step is None else tf.reduce_all(have_step > 0)
         return Pulled(tf.concat(weights, -1), tf.concat(statistics, 0), versions, is_replay)
 
-    def push(self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor):
+    def push(
+        self, step: tf.Tensor, versions: tf.Tensor, gradient: tf.Tensor, fresh: tf.Tensor, row: tf.Tensor
+    ) -> tf.Tensor:
         """Send one step's result to every slice; each applies its part once.
 
         Args:
@@ -143,7 +145,7 @@ class ParameterStore:
         """The size of a checkpoint's arrays, but for the few numbers of the ledger."""
         return sum(part.state_bytes for part in self.slices)
 
-    def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence) -> list[_Answer]:
+    def _on_all(self, call: Callable[..., _Answer], *arguments: Sequence[Any]) -> list[_Answer]:
         """Call `call(slice, …)` for all slices at once; return the answers in their order. Raises the first's error."""
         if len(self.slices) == 1:
             return list(map(call, self.slices, *arguments))

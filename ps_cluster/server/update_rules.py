@@ -78,7 +78,9 @@ class UpdateRule(ABC):
 class LinearUpdate(UpdateRule):
     """A rule that is linear in the gradient: scaling the gradient scales the learning rate."""
 
-    def _change(self, gradient, learning_rate, updates_before, share):
+    def _change(
+        self, gradient: tf.Tensor, learning_rate: tf.Tensor, updates_before: tf.Tensor, share: tf.Tensor | None
+    ) -> tf.Operation:
         return self._step(times(self._factors, times(share, gradient)), learning_rate)
 
     @abstractmethod

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 from ps_cluster.config.registry import tf
 
@@ -10,13 +11,13 @@ _UNBOUNDED = 2**31 - 1  # elements: an enqueue must never block, because it is i
 _NOWHERE = -1  # in place of a queue's number: in no queue
 
 
-def after(needed: Sequence, value: tf.Tensor | int) -> tf.Tensor:
+def after(needed: Sequence[Any], value: tf.Tensor | int) -> tf.Tensor:
     """Return `value` once everything `needed` is done."""
     with tf.control_dependencies(needed):
         return tf.identity(value)
 
 
-def now_after(*needed) -> tf.Tensor:
+def now_after(*needed: Any) -> tf.Tensor:
     """Return the time when everything `needed` is done, float64 [], unix seconds."""
     with tf.control_dependencies(needed):
         return tf.timestamp()
@@ -60,7 +61,7 @@ class Condition:
             self.waiting = tf.Variable(0)
 
     def wait_while(
-        self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence = (), dtype: str = "int32"
+        self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence[Any] = (), dtype: str = "int32"
     ) -> tf.Tensor:
         """Run `attempt` in the critical section, and again after each notification while it returns `value`.
 

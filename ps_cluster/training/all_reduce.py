@@ -252,7 +252,7 @@ def all_reduce_function(
     def run_updates(count: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
         who = strategy.run(lambda: Identity.read().both())
 
-        def body(position: tf.Tensor, rows: tf.TensorArray):
+        def body(position: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
             row = strategy.run(update, args=(who,))
             return position + 1, rows.write(position, row)
 

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -80,11 +81,11 @@ def train(
 class LocalDispatcher:
     """A ClusterCoordinator's interface that runs each function in this process, one after the other."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
-        self._under_way: list[Future] = []
+        self._under_way: list[Future[Any]] = []
 
-    def schedule(self, function: Callable, args: tuple) -> None:
+    def schedule(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
         self.done()
         self._under_way.append(self._pool.submit(function, *args))
 
@@ -177,7 +178,7 @@ class Chief:
             if not next(self._dispatches, False):
                 return  # there is no room
 
-    def _schedule(self, function: Callable, what: np.ndarray | int) -> None:
+    def _schedule(self, function: Callable[..., Any], what: np.ndarray | int) -> None:
         """Schedule a dispatch of `what` (step ids, or the version to reach). It carries the time, for the ledger."""
         self._dispatcher.schedule(function, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
 
@@ -212,7 +213,7 @@ class Upkeep:
     def __init__(self, look: Callable[..., None]):
         self._look = look
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
-        self._under_way: Future | None = None
+        self._under_way: Future[Any] | None = None
 
     def __enter__(self) -> Upkeep:
         return self

@@ -343,7 +343,7 @@ class Tally:
     def state(self) -> TallyState:
         return TallyState(
             examples=self.examples,
-            workers=[(*key, *counts) for key, counts in sorted(self._workers.items())],
+            workers=[(*key, counts[0], counts[1]) for key, counts in sorted(self._workers.items())],
             staleness={str(value): count for value, count in sorted(self.staleness.items())},
             first_updates=[(worker, *first) for worker, first in self._first_updates.items()],
             bad_losses=self.bad_losses,

@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -23,6 +23,7 @@ from ps_cluster.runs.journal import JournalNotWritten, stretch_of
 from ps_cluster.runs.ledger import COUNTS
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.result_rows import Meta, Stretch
+from ps_cluster.runs.rows import Kind
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.training.run_progress import Bookkeeper, RunProgress
 
@@ -185,7 +186,7 @@ class Saver:
         meta = Meta(
             leaders=[*self._before, stretch_of(self._books.pieces, epoch=self._epoch, step=step, rules=self._rules)],
             config=self._config.model_dump(mode="json"),
-            dataset_kind=self._dataset_kind,
+            dataset_kind=cast(Kind, self._dataset_kind),
             train_seconds=times.seconds,
             examples=self._progress.examples,
             times=times,

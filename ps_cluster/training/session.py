@@ -71,8 +71,8 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
         network = flat.FlatNetwork(model)
         if config.model.name not in NETWORKS.own and network.has_moving_statistics:
             network.trace(dataset.spec)
-        if line := check(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
-            say(line)
+        if warning := check(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
+            say(warning)
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     # Each batch of a step keeps `keep` of the statistics that the batch before it left.
@@ -166,13 +166,14 @@ class Session:
             if now != before:
                 say(f"parameter servers: {now} in place of {before}, from step {found.step:,} on")
             found = checkpoints.resliced(found, now)
+            assert found.meta.progress is not None, "it has been checked (training/resume.py)"
             self.progress.resume(found.arrays, found.meta.progress)
         self.resumed = found
         self._restart_clock()
 
     def _restart_clock(self) -> None:
         """Continue the times of the previous leader, which may have come further than the resumed checkpoint."""
-        stands = self.resumed.meta.times if self.resumed else Times()
+        stands = self.resumed and self.resumed.meta.times or Times()
         last = last_row(self._run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
             self.progress.clock.restart(stands, stands.last_update)
@@ -207,8 +208,9 @@ class Session:
         """Make the leader's journals. Also removes the states that training gives up by going on from an earlier one."""
         if not self.leads:
             return []
-        for directory in self._run_dir.states if self.resumed else ():
-            checkpoints.remove_given_up(directory, self.resumed, self._epoch)
+        if self.resumed:
+            for directory in self._run_dir.states:
+                checkpoints.remove_given_up(directory, self.resumed, self._epoch)
         self._run_dir.journals.mkdir(exist_ok=True)
         histories = [history_of(self._run_dir, self._before, index) for index in range(self._config.slices)]
         return [

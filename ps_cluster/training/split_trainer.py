@@ -185,7 +185,7 @@ def _identity(device: str) -> tuple[int, int]:
 class InTurn:
     """A context manager. A plain lock may be taken again by the thread that has just released it, for ever."""
 
-    def __init__(self):
+    def __init__(self) -> None:
         self._next, self._held = threading.Lock(), threading.Lock()
 
     def __enter__(self) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.cluster_settings import TASK_VARIATION, Stragglers, machine_means, parse_stragglers
@@ -64,7 +64,7 @@ class Computation:
         scheduled: tf.Tensor | float,
         asked: tf.Tensor,
         admitted: tf.Tensor,
-        *before_push,
+        *before_push: tf.Tensor,
     ) -> tuple[StepResult, tf.Tensor]:
         """Return the result and its row, float64 [len(WORKER_COLUMNS)]. The times given are copied into the row.
 
@@ -109,7 +109,9 @@ class Computation:
         return StepResult(**tf.cond(after([pulled_time], pulled.is_replay), zero, compute))
 
 
-def steps_function(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False):
+def steps_function(
+    store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False
+) -> Callable[..., Any]:
     """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). Each step is pulled and pushed.
 
     Args:

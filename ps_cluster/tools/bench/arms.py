@@ -49,8 +49,8 @@ class BenchArm:
     def config(self, case: RunConfig) -> RunConfig:
         """Return `case` as this arm trains it: the same examples, whatever number an update takes."""
         mode = self.values.get("mode.name", case.mode.name)
-        changed = case.with_values(switched_off(mode) | self.values)
-        return changed.with_values({"training.steps": max(1, case.training.steps // changed.steps_per_update)})
+        changed = case.with_values(switched_off(mode) | dict(self.values))
+        return changed.with_values({"training.steps": max(1, (case.training.steps or 0) // changed.steps_per_update)})
 
     def check(self, model: str, spec: ExampleSpec) -> None:
         """Raise UserError for a network or examples that this arm does not know."""

@@ -17,6 +17,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import count, islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -51,7 +52,7 @@ def main(root: Path) -> None:
             process.join()
 
 
-def train(rank: int, processes: int, run_dir: RunDir, config: dict) -> None:
+def train(rank: int, processes: int, run_dir: RunDir, config: dict[str, Any]) -> None:
     """Train in one process. Rank 0 prints the rate of all."""
     torch.set_num_threads(config["cluster"]["intra_op_threads"])
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"  # else gloo takes the interface of the machine's host name, if there is one
@@ -69,7 +70,7 @@ def train(rank: int, processes: int, run_dir: RunDir, config: dict) -> None:
     os._exit(0)
 
 
-def measure(network: nn.Module, stream: Iterator[Batch], config: dict, processes: int) -> float:
+def measure(network: nn.Module, stream: Iterator[Batch], config: dict[str, Any], processes: int) -> float:
     """Return this process's images/s, from the end of everyone's warm-up to everyone's last step."""
     weights = [weight for weight in network.parameters() if weight.requires_grad]
     rule = config["optimizer"]
@@ -110,7 +111,7 @@ SIDE = 32
 Batch = tuple[torch.Tensor, torch.Tensor]
 
 
-def batches(dataset: PackedDataset, config: dict, rank: int, processes: int) -> Iterator[Batch]:
+def batches(dataset: PackedDataset, config: dict[str, Any], rank: int, processes: int) -> Iterator[Batch]:
     """Yield batches of the share of `rank` in every epoch, without end: images as in `normalised`, and int64 labels.
 
     Args:

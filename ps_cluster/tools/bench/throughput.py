@@ -88,7 +88,7 @@ def measure(
     output: Path | None,
     *,
     notify: Callable[[str], None],
-) -> list[dict]:
+) -> list[dict[str, Any]]:
     """Return one row for each case: what `figures` makes of the rates of all rounds.
 
     Raises:
@@ -112,7 +112,7 @@ def measure(
     return rows
 
 
-def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[str, dict]:
+def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]:
     """Return the spread of each arm's rates, of the first arm's ratios to it by round, and of what slowed arms keep.
 
     The cluster counts as the first arm if it is measured. What slowed arms keep is also compared with the ideal.
@@ -122,7 +122,7 @@ def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[
     for arm in arms:
         if arm.slowed:
             found[kept_name(arm)] = _ratios(rates[arm.name], rates[arm.slowed])
-            found[ideal_name(arm)] = [kept / arm.ideal for kept in found[kept_name(arm)]]
+            found[ideal_name(arm)] = [kept / (arm.ideal or 1.0) for kept in found[kept_name(arm)]]
         elif arm != first:
             found[ratio_name(first, arm)] = _ratios(rates[first.name], rates[arm.name])
     return {name: spread(values) for name, values in found.items()}
@@ -149,7 +149,7 @@ def ideal_name(arm: BenchArm) -> str:
     return f"{arm.name}_to_ideal"
 
 
-def print_table(arms: Sequence[BenchArm], rows: list[dict], unit: str, console: Console) -> None:
+def print_table(arms: Sequence[BenchArm], rows: list[dict[str, Any]], unit: str, console: Console) -> None:
     """Print all rates with the ratios of the cluster (else the first arm) to them, then what slowed arms keep.
 
     Args:
@@ -173,12 +173,12 @@ def print_table(arms: Sequence[BenchArm], rows: list[dict], unit: str, console: 
         console.print(line, highlight=False, soft_wrap=True)
 
 
-def _kept(arm: BenchArm, row: dict) -> str:
+def _kept(arm: BenchArm, row: dict[str, Any]) -> str:
     share, of_ideal = shown(row[kept_name(arm)], ".2f"), shown(row[ideal_name(arm)], ".2f")
     return f"{row['model']} {row['precision']}: {arm.name} {share} of {arm.slowed}: {of_ideal} of the ideal {arm.ideal:.2f}"
 
 
-def shown(found: dict, spec: str) -> str:
+def shown(found: dict[str, Any], spec: str) -> str:
     return f"{found['median']:{spec}} ({found['min']:{spec}}–{found['max']:{spec}})"
 
 
@@ -270,7 +270,7 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def spread(values: list[float]) -> dict:
+def spread(values: list[float]) -> dict[str, Any]:
     return {
         "median": statistics.median(values),
         "min": min(values),

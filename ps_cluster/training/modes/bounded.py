@@ -92,9 +92,9 @@ class BoundedSlice(WaitingSlice):
         ]
 
     def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
-        worker, *turn = request = self._sent(worker, *turn)
+        worker, *sent = request = self._sent(worker, *turn)
         with tf.device(self._device):
-            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*turn)), request))]
+            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*sent)), request))]
 
     def _may_begin(self, worker: tf.Tensor, turn: Turn) -> tf.Tensor:
         """Return APPLIED, and count the worker as under way, or return WAIT."""

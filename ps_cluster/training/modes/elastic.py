@@ -19,7 +19,7 @@ Every worker's weights are kept on the parameter server, so a worker that dies l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
@@ -73,7 +73,7 @@ class ElasticSlice(Slice):
     def _slots(self) -> dict[str, tf.Variable]:
         return super()._slots | {"own": self._own, "before": self._before}
 
-    def pull(self, worker: tf.Tensor, needed: Sequence = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
+    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
         weights, *others = super().pull(worker, needed, step)
         return [tf.reshape(weights, [self.vectors_given, self.length]), *others]
 
@@ -132,7 +132,9 @@ class LocalSteps:
 
         own, before = tf.unstack(weights)
 
-        def body(position, moved, statistics, fresh, totals):
+        def body(
+            position: tf.Tensor, moved: tf.Tensor, statistics: tf.Tensor, fresh: tf.Tensor, totals: tf.Tensor
+        ) -> tuple[tf.Tensor, ...]:
             # Add up the distance in float32: the rounding of bfloat16 weights would lose a step of SGD.
             there = tf.cast(tf.cast(own, tf.float32) + moved, own.dtype)
             here = tf.where(position == 0, before, there)
