@@ -265,7 +265,7 @@ def _code(code: CodeType) -> tuple[Any, ...]:
     return tuple, ((code.co_code, code.co_exceptiontable, counts, names, constants),)
 
 
-class _Describer(cloudpickle.Pickler):  # type: ignore[misc]  # it has no types
+class _Describer(cloudpickle.Pickler):
     """Writes what `cloudpickle.dumps` writes, without what differs between processes. Nobody reads it back."""
 
     dispatch_table = ChainMap({CodeType: _code}, cloudpickle.Pickler.dispatch_table)
