@@ -1,4 +1,10 @@
-"""Run a parameter server or worker: a TensorFlow server that runs the graphs that the chief sends."""
+"""The entry of every child process: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
+
+Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 3 a newer leader has taken over · 75 another
+task was lost (only without a launcher) · 98 its port is taken · 130, 143, 129 told twice to stop, the second time by
+SIGINT, SIGTERM, SIGHUP.
+The error is written to `RunDir.error(type, index)`.
+"""
 
 from __future__ import annotations
 
@@ -91,13 +97,6 @@ def _serve_until_told(folder: Path) -> None:
         newest = told
     say(f"the leader says: training is {newest.ended}")
 
-
-# The entry of every child process: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
-#
-# Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 3 a newer leader has taken over · 75 another
-# task was lost (only without a launcher) · 98 its port is taken · 130, 143, 129 told twice to stop, the second time by
-# SIGINT, SIGTERM, SIGHUP.
-# The error is written to `RunDir.error(type, index)`.
 
 # Codes of TensorFlow's errors by which the loss of another task shows: cancelled, deadline, aborted, unavailable.
 _LOST = {1, 4, 10, 14}

@@ -170,10 +170,10 @@ from ps_cluster.config.modes import MODES
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.config.modes import Task
 from ps_cluster.config import build_config
-def stand_in(module, function):
+def stand_in(by):
     def told(config, *arguments, drain=None, **_):
         found = {{
-            "by": module.rpartition(".")[2],
+            "by": by,
             "given": [argument for argument in arguments if isinstance(argument, (int, str))],
             "drains": drain is not None,
             "dies_of_sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
@@ -184,11 +184,11 @@ def stand_in(module, function):
             index, pid = struct.unpack("<2q", open("identity", "rb").read())
             found["identity"] = index if pid == os.getpid() else "of another process"
         print(json.dumps(found))
-    sys.modules[module] = types.ModuleType(module)
-    setattr(sys.modules[module], function, told)
-stand_in("ps_cluster.training.chief", "train")
-stand_in("ps_cluster.training.all_reduce", "train")
-stand_in("ps_cluster.launch.task", "serve")
+    return told
+for by in ("chief", "all_reduce"):
+    module = sys.modules[f"ps_cluster.training.{{by}}"] = types.ModuleType(by)
+    module.train = stand_in(by)
+task.serve = stand_in("server")
 topology = ClusterTopology.local(MODES[{mode!r}].tasks, 2, 1, evaluator=True)
 config = build_config(None, {{"mode.name": {mode!r}, "model.precision": "float32"}})
 dataset = only_named("synthetic", Path("/data"), 100, 10)
@@ -200,12 +200,12 @@ DATA = ["agreement.json", "identity", "train_image.uint8", "train_target.uint8"]
 @pytest.mark.parametrize(
     ("mode", "kind", "index", "by", "given", "leads", "identity"),
     [
-        ("async", "chief", 0, "async_trainer", [0], True, None),
+        ("async", "chief", 0, "chief", [0], True, None),
         ("async", "ps", 0, "server", ["ps", 0], False, None),
         ("async", "worker", 1, "server", ["worker", 1], False, 1),
-        ("sync", "worker", 0, "sync_trainer", [0], True, 0),
-        ("sync", "worker", 1, "sync_trainer", [1], False, 1),
-        ("single", "chief", 0, "async_trainer", [0], True, 0),
+        ("sync", "worker", 0, "all_reduce", [0], True, 0),
+        ("sync", "worker", 1, "all_reduce", [1], False, 1),
+        ("single", "chief", 0, "chief", [0], True, 0),
     ],
 )
 def test_a_task_does_what_it_is_there_for_in_its_mode(framed, mode, kind, index, by, given, leads, identity):

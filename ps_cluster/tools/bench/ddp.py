@@ -101,10 +101,6 @@ def run(
         optimizer.zero_grad()
 
 
-if __name__ == "__main__":
-    main(Path(sys.argv[1]))
-
-
 # The training images of one PyTorch process. As in `ps_cluster/data`, a batch is one gather of pixels.
 
 SIDE = 32
@@ -269,3 +265,7 @@ def build(name: str, activation: str) -> nn.Module:
 def trainable(network: nn.Module) -> int:
     """Return the number of trainable parameters."""
     return sum(weight.numel() for weight in network.parameters() if weight.requires_grad)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))
