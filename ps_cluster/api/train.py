@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
+import time
 from collections.abc import Callable, Mapping, Sequence
 from enum import Enum
 from functools import partial
@@ -125,13 +126,15 @@ class Listener:
         self._work = run_dir.work
         self._progress = (RowTail(run_dir.progress, ProgressRow), on_progress)
         self._evaluation = (RowTail(run_dir.evaluation, EvaluationRow), on_evaluation)
+        self._later: list[tuple[float, Callable[[], object]]] = []
 
     def look(self) -> bool:
         """Call the functions for the new rows, until one wants to stop. Return whether one does."""
         return any(call() is STOP for call in self._calls())
 
     def _calls(self) -> list[Callable[[], object]]:
-        found: list[tuple[float, Callable[[], object]]] = []
+        # What is written while the two files are read waits for the next look: the row before it may have been missed.
+        until, found = time.time(), self._later
         rows, on_progress = self._progress
         if on_progress:
             # Before the first update nothing can be told, and a run that is stopped then has trained nothing. Rows of a save
@@ -144,4 +147,6 @@ class Listener:
         scores, on_evaluation = self._evaluation
         if on_evaluation:
             found += [(score.time, partial(on_evaluation, score)) for score in scores.new_rows()]
-        return [call for _, call in sorted(found, key=itemgetter(0))]
+        in_order = sorted(found, key=itemgetter(0))
+        self._later = [one for one in in_order if one[0] >= until]
+        return [call for written, call in in_order if written < until]
