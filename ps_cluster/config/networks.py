@@ -1,4 +1,4 @@
-"""The base class of networks. The package's own are in ps_cluster/models/networks/, one file each."""
+"""The base class of networks. The package's own are in ps_cluster/models/networks.py."""
 
 from __future__ import annotations
 

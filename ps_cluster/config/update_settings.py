@@ -1,6 +1,6 @@
 """The base class of optimizer rules: how a parameter server changes its weights with one gradient.
 
-The package's own are in ps_cluster/training/rules/, one file each.
+The package's own are in ps_cluster/server/rules.py.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ RULES: Kinds[OptimizerRule] = Kinds(
 
 # The base class of staleness methods: how a parameter server treats a gradient that comes from older weights.
 #
-# The package's own are in ps_cluster/training/methods/, one file each.
+# The package's own are in ps_cluster/server/staleness.py.
 
 
 class StalenessSettings(Section):

@@ -28,7 +28,7 @@ def rendered(package: str, template: str, **values: Any) -> str:
     """Return the HTML of a template.
 
     Args:
-      package: its folder templates/ has the template. This one may extend base.html of reporting/templates/, which has
+      package: its folder templates/ has the template. This one may extend base.html of report/templates/, which has
         the style of all pages.
     """
     environment = Environment(

@@ -154,7 +154,7 @@ def _reflected(positions: np.ndarray) -> np.ndarray:
     return np.minimum(positions, 2 * (SIDE - 1) - positions)
 
 
-# The networks of `ps_cluster/models/networks/` in PyTorch: same layers, shapes, padding and trainable parameters.
+# The networks of `ps_cluster/models/networks.py` in PyTorch: same layers, shapes, padding and trainable parameters.
 #
 # Each takes normalised images `[B, 3, 32, 32]` and returns a score per class.
 
