@@ -45,6 +45,18 @@ def test_every_help_has_three_examples_of_its_own_command(name, command):
     assert all(line.strip() in told for line in command.epilog.splitlines() if line.strip() != "\b")
 
 
+@pytest.mark.parametrize("name", ["run", "k8s render", "sweep"])
+def test_options_are_shown_by_groups_and_rare_ones_where_all_are_asked_for(name):
+    usual, every = (CliRunner().invoke(main, [*name.split(), option]).stdout for option in ("--help", "--help-all"))
+    headings = re.findall(r"^(\w[\w ]*):$", every, re.M)
+    assert headings[-1] == "Settings and output" and {"Mode", "Data", "Network", "Training"} <= set(headings)
+    command = dict(commands())[name]
+    rare = {one.opts[0] for one in command.params if getattr(one, "rare", False)}
+    assert rare and all(option in every and f"  {option} " not in usual for option in rare)
+    assert all(one.opts[0] in usual for one in command.params if one.opts[0] not in rare)
+    assert len(usual.splitlines()) < len(every.splitlines())
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -10,6 +10,7 @@ import click
 from ps_cluster.cli.options import (
     FOLDER,
     OUTPUT_FILE,
+    HelpByGroups,
     OneLineErrors,
     config_options,
     examples,
@@ -32,9 +33,10 @@ def cluster() -> None:
 
 
 @cluster.command(
+    cls=HelpByGroups,
     epilog=examples(
         "cluster show", "cluster show runs/mine --svg cluster.svg", "cluster show --mode sync --workers 2 --tf-config"
-    )
+    ),
 )
 @click.argument("what", type=FOLDER, required=False, metavar="[CONFIG|RUN_DIR]")
 @trusted_code

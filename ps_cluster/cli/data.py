@@ -10,6 +10,7 @@ import click
 
 from ps_cluster.cli.options import (
     FOLDER,
+    HelpByGroups,
     NameOf,
     OneLineErrors,
     OutputPath,
@@ -63,7 +64,10 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
     print_line(f"packed copies are in {folder}")
 
 
-@data.command(epilog=examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load"))
+@data.command(
+    cls=HelpByGroups,
+    epilog=examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load"),
+)
 @_data_set
 @config_options(*_OPTIONS)
 @config_layers
@@ -139,11 +143,12 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
 
 @data.command(
+    cls=HelpByGroups,
     epilog=examples(
         "data show cifar10",
         "data show mnist --output digits.png --seed 3",
         "data show cifar10 --set data.augmentation.cutout_pixels=8",
-    )
+    ),
 )
 @_data_set
 @config_options(*_OPTIONS, "--model")

@@ -23,7 +23,7 @@ from ps_cluster.config import Resolved, RunConfig, parse_assignment, registry, r
 from ps_cluster.config.cluster_settings import joined
 from ps_cluster.config.layers import NamedLayer, known_keys, settings_of_environment
 from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES
-from ps_cluster.config.options import CONFIG_OPTIONS, settings_of
+from ps_cluster.config.options import CONFIG_OPTIONS, GROUPS, RARE, settings_of
 from ps_cluster.config.registry import Kinds, Named
 from ps_cluster.config.schema import PAGE, sections
 from ps_cluster.config.sections import CHOSEN
@@ -31,13 +31,34 @@ from ps_cluster.errors import RunFailed, UserError, did_you_mean
 from ps_cluster.files.values import Malformed, decimal, whole
 from ps_cluster.files.writing import check_file, check_folder
 from ps_cluster.installation import PROGRAM
-from ps_cluster.report.terminal import print_error
+from ps_cluster.report.terminal import print_error, print_line
 
 COMPLETE = "_PS_CLUSTER_COMPLETE"  # environment variable: set by a shell that asks for completions
 FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 EXAMPLE_WIDTH = 95  # with two more for a backslash, click indents them by two in a terminal of 100 columns
 
 Body = TypeVar("Body", bound=Callable[..., Any])  # of a command
+
+
+class HelpByGroups(click.Command):
+    """A command whose help shows its options by groups. Rare ones are shown by --help-all alone."""
+
+    def __init__(self, *args: Any, **more: Any):
+        super().__init__(*args, **more)
+        if any(getattr(one, "rare", False) for one in self.params):
+            self.params.append(_HELP_ALL)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write the options by groups, the most used first, without the rare ones unless --help-all asks for them."""
+        groups: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record and (ctx.meta.get(_ALL) or not getattr(parameter, "rare", False)):
+                groups.setdefault(getattr(parameter, "group", ""), []).append(record)
+        others = groups.pop("", [])
+        for name, records in [*groups.items(), ("Settings and output" if groups else "Options", others)]:
+            with formatter.section(name):
+                formatter.write_dl(records)
 
 
 class OneLineCommand(click.Command):
@@ -71,7 +92,15 @@ class OneLineErrors(OneLineCommand, click.Group):
 
 
 class OneValue(click.Option):
-    """An option that refuses two different values, where click takes the last one. `multiple` ones take all."""
+    """An option that refuses two different values, where click takes the last one. `multiple` ones take all.
+
+    Attributes:
+      group: its heading in the help; "" for none. rare: shown by --help-all only.
+    """
+
+    def __init__(self, *args: Any, group: str = "", rare: bool = False, **more: Any):
+        super().__init__(*args, **more)
+        self.group, self.rare = group, rare
 
     def add_to_parser(self, parser: Any, ctx: click.Context) -> None:
         super().add_to_parser(cast(Any, _Collecting(parser)), ctx)
@@ -104,6 +133,22 @@ option = partial(click.option, cls=OneValue)
 """Add an option to a command; all options of all commands are made by it."""
 
 
+_ALL = "ps_cluster.help_all"  # in the context of a command: its help shows rare options too
+
+
+def _show_all(context: click.Context, _: click.Parameter, asked: bool) -> None:
+    if asked and not context.resilient_parsing:
+        context.meta[_ALL] = True
+        for line in context.get_help().splitlines():
+            print_line(line)
+        context.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"], is_flag=True, expose_value=False, is_eager=True, callback=_show_all, help="Also show rare options."
+)
+
+
 def examples(*commands: str) -> str:
     """Return the end of a help text: commands, each on its line, a long one on several as a shell takes them."""
     lines = (
@@ -130,7 +175,9 @@ def trusted_code(command: Body) -> Body:
             registry.trust(Path(os.path.expanduser(file)))
 
     text = "Allow this Python file, which a run directory names, to be run; repeatable."
-    return option("--code", type=FOLDER, multiple=True, expose_value=False, callback=trust, help=text)(command)
+    return option("--code", type=FOLDER, multiple=True, expose_value=False, callback=trust, help=text, rare=True)(
+        command
+    )
 
 
 tensorboard_option = option(
@@ -147,7 +194,10 @@ def config_options(*names: str) -> Callable[[Body], Body]:
     def add(command: Body) -> Body:
         for name in reversed(names or tuple(CONFIG_OPTIONS)):
             key, text = CONFIG_OPTIONS[name]
-            command = option(name, _parameter(key), type=type_of_setting(key), default=None, help=text)(command)
+            place, rare = GROUPS[key.partition(".")[0]], name in RARE
+            kind = type_of_setting(key)
+            add_one = option(name, _parameter(key), type=kind, default=None, help=text, group=place, rare=rare)
+            command = add_one(command)
         return command
 
     return add

@@ -12,6 +12,7 @@ import click
 
 from ps_cluster.cli.options import (
     FOLDER,
+    HelpByGroups,
     OneOf,
     config_layers,
     config_options,
@@ -35,11 +36,12 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 
 
 @click.command(
+    cls=HelpByGroups,
     epilog=examples(
         "run --workers 3 --ps 1",
         "run --mode bounded --max-staleness 2 --learning-rate 0.3 --augment flip,crop=4",
         "run --model tutorial_cnn --set schedule.kind=cosine --dry-run",
-    )
+    ),
 )
 @trusted_code
 @config_options()

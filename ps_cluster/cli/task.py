@@ -10,6 +10,7 @@ import click
 
 from ps_cluster.cli.options import (
     OUTPUT_FOLDER,
+    HelpByGroups,
     OneOf,
     Whole,
     config_layers,
@@ -29,12 +30,13 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=HelpByGroups,
     epilog=examples(
         "task --run-dir shared/run --dataset cifar10 --data-dir data --precision bfloat16",
         "task --run-dir shared/run --cluster cluster.yaml --type worker --index 1 --dataset mnist --precision float32",
         "task --run-dir shared/run --mode sync --dataset mnist --precision float32 --resume never",
         "task --run-dir shared/run --dataset mnist --precision float32 --isolation interface=wg0",
-    )
+    ),
 )
 @option(
     "--run-dir",

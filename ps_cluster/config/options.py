@@ -76,6 +76,15 @@ CONFIG_OPTIONS = {
 }
 
 
+# The group of an option in the help of a command: of its own, or of the section of its setting.
+GROUPS = {
+    "cluster": "Cluster", "mode": "Mode", "staleness": "Mode", "data": "Data", "model": "Network", "training": "Training",
+    "optimizer": "Training",
+}  # fmt: skip
+# Few need them: they are shown by --help-all.
+RARE = frozenset(_options_of_modes()) | {"--min-workers", "--max-workers", "--straggler", "--staleness-method"}
+
+
 def settings_of(given: Mapping[str, Any]) -> dict[str, Any]:
     """Return dotted key → value of all settings that the options give; `given`: the key of each option → its value.
 

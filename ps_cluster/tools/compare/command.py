@@ -11,6 +11,7 @@ from ps_cluster.cli.options import (
     FOLDER,
     LIST,
     OUTPUT_FOLDER,
+    HelpByGroups,
     Number,
     Whole,
     config_layers,
@@ -30,11 +31,12 @@ if TYPE_CHECKING:
 
 
 @click.command(
+    cls=HelpByGroups,
     epilog=examples(
         "compare --modes async,bounded,sync --model tutorial_cnn --epochs 3",
         "compare --modes async,sync --seeds 3 --epochs 2 --dry-run",
         "compare runs/first runs/second --output both",
-    )
+    ),
 )
 @trusted_code
 @click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")

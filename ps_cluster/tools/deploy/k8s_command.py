@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from ps_cluster.cli.options import (
+    HelpByGroups,
     Matching,
     NameOf,
     OfTypes,
@@ -51,7 +52,7 @@ def k8s() -> None:
     """Write manifests for Kubernetes."""
 
 
-@k8s.command(epilog=examples(*_EXAMPLES))
+@k8s.command(cls=HelpByGroups, epilog=examples(*_EXAMPLES))
 @option(
     "--kind",
     type=NameOf(KINDS),

@@ -11,6 +11,7 @@ from typing import Any
 import click
 
 from ps_cluster.cli.options import (
+    HelpByGroups,
     Matching,
     OneLineErrors,
     Whole,
@@ -50,7 +51,7 @@ def slurm() -> None:
     """Write a script for Slurm."""
 
 
-@slurm.command(epilog=examples(*_EXAMPLES))
+@slurm.command(cls=HelpByGroups, epilog=examples(*_EXAMPLES))
 @option("--name", type=_NAME, default="ps-cluster", help="The name of the job.")
 @option("--run-dir", type=_RUN_DIR, required=True, help="The run directory, on a file system that all nodes share.")
 @option("--program", type=_PATH, help="Where the nodes find ps-cluster; default: on their PATH.")

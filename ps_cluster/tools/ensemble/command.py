@@ -10,6 +10,7 @@ import click
 from ps_cluster.cli.options import (
     LIST,
     OUTPUT_FOLDER,
+    HelpByGroups,
     OneOf,
     Whole,
     config_layers,
@@ -23,11 +24,12 @@ from ps_cluster.report.terminal import print_line
 
 
 @click.command(
+    cls=HelpByGroups,
     epilog=examples(
         "ensemble --members 4",
         "ensemble --models tutorial_cnn,resnet_small --members 2 --epochs 3",
         "ensemble --members 5 --split bootstrap --workers 2 --output my-ensemble",
-    )
+    ),
 )
 @trusted_code
 @option("--members", "seeds", type=Whole(1, 32), help="Seeds of each network; default: 4, with several --models 1.")

@@ -9,6 +9,7 @@ import click
 
 from ps_cluster.cli.options import (
     OUTPUT_FOLDER,
+    HelpByGroups,
     OneOf,
     Whole,
     config_layers,
@@ -24,11 +25,12 @@ from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
 
 
 @click.command(
+    cls=HelpByGroups,
     epilog=examples(
         "sweep --vary optimizer.learning_rate=0.01..1:log --epochs 1",
         "sweep --vary optimizer.learning_rate=0.1,0.3 --method grid --model tutorial_cnn",
         "sweep --vary training.batch_size_per_worker=32..256 --method halving --trials 20",
-    )
+    ),
 )
 @trusted_code
 @option(
