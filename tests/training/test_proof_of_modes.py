@@ -8,12 +8,12 @@ import tensorflow as tf
 
 from ps_cluster.catalogue.imports import find
 from ps_cluster.config import build_config
-from ps_cluster.run.audit import Expected, RoundShape, audit
+from ps_cluster.run.audit import Expected, RoundShape, SliceAudit, audit
 from ps_cluster.run.ledger import COUNTS, WORKER_COLUMNS
 from ps_cluster.run.step_set import StepSet
 from ps_cluster.training.step import expected_rates
 from ps_cluster.training.sync_trainer import different_replica
-from tests.helpers.ledgers import write_journal
+from tests.helpers.ledgers import rows_of, write_journal
 from tests.helpers.stores import make_store, pull, row
 from tests.helpers.waiting import admit, identity
 
@@ -137,6 +137,16 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     run.put(0, -1, "staleness", 4)
     (problem,) = run.proof(tmp_path)["problems"]
     assert "has staleness 4, where 3 is the bound" in problem
+    before = SliceAudit(RoundShape(1, 1), Expected(most_staleness=3), holds_from=len(run.rows[0]))
+    before.read(run.rows[0])
+    assert not before.wrong_values, "rows of a leader with another bound"
+
+
+def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
+    run = Trained("sync-ps", 1)
+    run.scheduled = StepSet(3, np.array([4, 5, 6]))  # as many as there are, but round 3 is not among them
+    (problem,) = run.proof(tmp_path)["problems"]
+    assert problem == "slice 0: 1 rows of steps that were never handed out, the first is step 6"
 
 
 def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_now(tmp_path):
@@ -147,6 +157,19 @@ def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_
         expected = Expected(rates=run.rates, holds_from=[holds_from])
         proof = audit(journals, run.counts, RoundShape(1, 1), run.scheduled, UPDATES, expected)
         assert proof["holds"] == holds, proof["problems"]
+
+
+def test_the_last_rates_of_a_cosine_may_be_those_of_a_processor_that_rounds_otherwise():
+    values = {"schedule.kind": "cosine", "schedule.end_factor": 0.0, "training.steps": 10_000}
+    config = build_config(overrides=values | {"model.name": "tutorial_cnn", "optimizer.learning_rate": 0.1})
+    rates, steps = expected_rates(config, 10_000), np.arange(9_900, 10_000)
+    rows = rows_of(steps, version=steps + 1)
+    one_unit = 0.1 * 2.0**-25  # of the last place of a cosine close to -1, halved as the schedule halves it
+    for wrong, names in ((one_unit, []), (2e-5 * 0.1, ["learning_rate"])):
+        rows["learning_rate"] = rates(steps) + wrong
+        audit_of_slice = SliceAudit(RoundShape(1, 1), Expected(rates=rates, highest_rate=0.1))
+        audit_of_slice.read(rows)
+        assert list(audit_of_slice.wrong_values) == names
 
 
 def test_a_replica_with_other_weights_is_named():
