@@ -18,11 +18,10 @@ import click
 
 from benchmarks.in_turns import Case, Column, Figures, measure, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
-from ps_cluster.bench.throughput import case
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import OneLineCommand
-from ps_cluster.parameter_types import CommaList, NameOf
-from ps_cluster.reporting.terminal import make_console
+from ps_cluster.cli.options import CommaList, NameOf, OneLineCommand
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.report.terminal import make_console
+from ps_cluster.tools.bench.throughput import case
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
 

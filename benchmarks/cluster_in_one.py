@@ -21,9 +21,9 @@ import portpicker
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.training.connecting import connect
-from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.slice import Start
+from ps_cluster.server.shard import Start
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.membership import connect
 
 TIMES, CLOSURES = 15, 300
 

@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.catalogue.datasets import Contents, ImageDataSet
-from ps_cluster.data.sets.mnist import MNIST
+from ps_cluster.config.datasets import Contents, ImageDataSet
+from ps_cluster.data.sets import MNIST
 from ps_cluster.errors import UserError
 
 TRAINED, REPEATED = 4000, 15

@@ -14,12 +14,12 @@ from functools import partial
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.training import async_trainer
-from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.slice import Start
+from ps_cluster.launch import task
+from ps_cluster.server.shard import Start
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.training import chief
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import Compute
 
@@ -42,5 +42,5 @@ def compute(step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepR
 
 
 if __name__ == "__main__":
-    trainer = partial(async_trainer.train, build=partial(build, int(sys.argv[1])))
+    trainer = partial(chief.train, build=partial(build, int(sys.argv[1])))
     sys.exit(task.main(sys.argv[2:], trainer=trainer))

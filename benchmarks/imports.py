@@ -12,9 +12,8 @@ import sys
 
 import click
 
-from ps_cluster.command_line import OneLineCommand
-from ps_cluster.parameter_types import Whole
-from ps_cluster.reporting.terminal import print_line
+from ps_cluster.cli.options import OneLineCommand, Whole
+from ps_cluster.report.terminal import print_line
 
 WAYS = {
     "`import tensorflow`": "import tensorflow",

@@ -13,14 +13,14 @@ import click
 from rich.console import Console
 from rich.table import Table
 
-from ps_cluster.bench.throughput import shown, spread
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.cluster.local_run import resolve_data
+from ps_cluster.cli.options import OUTPUT_FILE, NameOf, Number, Whole
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.files.writing import write_json
-from ps_cluster.parameter_types import OUTPUT_FILE, NameOf, Number, Whole
-from ps_cluster.processes import environment
-from ps_cluster.reporting.terminal import print_line
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.report.terminal import print_line
+from ps_cluster.system import environment
+from ps_cluster.tools.bench.throughput import shown, spread
 
 Figures = Mapping[str, Any]  # of one round
 NOTHING = "–"  # shown where a case lacks a figure
@@ -52,8 +52,11 @@ def medians(heading: str, names: Sequence[str], spec: str, factor: float = 1.0) 
     """Return a column with the medians of several figures, joined by slashes. A name may be `section.key`."""
 
     def text(rounds: Sequence[Figures]) -> str:
-        values = ([_figure(found, name) for found in rounds] for name in names)
-        return "/".join(NOTHING if None in of_one else f"{factor * median(of_one):{spec}}" for of_one in values)
+        return "/".join(shown_median([_figure(found, name) for found in rounds]) for name in names)
+
+    def shown_median(values: Sequence[float | None]) -> str:
+        sound = [value for value in values if value is not None]
+        return f"{factor * median(sound):{spec}}" if len(sound) == len(values) else NOTHING
 
     return Column(heading, text)
 
@@ -71,7 +74,7 @@ CPU = medians(
 )
 
 
-def options(command: Callable) -> Callable:
+def options(command: Callable[..., Any]) -> Callable[..., Any]:
     """Add --rounds, --seconds, --dataset, --data-dir and --output."""
     for option in (
         click.option(

@@ -18,11 +18,10 @@ import numpy as np
 import tensorflow as tf
 from rich.table import Table
 
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import OneLineCommand, Whole
 from ps_cluster.config import build_config
-from ps_cluster.parameter_types import Whole
-from ps_cluster.reporting.terminal import make_console
-from ps_cluster.training.update_rules import make_rule
+from ps_cluster.report.terminal import make_console
+from ps_cluster.server.update_rules import make_rule
 
 
 class Counted(NamedTuple):

@@ -23,9 +23,9 @@ import numpy as np
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
-from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run.rows.cluster import ClusterFile
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.rows import ClusterFile
+from ps_cluster.runs.run_dir import RunDir
 
 SHAPE = (64, 64, 3)
 ROW_BYTES = int(np.prod(SHAPE))
@@ -92,7 +92,7 @@ def watched(root: Path, workers: int, seconds: float) -> list[Look]:
     return looks
 
 
-def _workers_of(run: subprocess.Popen, run_dir: RunDir) -> list[int]:
+def _workers_of(run: subprocess.Popen[bytes], run_dir: RunDir) -> list[int]:
     """Return the pids of the workers, once they train."""
     while run.poll() is None:
         if run_dir.progress.is_file():

@@ -9,16 +9,17 @@ million steps takes 4.2 GB per parameter server on the disk, its tables twice as
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
 
 from benchmarks.in_turns import Case, Figures, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import CHEAPEST_RULE, MOST_STEPS_PER_S
-from ps_cluster.bench.arms import BenchArm
-from ps_cluster.bench.throughput import case, run_arm
-from ps_cluster.command_line import OneLineCommand
-from ps_cluster.reporting.terminal import make_console
+from ps_cluster.cli.options import OneLineCommand
+from ps_cluster.report.terminal import make_console
+from ps_cluster.tools.bench.arms import BenchArm
+from ps_cluster.tools.bench.throughput import case, run_arm
 
 COLUMNS = (
     over_rounds("steps/s", "steps_per_second", ",.0f"),
@@ -52,7 +53,7 @@ def main(
         return run_arm(BenchArm("long_run", "benchmarks.long_run", (str(taken), str(seconds), end)), config, packed)
 
     cases = [
-        Case({"steps": f"{taken:,}", "ps": servers}, lambda taken=taken, servers=servers: figures(taken, servers))
+        Case({"steps": f"{taken:,}", "ps": servers}, partial(figures, taken, servers))
         for servers in map(int, ps.split(","))
         for taken in map(int, steps.split(","))
     ]

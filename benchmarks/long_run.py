@@ -20,21 +20,18 @@ from pathlib import Path
 import numpy as np
 
 from benchmarks.timed_run import TimedView
-from ps_cluster.cluster.launcher import run_local
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
-from ps_cluster.files.json_files import read_json
-from ps_cluster.files.json_rows import read_rows
-from ps_cluster.reporting.dashboard import Row
-from ps_cluster.run import checkpoints
-from ps_cluster.run.checkpoints import ACCEPTED_STEPS, Checkpoint
-from ps_cluster.run.journal import CHUNK_ROWS, Journal, Piece, history_of, read, stretch_of
-from ps_cluster.run.leaders import claim
-from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.rows.checkpoint import ProgressState, StepsState
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.launch.launcher import run_local
+from ps_cluster.report.dashboard import Row
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, Checkpoint
+from ps_cluster.runs.journal import CHUNK_ROWS, Journal, Piece, history_of, read, stretch_of
+from ps_cluster.runs.leaders import claim
+from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.result_rows import ProgressRow, ProgressState, StepsState, Summary
+from ps_cluster.runs.run_dir import RunDir
 
 BODY = (sys.executable, "-m", "benchmarks.empty_steps", "100")
 SHORT_S = 2.0
@@ -64,6 +61,7 @@ class ResumedView(TimedView):
 def lengthen(run_dir: RunDir, steps: int) -> None:
     """Make the finished run in `run_dir` look as if it had taken `steps` steps."""
     last = checkpoints.load_newest_good([run_dir.checkpoints], print)
+    assert last is not None and last.meta.progress is not None, "the short run has just ended"
     counts = last.arrays["counts"].copy()
     for name in ("version", "applied", "accepted"):
         counts[:, COUNTS.index(name)] = steps
@@ -118,7 +116,7 @@ def main(root: Path, steps: int, seconds: float, *, close: bool) -> None:
         "peak_pss_bytes": peaks,
         "snapshot_bytes": view.snapshot_bytes,
         "save_seconds": float(np.median([row.save_seconds for row in training if row.save_seconds])),
-        "close_seconds": time.monotonic() - view.asked if close else None,
+        "close_seconds": time.monotonic() - view.asked if close and view.asked else None,
         "holds": summary.proof and summary.proof.holds,
     }))  # fmt: skip
 

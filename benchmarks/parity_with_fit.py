@@ -28,14 +28,14 @@ import numpy as np
 
 import ps_cluster
 from benchmarks.digits import all_digits
-from ps_cluster.catalogue.datasets import Contents
-from ps_cluster.cluster.local_run import resolve_data
+from ps_cluster.cli.options import FOLDER, OUTPUT_FILE, Whole
 from ps_cluster.config import build_config, parse_assignment
+from ps_cluster.config.datasets import Contents
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
-from ps_cluster.parameter_types import FOLDER, OUTPUT_FILE, Whole
-from ps_cluster.processes import machine
-from ps_cluster.reporting.terminal import print_line
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.report.terminal import print_line
+from ps_cluster.system import machine
 
 BATCH = 128
 Arrays = dict[str, np.ndarray]  # x_train, y_train, x_test, y_test; several inputs as x_train.NAME

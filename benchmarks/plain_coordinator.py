@@ -13,20 +13,21 @@ import sys
 import threading
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import tensorflow as tf
 
 from benchmarks.runs import per_second
-from ps_cluster.cluster import task
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.run import checkpoints
-from ps_cluster.run.leading import Leading
-from ps_cluster.run.rows.training import Server
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.training.connecting import connect
+from ps_cluster.launch import task
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.leaders import Leading
+from ps_cluster.runs.result_rows import Server
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.training.membership import connect
 from ps_cluster.training.run_progress import RunProgress
 
 # So many that it does not matter if one worker has none left while the others do their last.
@@ -60,7 +61,7 @@ def train(
     checkpoints.mark_ended(run_dir.checkpoints, last_step=0, outcome="completed")
 
 
-def addition(variable: tf.Variable) -> Callable:
+def addition(variable: tf.Variable) -> Callable[..., Any]:
     @tf.function(autograph=False)
     def add() -> None:
         variable.assign_add(tf.ones_like(variable), read_value=False)
@@ -68,7 +69,7 @@ def addition(variable: tf.Variable) -> Callable:
     return add
 
 
-def reads(variable: tf.Variable, times: int) -> Callable:
+def reads(variable: tf.Variable, times: int) -> Callable[..., Any]:
     @tf.function(autograph=False)
     def read() -> tf.Tensor:
         def body(done: tf.Tensor, total: tf.Tensor) -> list[tf.Tensor]:

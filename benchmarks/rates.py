@@ -20,23 +20,21 @@ from typing import Any
 
 import click
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import OneLineCommand
-from ps_cluster.comparison.plan import Comparison
-from ps_cluster.comparison.train_all import train_all
+from ps_cluster.cli.options import CommaList, NameOf, Number, OneLineCommand
 from ps_cluster.config import RunConfig, build_config, load_config
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.config.recipes import Found
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.json_files import read_json
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.parameter_types import CommaList, NameOf, Number
-from ps_cluster.processes import environment
-from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.result_rows import Summary
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system import environment
+from ps_cluster.tools.compare.plan import Comparison, PlannedArm, train_all
 
 HELD_OUT = 5000
 _TUNED = [
@@ -57,7 +55,8 @@ class Point:
     @property
     def score(self) -> float | None:
         """Mean over seeds; None if one diverged."""
-        return None if None in self.scores else mean(self.scores)
+        sound = [score for score in self.scores if score is not None]
+        return mean(sound) if len(sound) == len(self.scores) else None
 
 
 @click.command(cls=OneLineCommand)
@@ -116,14 +115,15 @@ def comparison(
     if len(arms) > _MOST_ARMS:
         raise UserError(f"--modes, --batches, --factors, --momenta: got {len(arms)} combinations: at most {_MOST_ARMS}")
     return Comparison(
-        arms=arms, seeds=seeds, batches=("same_per_worker",), learning_rate="same", settings=settings,
+        arms=tuple(map(PlannedArm.model_validate, arms)), seeds=seeds,
+        batches=("same_per_worker",), learning_rate="same", settings=settings,
         score_every_epochs=epochs,  # only the last score is used: scoring more often takes longer than training
     )  # fmt: skip
 
 
 def read_points(roots: Sequence[Path]) -> list[Point]:
     """Return the points of the grid from its finished runs, in their order."""
-    scores: dict[tuple, list[float | None]] = {}
+    scores: dict[tuple[tuple[str, int, int], float, float], list[float | None]] = {}
     for root in roots:
         run_dir = RunDir.open(root)
         config = load_config(run_dir.config)
@@ -131,7 +131,7 @@ def read_points(roots: Sequence[Path]) -> list[Point]:
         score = None if found.test_loss is None else found.validation_accuracy  # a loss of None is not finite
         key = (_place(config), config.optimizer.learning_rate, getattr(config.optimizer, "momentum", 0.0))
         scores.setdefault(key, []).append(score)
-    return [Point(*key, scores=tuple(values)) for key, values in scores.items()]
+    return [Point(*key, tuple(values)) for key, values in scores.items()]
 
 
 def best(points: Sequence[Point]) -> Iterator[Point]:
@@ -139,7 +139,7 @@ def best(points: Sequence[Point]) -> Iterator[Point]:
     for place in dict.fromkeys(point.place for point in points):
         sound = [point for point in points if point.place == place and point.score is not None]
         if sound:
-            yield max(sound, key=lambda point: point.score)
+            yield max(sound, key=lambda point: point.score or 0.0)
 
 
 def table(points: Sequence[Point]) -> str:

@@ -20,22 +20,19 @@ import click
 from rich.table import Table
 
 from benchmarks.in_turns import open_data
-from ps_cluster.bench.arms import CLUSTER
-from ps_cluster.bench.throughput import case, measure_once, scratch, spread
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import OneLineCommand, Whole
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.errors import RunFailed
-from ps_cluster.files.json_files import read_json
-from ps_cluster.files.json_rows import read_rows
+from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.parameter_types import Whole
-from ps_cluster.processes.lifeline import die_with_parent
-from ps_cluster.reporting.terminal import make_console, print_line
-from ps_cluster.run.rows.cluster import ClusterFile
-from ps_cluster.run.rows.progress import ProgressRow, with_work
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.run.tables import read_csv
+from ps_cluster.report.terminal import make_console, print_line
+from ps_cluster.runs.proof import read_csv
+from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
+from ps_cluster.runs.rows import ClusterFile
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import die_with_parent
+from ps_cluster.tools.bench.arms import CLUSTER
+from ps_cluster.tools.bench.throughput import case, measure_once, scratch, spread
 
 NETWORK, PRECISION = "airbench", "bfloat16"
 WAIT_S = 120.0

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.bench.arms import BenchArm
-from ps_cluster.bench.throughput import run_arm
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.tools.bench.arms import BenchArm
+from ps_cluster.tools.bench.throughput import run_arm
 
 MOST_STEPS_PER_S = 5_000  # so high that no run is done before its time is over
 CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
@@ -37,7 +37,7 @@ def empty_steps(config: RunConfig, packed: PackedDataset, seconds: float, weight
 def plain_per_second(kind: str, config: RunConfig, packed: PackedDataset, seconds: float, weights: int) -> float:
     """Return closures or reads per second of `benchmarks.plain_coordinator`. Raises RunFailed if it fails."""
     body = ("benchmarks.plain_coordinator", kind, str(weights), str(seconds))
-    return run_arm(BenchArm(kind, "ps_cluster.bench.cluster", body), config, packed)["examples_per_second"]
+    return run_arm(BenchArm(kind, "ps_cluster.tools.bench.cluster", body), config, packed)["examples_per_second"]
 
 
 def per_second(act: Callable[[], None], seconds: float) -> float:

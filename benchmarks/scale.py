@@ -19,20 +19,18 @@ import click
 import numpy as np
 
 from benchmarks.in_turns import Case, Figures, measure, medians, print_table
-from ps_cluster.catalogue.task_types import CHIEF, PS, TRAINING_TYPES, WORKER, Task
-from ps_cluster.cluster.topology import ClusterTopology
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import CommaList, OneLineCommand, Whole
 from ps_cluster.config import build_config
+from ps_cluster.config.modes import CHIEF, PS, TRAINING_TYPES, WORKER, Task
 from ps_cluster.errors import RunFailed
-from ps_cluster.parameter_types import CommaList, Whole
-from ps_cluster.reporting.terminal import make_console
-from ps_cluster.run import tables
-from ps_cluster.run.audit import RoundShape
-from ps_cluster.run.journal import RECORD, Journal
-from ps_cluster.run.ledger import COUNTS, ROW
-from ps_cluster.training.bookkeeper import Bookkeeper
-from ps_cluster.training.parameter_store import Ledgers
-from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.terminal import make_console
+from ps_cluster.runs import proof
+from ps_cluster.runs.journal import RECORD, Journal
+from ps_cluster.runs.ledger import COUNTS, ROW
+from ps_cluster.runs.proof import RoundShape
+from ps_cluster.server.store import Ledgers
+from ps_cluster.training.run_progress import Bookkeeper, RunProgress
 
 LIMIT_S = 600
 ROWS, LOOKS = 1000, 20  # of each slice, in each look
@@ -116,8 +114,8 @@ def of_ledger(ps: int) -> Figures:
         for journal in journals:
             journal.close()
         written = {"updates": Path(folder) / "updates.csv", "applies": Path(folder) / "applies.csv"}
-        tables.write_updates(written["updates"], histories, RoundShape(1, 1), config.ledger_window)
-        tables.write_applies(written["applies"], histories)
+        proof.write_updates(written["updates"], histories, RoundShape(1, 1), config.ledger_window)
+        proof.write_applies(written["applies"], histories)
         sizes = {name: path.stat().st_size / (ROWS * LOOKS) for name, path in written.items()}
     return {"rows_per_second": per_second, "journals": ps * RECORD.itemsize, **sizes}
 

@@ -14,15 +14,14 @@ from pathlib import Path
 
 import click
 
-from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
+from benchmarks.in_turns import CPU, Case, Column, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, timed
-from ps_cluster.bench.throughput import case
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import CommaList, NameOf, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.parameter_types import CommaList, NameOf, Number, Whole
-from ps_cluster.reporting.terminal import make_console
+from ps_cluster.report.terminal import make_console
+from ps_cluster.tools.bench.throughput import case
 
 WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
 STALENESS = [f"staleness.{name}" for name in ("mean", "p95", "max")]
@@ -64,6 +63,7 @@ def main(
     """Measure a cluster over its workers and parameter servers, or over the number of parameters."""
     packed = open_data(dataset, data_dir)
     base = case(model, "auto", packed)
+    tables: tuple[tuple[Column, ...], ...]
     if parameters:
         title = f"steps that compute nothing, {base.wire} on the wire, n = {rounds}"
         tables, clusters = (OF_PARAMETERS, OF_PROCESSES), product(workers or (3,), ps or (1,))

@@ -14,11 +14,10 @@ import click
 
 from benchmarks.in_turns import Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps
-from ps_cluster.bench.throughput import case
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import CommaList, OneLineCommand, Whole
 from ps_cluster.config import MOST_WORKERS
-from ps_cluster.parameter_types import CommaList, Whole
-from ps_cluster.reporting.terminal import make_console
+from ps_cluster.report.terminal import make_console
+from ps_cluster.tools.bench.throughput import case
 
 COLUMNS = (
     over_rounds("steps/s", "steps_per_second", ",.1f"),

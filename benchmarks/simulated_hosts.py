@@ -20,21 +20,19 @@ from pathlib import Path
 import click
 import numpy as np
 
-from ps_cluster.bench.throughput import scratch
-from ps_cluster.catalogue.task_types import CHIEF, PS, WORKER
-from ps_cluster.chaos.hosted_run import HostedRun
-from ps_cluster.cluster.topology import ClusterTopology
-from ps_cluster.command_line import OneLineCommand
-from ps_cluster.config.stragglers import parse_stragglers
+from ps_cluster.cli.options import CommaList, Number, OneLineCommand, Whole
+from ps_cluster.config.cluster_settings import parse_stragglers
+from ps_cluster.config.modes import CHIEF, PS, WORKER
 from ps_cluster.errors import RunFailed
-from ps_cluster.hosts.hosts import hosts
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.parameter_types import CommaList, Number, Whole
-from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run.tables import read_csv
-from ps_cluster.simulation.calibration import calibrate, read_run
-from ps_cluster.simulation.costs import Costs, Links, SimulatedCluster, costs_of
-from ps_cluster.simulation.prediction import Prediction, predict
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.proof import read_csv
+from ps_cluster.tools.bench.throughput import scratch
+from ps_cluster.tools.chaos.hosted_run import HostedRun
+from ps_cluster.tools.hosts.host import hosts
+from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, calibrate, costs_of, read_run
+from ps_cluster.tools.simulate.prediction import Prediction, predict
 
 NETWORK, BATCH = "tutorial_cnn", 8
 TRAINING = ("--dataset", "synthetic", "--model", NETWORK, "--batch-size", str(BATCH), "--precision", "float32")

@@ -20,13 +20,13 @@ import click
 import numpy as np
 
 from benchmarks.large_data import fields
-from ps_cluster.catalogue.datasets import Contents, DataSet, ImageDataSet
-from ps_cluster.catalogue.examples import ExampleSpec
-from ps_cluster.catalogue.lazily import keras
+from ps_cluster.config.datasets import Contents, DataSet, ImageDataSet
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.registry import keras
 from ps_cluster.files.json_files import read_json
-from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run.rows.cluster import ClusterFile
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.rows import ClusterFile
+from ps_cluster.runs.run_dir import RunDir
 
 HERE = Path(__file__)
 CLASSES, FEATURES = 1000, 2000
@@ -86,7 +86,7 @@ def _dense(examples: ExampleSpec, units: tuple[int, ...]) -> keras.Model:
 
 
 def small_cnn(examples: ExampleSpec, settings: Any) -> keras.Model:
-    layers: list = [keras.Input(examples.image("small_cnn").shape), keras.layers.Rescaling(1 / 127.5, offset=-1)]
+    layers: list[Any] = [keras.Input(examples.image("small_cnn").shape), keras.layers.Rescaling(1 / 127.5, offset=-1)]
     for width in (32, 64, 128, 256):
         layers.append(keras.layers.Conv2D(width, 3, strides=2, padding="same", use_bias=False))
         layers += [keras.layers.BatchNormalization(), keras.layers.Activation("relu")]

@@ -10,8 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from ps_cluster.files.writing import write_whole
-from ps_cluster.reporting.plot import Plot
-from ps_cluster.reporting.plot_style import PALETTE, WIDTH_IN, plot_style
+from ps_cluster.report.pages import PALETTE, WIDTH_IN, Plot, plot_style
 
 WORKERS = 3
 _GREY = "#5b6570"

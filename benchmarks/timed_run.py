@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import time
-from collections import Counter
+from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,13 +21,13 @@ from typing import Any
 
 import numpy as np
 
-from ps_cluster.bench.cluster import run
 from ps_cluster.config import RunConfig, load_config
-from ps_cluster.processes.usage import cpu_seconds
-from ps_cluster.reporting.dashboard import Row
-from ps_cluster.reporting.progress import PlainView
-from ps_cluster.run.phases import phase_shares
-from ps_cluster.run.tables import APPLY_ROW, read_csv
+from ps_cluster.report.dashboard import Row
+from ps_cluster.report.progress import PlainView
+from ps_cluster.runs.logs import phase_shares
+from ps_cluster.runs.proof import APPLY_ROW, read_csv
+from ps_cluster.system.usage import cpu_seconds
+from ps_cluster.tools.bench.cluster import run
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,12 @@ class TimedView(PlainView):
                 os.kill(os.getpid(), signal.SIGINT)
 
     def _all_have_an_update(self, row: Row) -> bool:
-        return len({worker["index"] for worker in row["workers"]}) == self._state.config.cluster.workers
+        state = self._state
+        return state is not None and len({worker["index"] for worker in row["workers"]}) == state.config.cluster.workers
 
-    def _cpu_seconds(self) -> Counter[str]:
-        taken: Counter[str] = Counter()
-        for task in self._state.tasks:
+    def _cpu_seconds(self) -> dict[str, float]:
+        taken: dict[str, float] = defaultdict(float)
+        for task in self._state.tasks if self._state else ():
             taken[task["type"]] += cpu_seconds(task["pid"]) or 0.0
         return taken
 

@@ -18,12 +18,11 @@ import numpy as np
 
 from benchmarks.in_turns import Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import empty_steps, per_second, plain_per_second
-from ps_cluster.bench.throughput import case
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import CommaList, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_WORKERS, RunConfig
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.parameter_types import CommaList, Number, Whole
-from ps_cluster.reporting.terminal import make_console
+from ps_cluster.report.terminal import make_console
+from ps_cluster.tools.bench.throughput import case
 
 FLOAT_BYTES = 4
 SENDER_ENDS_WITHIN_S = 10.0

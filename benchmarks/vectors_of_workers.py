@@ -13,14 +13,13 @@ import click
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.catalogue.imports import find
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import OneLineCommand, Whole
 from ps_cluster.config import build_config
-from ps_cluster.config.user_layers import NamedLayer
-from ps_cluster.parameter_types import Whole
-from ps_cluster.reporting.terminal import print_line
-from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.slice import Start
+from ps_cluster.config.layers import NamedLayer
+from ps_cluster.config.registry import find
+from ps_cluster.report.terminal import print_line
+from ps_cluster.server.shard import Start
+from ps_cluster.server.store import ParameterStore
 
 CASES = {
     "async": {},

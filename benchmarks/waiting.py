@@ -12,20 +12,20 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import click
 
 from benchmarks.in_turns import CPU, Case, measure, medians, open_data, options, over_rounds, print_table
 from benchmarks.runs import timed
-from ps_cluster.bench.throughput import case
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import CommaList, NameOf, OneLineCommand
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.parameter_types import CommaList, NameOf
-from ps_cluster.reporting.terminal import make_console
+from ps_cluster.report.terminal import make_console
+from ps_cluster.tools.bench.throughput import case
 
 SLOW = {"cluster.straggler": "2:5x"}
-WAYS = {
+WAYS: dict[str, dict[str, Any]] = {
     "async": {"mode.name": "async", "cluster.pin_workers": False},  # no worker waits; unpinned, like the others
     "sync": {"mode.name": "sync"},
     "sync-ps": {"mode.name": "sync-ps"},

@@ -16,14 +16,13 @@ import click
 import numpy as np
 
 from benchmarks.in_turns import open_data
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.cluster.local_run import complete_config
-from ps_cluster.command_line import OneLineCommand
+from ps_cluster.cli.options import CommaList, Number, OneLineCommand
 from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.parameter_types import CommaList, Number
-from ps_cluster.reporting.terminal import print_line
+from ps_cluster.launch.local_run import complete_config
+from ps_cluster.report.terminal import print_line
 
 STALENESS = 2  # of 3 workers that are always between pull and push
 EVERY = 100
@@ -69,9 +68,9 @@ def accuracy(config: RunConfig, dataset: PackedDataset, factor: float) -> float:
 
     from ps_cluster.models import flat
     from ps_cluster.models.build import build
+    from ps_cluster.server.update_rules import make_rule
     from ps_cluster.training.session import first_examples
     from ps_cluster.training.step import TrainStep
-    from ps_cluster.training.update_rules import make_rule
 
     os.chdir(dataset.directory)  # the graph has relative paths to the data files
     model = build(config.model, dataset.spec, seed=config.training.seed, examples=first_examples(dataset))

@@ -7,17 +7,16 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from ps_cluster.api.callbacks import STOP
     from ps_cluster.api.compare_arms import Compared, compare
     from ps_cluster.api.result import Result
-    from ps_cluster.api.train import train
+    from ps_cluster.api.train import STOP, train
     from ps_cluster.errors import TrainingFailed, UserError
 
 __version__ = "0.1.0"
 __all__ = ["STOP", "Compared", "Result", "TrainingFailed", "UserError", "compare", "train"]
 
 _HOMES = {
-    "STOP": "api.callbacks",
+    "STOP": "api.train",
     "Compared": "api.compare_arms",
     "Result": "api.result",
     "TrainingFailed": "errors",

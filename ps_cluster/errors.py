@@ -4,6 +4,9 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
+# Exit codes of a task. RETRY is EX_TEMPFAIL of sysexits.h: the same command goes on.
+FAILED, BAD_INPUT, SUPERSEDED, RETRY, PORT_IN_USE = 1, 2, 3, 75, 98
+
 LONGEST_TYPO = 200  # characters: to compare longer names takes seconds, and nobody mistypes them
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from ps_cluster.catalogue.doors import TRUSTED
+from ps_cluster.config.registry import TRUSTED
 from tests.helpers.bad_input import Commands
 
 # The same examples in every run: a test that has passed does not fail on another day.

@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.values import Malformed
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
 from tests.helpers.bad_input import Row, assert_told, make_folder
 

@@ -2,9 +2,9 @@
 
 import pytest
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.config import Changed, build_config, changed, fitted
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.networks import NETWORKS
 
 
 def values(**settings) -> dict[str, object]:

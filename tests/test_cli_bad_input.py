@@ -10,14 +10,13 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.command_line import OneValue
-from ps_cluster.commands.main import COMMANDS, main
+from ps_cluster.cli.main import COMMANDS, main
+from ps_cluster.cli.options import Number, OneValue, OutputPath, Whole
 from ps_cluster.config import build_config
 from ps_cluster.files.writing import write_json
-from ps_cluster.parameter_types import Number, OutputPath, Whole
-from ps_cluster.run import checkpoints
-from ps_cluster.run.rows.checkpoint import Meta
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import Meta
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.bad_input import PROJECT, Row, assert_one_line, assert_told, make_folder
 from tests.helpers.data import pack_images
 

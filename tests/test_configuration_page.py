@@ -2,8 +2,8 @@
 
 from pathlib import Path
 
-from ps_cluster.catalogue.rules import RULES
 from ps_cluster.config.reference import page
+from ps_cluster.config.update_settings import RULES
 
 SETTINGS = Path(__file__).parents[1] / "docs" / "configuration.md"
 

@@ -11,9 +11,9 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from ps_cluster.catalogue.datasets import Contents
-from ps_cluster.commands.main import main
-from ps_cluster.data.copy_names import packed_folder
+from ps_cluster.cli.main import main
+from ps_cluster.config.datasets import Contents
+from ps_cluster.data.describing import packed_folder
 from ps_cluster.data.packing import write_packed
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.data import LETTERS, pack_images, random_images
@@ -83,7 +83,7 @@ def test_fetch_says_where_the_copy_is_and_does_not_need_a_source_again(cache):
 
 def test_fetch_packs_what_a_users_own_code_returns(tmp_path, cache):
     (tmp_path / "my.py").write_text(
-        "import numpy as np\nfrom ps_cluster.catalogue.datasets import Contents\n"
+        "import numpy as np\nfrom ps_cluster.config.datasets import Contents\n"
         "ARRAYS = {'numbers': np.ones([8, 2], np.float32), 'target': np.arange(8, dtype=np.uint8) % 2}\n"
         "def load():\n    return Contents.of(ARRAYS, ARRAYS)\n"
     )
@@ -155,7 +155,7 @@ def test_show_prints_columns_counts_and_rows_of_what_is_no_image(cache):
 def test_list_fetch_and_verify_need_no_tensorflow():
     commands = [["list"], ["fetch", "cifar10"], ["verify"]]
     code = (
-        "import sys; from ps_cluster.commands.main import main\n"
+        "import sys; from ps_cluster.cli.main import main\n"
         f"for command in {commands!r}:\n"
         "    try: main(['data', *command])\n"
         "    except SystemExit as end: assert not end.code, end.code\n"

@@ -5,8 +5,8 @@ import re
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.modes import MODES
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.modes import MODES
 from tests.helpers.bad_input import PROJECT, Row, assert_told, make_folder
 
 NO_ARCHIVE = b"PK\x05\x06" + bytes(18)  # an empty zip
@@ -35,12 +35,16 @@ CASES = [
     ("run --model mine.py:x", {"mine.py": "1 / 0"}, ["network", "mine.py:x'", "ZeroDivisionError", OWN_NETWORK]),
     ("data show cifar10 --model mine.py", CODE, ["--model", "'mine.py'", "mine.py:NAME", OWN_NETWORK]),
     ("run --mode mine.py", CODE, ["--mode", "'mine.py'", "mine.py:NAME", "async", EXTENDING]),
-    ("run --mode mine.py:x", CODE, ["mode", "mine.py:x'", "catalogue.modes.Mode", EXTENDING]),
+    ("run --mode mine.py:x", CODE, ["mode", "mine.py:x'", "config.modes.Mode", EXTENDING]),
     ("run --mode asink", {}, ["--mode", "'asink'", "did you mean 'async'", EXTENDING]),
     ("compare --modes async,mine.py", CODE, ["arms.1.mode", "'mine.py'", "mine.py:NAME", EXTENDING]),
     ("run --staleness-method mine.py", CODE, ["--staleness-method", "'mine.py'", "inverse", EXTENDING]),
     ("run --set optimizer.rule=mine.py", CODE, ["optimizer.rule", "'mine.py'", "nesterov", EXTENDING]),
-    ("run --set schedule.kind=mine.py:x", CODE, ["schedule", "mine.py:x'", "catalogue.schedules.Schedule", EXTENDING]),
+    (
+        "run --set schedule.kind=mine.py:x",
+        CODE,
+        ["schedule", "mine.py:x'", "config.update_settings.Schedule", EXTENDING],
+    ),
     ("chaos --kinds mine.py", CODE, ["--kinds", "'mine.py'", "kill worker", EXTENDING]),
 ]
 

@@ -5,9 +5,8 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.task_types import WORKER
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
+from ps_cluster.config.modes import MODES, WORKER
 from tests.comparison.fake_runs import Fake, write_run
 from tests.helpers.bad_input import assert_one_line
 

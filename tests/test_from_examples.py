@@ -13,7 +13,7 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from ps_cluster.cluster.topology import from_tf_config
+from ps_cluster.launch.topology import from_tf_config
 from tests.helpers.command_lines import assert_sound
 from tests.helpers.digits import digits, write_as_keras
 from tests.helpers.real_cluster import PROJECT, pasted, summary_of

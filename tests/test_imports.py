@@ -10,10 +10,10 @@ PROJECT = Path(__file__).parents[1]
 
 
 LAUNCHER_SIDE = (
-    "ps_cluster.bench.throughput", "ps_cluster.chaos.chaos_run", "ps_cluster.cluster.launcher",
-    "ps_cluster.cluster.local_run", "ps_cluster.cluster.one_task", "ps_cluster.comparison.plan",
-    "ps_cluster.comparison.train_all", "ps_cluster.reporting.trace", "ps_cluster.simulation.simulation_run",
-    "ps_cluster.ensemble.assembling", "ps_cluster.sweep.sweeping",
+    "ps_cluster.tools.bench.throughput", "ps_cluster.tools.chaos.chaos_run", "ps_cluster.launch.launcher",
+    "ps_cluster.launch.local_run", "ps_cluster.launch.one_task", "ps_cluster.tools.compare.plan",
+    "ps_cluster.report.trace", "ps_cluster.tools.simulate.simulation_run",
+    "ps_cluster.tools.ensemble.assembling", "ps_cluster.tools.sweep.sweeping",
 )  # fmt: skip
 
 
@@ -35,25 +35,25 @@ def test_nothing_the_launcher_imports_pulls_in_tensorflow():
 def test_the_objects_of_every_kind_are_read_without_tensorflow():
     """Most of them are in one file with their graph code."""
     loaded = imported_by(
-        "from ps_cluster.config.sections import CHOSEN; from ps_cluster.chaos.kinds import FAULTS; "
+        "from ps_cluster.config.sections import CHOSEN; from ps_cluster.tools.chaos.kinds import FAULTS; "
         "[kinds.own for kinds in (FAULTS, *(choice.kinds for choice in CHOSEN.values()))]"
     )
-    homes = ("models.networks.airbench", "training.modes.bounded", "training.methods.gap_aware", "training.rules.adam")
-    assert {f"ps_cluster.{home}" for home in (*homes, "training.schedules.cosine", "chaos.kinds.link")} <= loaded
+    homes = ("models.networks", "training.modes.bounded", "server.staleness", "server.rules", "training.schedules")
+    assert {f"ps_cluster.{home}" for home in (*homes, "tools.chaos.kinds.link")} <= loaded
     assert not loaded & {"tensorflow", "keras"}
 
 
 def test_help_waits_for_nothing_that_only_a_command_at_work_needs():
     """All commands are imported for it."""
     loaded = imported_by(
-        "from ps_cluster.commands.main import COMMANDS, main; [main.get_command(None, c) for c in COMMANDS]"
+        "from ps_cluster.cli.main import COMMANDS, main; [main.get_command(None, c) for c in COMMANDS]"
     )
-    assert {f"ps_cluster.commands.{name}" for name in ("run", "simulate", "chaos")} <= loaded
+    assert {f"ps_cluster.{name}" for name in ("cli.run", "tools.simulate.command", "tools.chaos.command")} <= loaded
     assert not loaded & {*LAUNCHER_SIDE, "tensorflow", "keras", "matplotlib", "optuna", "ssl"}
 
 
 def test_the_entry_of_a_task_imports_tensorflow_only_when_it_needs_it():
-    code = "import ps_cluster.cluster.task, ps_cluster.cluster.server, sys; assert 'tensorflow' not in sys.modules"
+    code = "import ps_cluster.launch.task, sys; assert 'tensorflow' not in sys.modules"
     subprocess.run([sys.executable, "-c", code], cwd=PROJECT, check=True)
 
 
@@ -71,7 +71,7 @@ class Few:
 sys.meta_path.insert(0, Few())
 for name in ("torch", "torch.distributed", "torch.multiprocessing", "torch.nn"):
     sys.modules[name] = mock.MagicMock(__path__=[], __spec__=None)
-import ps_cluster.bench.ddp
+import ps_cluster.tools.bench.ddp
 """
 
 

@@ -4,14 +4,13 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.commands.main import main
-from ps_cluster.comparison.plan import planned_runs, read_comparison
+from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config
-from ps_cluster.config.sections import own_settings
-from ps_cluster.config.uses import SWITCHES, uses
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.sections import SWITCHES, own_settings, uses
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
+from ps_cluster.tools.compare.plan import planned_runs, read_comparison
 
 SGD = {"optimizer.rule": "sgd"}  # which mode elastic needs
 ON = {

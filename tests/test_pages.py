@@ -8,8 +8,8 @@ from pathlib import Path
 import portpicker
 import pytest
 
-from ps_cluster.reporting import run_metrics
-from ps_cluster.run import log_events
+from ps_cluster.report import metrics
+from ps_cluster.runs import logs
 from tests.helpers.real_cluster import PROJECT, pasted
 
 OPERATIONS = (PROJECT / "docs" / "operations.md").read_text()
@@ -25,7 +25,7 @@ def anchors(page: Path) -> set[str]:
 
 
 def test_the_page_has_every_metric_and_every_line_that_asks_for_action():
-    for table in (run_metrics.table(), log_events.table()):
+    for table in (metrics.table(), logs.table()):
         assert table in OPERATIONS, f"put this into docs/operations.md:\n{table}"
 
 

@@ -6,14 +6,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
 from ps_cluster.config import parse_assignment
-from ps_cluster.config.stragglers import Slowness, Stragglers, parse_stragglers
+from ps_cluster.config.cluster_settings import Slowness, Stragglers, parse_stragglers
+from ps_cluster.config.modes import Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.plain_numbers import decimal, whole
+from ps_cluster.files.values import Malformed, decimal, whole
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
+from ps_cluster.launch.topology import ClusterTopology, from_tf_config
 
 NUMBERS = st.text("0123456789+-._eEnaif \uff11", max_size=12) | st.text(max_size=8)
 SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text()

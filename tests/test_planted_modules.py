@@ -7,9 +7,9 @@ import sys
 import pytest
 
 from ps_cluster.api.program import COMMAND
-from ps_cluster.cluster.local_cluster import TASK_ARGV
-from ps_cluster.data.forms.tfds import _READER
-from ps_cluster.processes import environment, fork_client, tensorboard_server
+from ps_cluster.data.forms import _READER
+from ps_cluster.launch.local_cluster import TASK_ARGV
+from ps_cluster.system import environment, fork_client, tensorboard_server
 from tests.helpers.planted import plant, run_of
 
 CHILDREN = {
@@ -18,7 +18,7 @@ CHILDREN = {
     "TensorBoard": tensorboard_server.ARGV,
     "a command of the API": (*COMMAND, "doctor", "--help"),
     "the reader of TensorFlow Datasets": (sys.executable, "-m", _READER),
-    "the check of a network": (sys.executable, "-m", "ps_cluster.cluster.network_check"),
+    "the check of a network": (sys.executable, "-m", "ps_cluster.launch.network_check"),
 }
 
 

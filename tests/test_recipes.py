@@ -4,11 +4,11 @@ from functools import partial
 
 import pytest
 
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.comparison.plan import planned_runs, read_comparison
-from ps_cluster.comparison.rates import looks_scaled, was_found
 from ps_cluster.config import build_config
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
+from ps_cluster.tools.compare.plan import planned_runs, read_comparison
+from ps_cluster.tools.compare.table import looks_scaled, was_found
 
 ASYNC = {"mode": "async", "workers": 3, "batch_size_per_worker": 384, "learning_rate": 0.002, "momentum": 0.5}
 SINGLE = {"mode": "single", "workers": 1, "batch_size_per_worker": 128, "learning_rate": 0.004, "momentum": 0.8}
@@ -85,7 +85,7 @@ def test_compare_takes_what_was_found_and_scales_the_rest(recipe):
 
 
 DATA = """
-from ps_cluster.catalogue.datasets import DataSet
+from ps_cluster.config.datasets import DataSet
 
 
 class Mine(DataSet):

@@ -7,12 +7,12 @@ import os
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.files import locks
-from ps_cluster.files.json_rows import append_row
-from ps_cluster.reporting.run_list import age
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.files.json_files import append_row
+from ps_cluster.report.run_list import age
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
 from tests.comparison.fake_runs import Fake, write_run
 from tests.helpers.bad_input import assert_one_line
 

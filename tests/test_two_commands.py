@@ -11,10 +11,10 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.files.locks import sole_use
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.processes import assert_none_left, of_run, wait_until
 from tests.helpers.real_cluster import LIMIT_S, rows, small, start
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401

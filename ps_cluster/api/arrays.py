@@ -12,16 +12,16 @@ from typing import Any, cast
 
 import numpy as np
 
-from ps_cluster.catalogue.datasets import Contents, OwnDataSettings
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import Contents, OwnDataSettings
 from ps_cluster.data import packed, sources
-from ps_cluster.data.copy_names import packed_folder
-from ps_cluster.data.own_arrays import as_contents, settings_of
+from ps_cluster.data.array_files import as_contents, settings_of
+from ps_cluster.data.describing import packed_folder
 from ps_cluster.data.packing import check_contents, sound_pieces, write_packed
-from ps_cluster.data.sets.packed_arrays import PACKED_ARRAYS, PACKED_IMAGES
+from ps_cluster.data.sets import PACKED_ARRAYS, PACKED_IMAGES
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.values import Malformed
 
 
 def with_data(values: Mapping[str, Any], data: Any, notify: Callable[[str], None]) -> dict[str, Any]:

@@ -9,22 +9,23 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from ps_cluster.api import arguments, arrays, networks_sent
+from ps_cluster.api import arrays
+from ps_cluster.api import program as arguments
+from ps_cluster.api import program as networks_sent
 from ps_cluster.api.program import COMMAND, Program
 from ps_cluster.api.result import Result
 from ps_cluster.api.train import SETTINGS
-from ps_cluster.comparison.plan import Comparison, read_comparison
-from ps_cluster.comparison.rates import PLAN
-from ps_cluster.comparison.train_all import check_unclaimed
-from ps_cluster.config.trees import flat
+from ps_cluster.config.sections import flat
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.plain_text import one_line
+from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
-from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run.run_dir import CODE
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.run_dir import CODE
+from ps_cluster.tools.compare.plan import Comparison, check_unclaimed, read_comparison
+from ps_cluster.tools.compare.table import PLAN
 
 _OF_ARMS = ("mode", "seed", "straggler")  # keywords of `train` that every arm or run has for itself
 _OF_ALL = tuple(name for name in Comparison.model_fields if name not in ("arms", "settings"))

@@ -6,10 +6,9 @@ import io
 
 from matplotlib.figure import Figure
 
-from ps_cluster.reporting.curves import ALONG, Curves
-from ps_cluster.reporting.plot_style import grid, legend_outside, plot_style
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report.pages import ALONG, Curves, grid, legend_outside, plot_style
+from ps_cluster.runs.result_rows import Summary
+from ps_cluster.runs.run_dir import RunDir
 
 _PANEL_IN = 2.4
 

@@ -7,12 +7,12 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ps_cluster.catalogue.lazily import keras
+from ps_cluster.config.registry import keras
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
-from ps_cluster.run import tables
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs import proof
+from ps_cluster.runs.result_rows import Summary
+from ps_cluster.runs.run_dir import RunDir
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -58,7 +58,7 @@ class Result:
 
         `ledger["staleness"]` is a column of both.
         """
-        rows = tables.read_csv(self._files.updates)
+        rows = proof.read_csv(self._files.updates)
         try:
             import pandas
         except ImportError:

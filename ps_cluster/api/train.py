@@ -5,20 +5,27 @@ from __future__ import annotations
 import contextlib
 import os
 import shutil
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
+from enum import Enum
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
-from ps_cluster.api import arguments, arrays, networks_sent
-from ps_cluster.api.callbacks import Listener, OnEvaluation, OnProgress
+from ps_cluster.api import arrays
+from ps_cluster.api import program as arguments
+from ps_cluster.api import program as networks_sent
 from ps_cluster.api.program import COMMAND, Program
 from ps_cluster.api.result import Result
-from ps_cluster.cluster.local_run import new_root
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
-from ps_cluster.reporting.terminal import print_line
-from ps_cluster.run.run_dir import RunDir, check_unused
+from ps_cluster.files.json_files import RowTail
+from ps_cluster.launch.local_run import new_root
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.run_dir import RunDir, check_unused
 
 SETTINGS = "settings.yaml"  # in the folder of the code: what the caller has chosen
 
@@ -91,3 +98,55 @@ def _remove_unused(run: RunDir) -> None:
         shutil.rmtree(run.code, ignore_errors=True)
         with contextlib.suppress(OSError):  # somebody's files are in it
             run.root.rmdir()
+
+
+# Call functions of the caller for what a run has written since the last look.
+
+
+class Wish(Enum):
+    """The answers that a callback may return."""
+
+    STOP = "stop"
+
+    def __repr__(self) -> str:
+        return f"ps_cluster.{self.name}"
+
+
+STOP = Wish.STOP
+"""Returned by a callback: end the training early. The steps under way are finished, the last checkpoint is scored."""
+
+OnProgress = Callable[[ProgressRow], object]
+OnEvaluation = Callable[[EvaluationRow], object]
+
+
+class Listener:
+    """Hands the rows of a run to the caller's functions, in the order in which they were written."""
+
+    def __init__(self, run_dir: RunDir, on_progress: OnProgress | None, on_evaluation: OnEvaluation | None):
+        self._work = run_dir.work
+        self._progress = (RowTail(run_dir.progress, ProgressRow), on_progress)
+        self._evaluation = (RowTail(run_dir.evaluation, EvaluationRow), on_evaluation)
+        self._later: list[tuple[float, Callable[[], object]]] = []
+
+    def look(self) -> bool:
+        """Call the functions for the new rows, until one wants to stop. Return whether one does."""
+        return any(call() is STOP for call in self._calls())
+
+    def _calls(self) -> list[Callable[[], object]]:
+        # What is written while the two files are read waits for the next look: the row before it may have been missed.
+        until, found = time.time(), self._later
+        rows, on_progress = self._progress
+        if on_progress:
+            # Before the first update nothing can be told, and a run that is stopped then has trained nothing. Rows of a save
+            # repeat the one before.
+            found += [
+                (row.time, partial(on_progress, row))
+                for row in with_work(self._work, rows.new_rows())
+                if row.applied and row.phase != SAVING
+            ]
+        scores, on_evaluation = self._evaluation
+        if on_evaluation:
+            found += [(score.time, partial(on_evaluation, score)) for score in scores.new_rows()]
+        in_order = sorted(found, key=itemgetter(0))
+        self._later = [one for one in in_order if one[0] >= until]
+        return [call for written, call in in_order if written < until]

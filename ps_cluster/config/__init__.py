@@ -1,14 +1,16 @@
 """The configuration of a run: everything that the user asked for, typed and validated in one place. No TensorFlow."""
 
-from ps_cluster.config.changed import Changed, changed, telling
 from ps_cluster.config.layers import (
+    Changed,
     Resolved,
     build_config,
+    changed,
     has_rates,
     load_config,
     parse_assignment,
     rates_found,
     resolve,
+    telling,
 )
 from ps_cluster.config.schema import (
     LONGEST_SECONDS,

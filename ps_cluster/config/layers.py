@@ -1,46 +1,202 @@
-"""Merge the layers of settings into a configuration: defaults, the network's recipe, a file, the command's options.
-
-The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
-Later layers win. In order: default.yaml, safe defaults where the network is not the package's own
-(`recipes.of_users_network`), the recipe of the network (`Network.recipe`), that of the data set
-(`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
-batch (recipes.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
-environment variables, `--set key=value`, the command's options (user_layers.py).
-"""
+"""The layers of settings that make a configuration: defaults, recipe, files, environment, options; and their JSON schema."""
 
 from __future__ import annotations
 
+import os
 import re
 import reprlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache, reduce
+from operator import getitem
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_jsonable_python
 
-from ps_cluster.catalogue.datasets import DataSet
-from ps_cluster.catalogue.networks import NETWORKS, Network
 from ps_cluster.config import recipes
-from ps_cluster.config.isolations import KEY, strictest
-from ps_cluster.config.json_schema import known_keys
-from ps_cluster.config.schema import PAGE, RunConfig, fitted
-from ps_cluster.config.sections import CHOSEN, adapted_to_choices, chosen_kinds, of_choices, users
-from ps_cluster.config.trees import Layer, flat, merged, nested
-from ps_cluster.config.user_layers import (
-    NamedLayer,
-    beside_a_run,
-    names_of,
-    of_environment,
-    of_file,
-    of_options,
+from ps_cluster.config.cluster_settings import KEY, strictest
+from ps_cluster.config.datasets import DataSet
+from ps_cluster.config.networks import NETWORKS, Network
+from ps_cluster.config.schema import PAGE, RunConfig, fitted, sections
+from ps_cluster.config.sections import (
+    CHOSEN,
+    Choice,
+    Layer,
+    adapted_to_choices,
+    check_used,
+    chosen_kinds,
+    flat,
+    listed,
+    merged,
+    nested,
+    of_choices,
+    own_settings,
+    users,
 )
-from ps_cluster.config.uses import check_used, listed
 from ps_cluster.errors import UserError, did_you_mean
-from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.validation import first_error
+from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.yaml_files import parse_yaml, read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
+
+# The layers of settings that a user gives: files, environment variables and options, each with its name.
+#
+# All of them are the user's own, so code that they name may be run. A run directory is no such layer.
+
+EXTENDS = "extends"
+MOST_FILES = 10  # that extend each other
+VARIABLE = "PS_CLUSTER__"
+OPTIONS = "options"
+_ISOLATION = VARIABLE + KEY.upper().replace(".", "__")
+_VARIABLE = re.compile(rf"{VARIABLE}[A-Z0-9]+(_[A-Z0-9]+)*(__[A-Z0-9]+(_[A-Z0-9]+)*){{1,9}}")
+
+
+@dataclass(frozen=True)
+class NamedLayer:
+    """Settings, and where they come from.
+
+    Attributes:
+      origin: the name in messages: a file, a recipe, an environment variable, TF_CONFIG, or "options".
+      settings: sections → values.
+      may_repeat: whether defaults of settings that the mode does not use are taken, as the config.yaml of a run has them.
+    """
+
+    origin: str
+    settings: Layer
+    may_repeat: bool = False
+
+    def has(self, field: str) -> bool:
+        """Return whether a dotted key, a part of it or the whole that it is part of is among these settings."""
+        return any(
+            f"{key}.".startswith(f"{field}.") or f"{field}.".startswith(f"{key}.") for key in flat(self.settings)
+        )
+
+
+def of_file(file: Path) -> list[NamedLayer]:
+    """Return a file's settings over those of the files that it extends, the lowest first.
+
+    Raises:
+      UserError: a file can't be read, or they extend each other in a circle.
+    """
+    found: list[NamedLayer] = []
+    seen: set[Path] = set()
+    where = ""  # the setting that names the file
+    following: Path | None = file
+    while following is not None:
+        path, following = following, None
+        seen.add(_real(path))
+        try:
+            settings = read_yaml(path)
+        except UserError as error:
+            raise UserError(f"{where}{error}") from error
+        if EXTENDS in settings:
+            if len(found) == MOST_FILES - 1:
+                raise UserError(f"{path}: {EXTENDS}: at most {MOST_FILES} files extend each other: join some of them")
+            following = _extended(path, settings.pop(EXTENDS), seen)
+            where = f"{path}: {EXTENDS}: "
+        found.append(NamedLayer(str(path), trusted(settings, path.absolute().parent), may_repeat=True))
+    return found[::-1]
+
+
+def settings_of_file(file: Path) -> Layer:
+    """Return the settings of a file and of those that it extends. Raises UserError as `of_file`."""
+    found: Layer = {}
+    for layer in of_file(file):
+        found = merged(found, layer.settings)
+    return found
+
+
+def of_environment(environment: Mapping[str, str]) -> list[NamedLayer]:
+    """Return a layer for each variable PS_CLUSTER__SECTION__KEY; its value is read as YAML.
+
+    Raises:
+      UserError: a variable of another form, or a value that is no YAML.
+    """
+    given = ((name, _of_variable(name, environment[name])) for name in variables(environment))
+    return [NamedLayer(name, trusted(layer, Path.cwd())) for name, layer in given]
+
+
+def settings_of_environment(environment: Mapping[str, str]) -> dict[str, Any]:
+    """Return dotted key → value of all variables. Raises UserError as `of_environment`."""
+    found: dict[str, Any] = {}
+    for layer in of_environment(environment):
+        sections = layer.origin.removeprefix(VARIABLE).lower().split("__")
+        found[".".join(sections)] = reduce(getitem, sections, layer.settings)
+    return found
+
+
+def variables(environment: Iterable[str]) -> list[str]:
+    """Return the names of the variables that give settings."""
+    return sorted(name for name in environment if name.startswith(VARIABLE))
+
+
+def without_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """Return an environment without these variables: for a command whose settings are all decided.
+
+    That of the isolation stays: the strictest that anybody asks for counts.
+    """
+    return {name: value for name, value in environment.items() if not name.startswith(VARIABLE) or name == _ISOLATION}
+
+
+def beside_a_run(environment: Mapping[str, str]) -> list[NamedLayer]:
+    """Return the layers of the environment that count for a run that goes on: that of its isolation, if it is there."""
+    return of_environment({name: value for name, value in environment.items() if name == _ISOLATION})
+
+
+def of_options(overrides: Mapping[str, Any]) -> NamedLayer:
+    """Return the layer of the options: dotted key → value."""
+    return NamedLayer(OPTIONS, trusted(nested(overrides), Path.cwd()))
+
+
+def trusted(layer: Layer, folder: Path) -> Layer:
+    """Return a user's layer with absolute paths for the code and data that it names; that code may be run."""
+    for section, (key, kinds) in CHOSEN.items():
+        values = layer.get(section)
+        name = values.get(key) if isinstance(values, dict) else None
+        if isinstance(name, str):
+            layer = merged(layer, {section: {key: kinds.named_by_user(name, folder)}})
+    return layer
+
+
+def names_of(layers: Iterable[NamedLayer]) -> str:
+    """Return the origins of the layers that have any settings, for an error of settings that do not fit together."""
+    return " and ".join(layer.origin for layer in layers if flat(layer.settings)) or OPTIONS
+
+
+def _real(path: Path) -> Path:
+    """Return a path without links. Unlike `Path.resolve` it also takes a link to itself, which can't be read later."""
+    return Path(os.path.realpath(path))
+
+
+def _extended(file: Path, name: Any, seen: set[Path]) -> Path:
+    """Return the file that `file` extends; a relative path is as seen from `file`."""
+    where = f"{file}: {EXTENDS}: got {name!r:.300}"
+    if not isinstance(name, str) or not name or "\0" in name:
+        raise UserError(f"{where}: name one file, as seen from this one")
+    path = file.parent / os.path.expanduser(name)
+    if _real(path) in seen:
+        raise UserError(f"{where}: the files extend each other in a circle: leave it out in one of them")
+    return path
+
+
+def _of_variable(name: str, text: str) -> Layer:
+    if not _VARIABLE.fullmatch(name):
+        raise UserError(f"{name:.200}: write it as {VARIABLE}SECTION__KEY, e.g. {VARIABLE}OPTIMIZER__LEARNING_RATE=0.1")
+    try:
+        return nested({name.removeprefix(VARIABLE).lower().replace("__", "."): parse_yaml(text)})
+    except Malformed as error:
+        raise UserError(f"{name}: the value {error}") from error
+
+
+# Merge the layers of settings into a configuration: defaults, the network's recipe, a file, the command's options.
+#
+# The defaults are in configs/default.yaml; those of settings of one mode, network, … are in its file.
+# Later layers win. In order: default.yaml, safe defaults where the network is not the package's own
+# (`recipes.of_users_network`), the recipe of the network (`Network.recipe`), that of the data set
+# (`DataSet.recipe`, then `DataSet.recipes` for the network), the network's entry under `modes` for the mode, workers and
+# batch (recipes.py; not where the data set's recipe has a rate), the files that the user's file extends, that file,
+# environment variables, `--set key=value`, the command's options (user_layers.py).
 
 DEFAULTS = "configs/default.yaml"
 _NO_CHOICE = {"data": DataSet(), "model": Network()}  # for a name that is unknown, which the validation refuses
@@ -258,3 +414,189 @@ def _origin(error: ValidationError, layers: Sequence[NamedLayer], given: Sequenc
     field = ".".join(str(part) for part in error.errors()[0]["loc"])
     found = [layer.origin for layer in layers if field and layer.has(field)]
     return found[-1] if found else names_of(given)
+
+
+# Tell which settings of a run differ from the defaults: default.yaml with the recipes of what is chosen.
+
+# The defaults of later keys follow from the values of earlier ones: network, data set and mode choose a rule and a batch,
+# and these choose a learning rate.
+_DECIDE_RECIPES = ("model.name", "data.dataset", "mode.name")
+_DECIDE_RATES = (
+    "cluster.workers",
+    "training.batch_size_per_worker",
+    *(key for section, choice in CHOSEN.items() if (key := f"{section}.{choice.key}") not in _DECIDE_RECIPES),
+)
+
+_ALWAYS_TOLD = (
+    "cluster.parameter_servers",
+    "optimizer.learning_rate",
+    "training.epochs",
+    "training.steps",
+    "training.seed",
+)
+
+
+class Changed(NamedTuple):
+    """The value of a setting, and the default that it replaces."""
+
+    value: Any
+    default: Any
+
+
+def changed(config: RunConfig) -> dict[str, Changed]:
+    """Return dotted key → value and default, of the settings that differ from the defaults."""
+    values = flat(config.model_dump(mode="json"))
+    others = tuple(key for key in values if key not in (*_DECIDE_RECIPES, *_DECIDE_RATES))
+    found: dict[str, Changed] = {}
+    for keys in (_DECIDE_RECIPES, _DECIDE_RATES, others):
+        chosen = nested({key: one.value for key, one in found.items()})
+        default = _of_classes(config) | flat(default_layer(chosen))
+        found |= {key: Changed(values[key], default.get(key)) for key in keys if values[key] != default.get(key)}
+    return {key: found[key] for key in values if key in found}
+
+
+def telling(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key → value of the settings by which runs are told apart: the usual ones, and what was changed."""
+    values = flat(config.model_dump(mode="json"))
+    keys = dict.fromkeys((*_DECIDE_RECIPES, *_DECIDE_RATES, *_ALWAYS_TOLD, *changed(config)))
+    return {key: values[key] for key in keys if key in values}
+
+
+def _of_classes(config: RunConfig) -> dict[str, Any]:
+    """Return dotted key → the default in its section's class, of the settings that have one."""
+    found: dict[str, Any] = {}
+    for section in type(config).model_fields:
+        for name, field in type(getattr(config, section)).model_fields.items():
+            if not field.is_required():
+                default = to_jsonable_python(field.get_default(call_default_factory=True))
+                found |= flat({name: default}, f"{section}.")
+    return found
+
+
+# Derive the JSON schema of a configuration, and the names of all settings, from the classes that validate it.
+#
+# `ps_cluster.tools.compare.plan` writes it to a file. No TensorFlow.
+
+Schema = dict[str, Any]  # a JSON schema
+DIALECT = "http://json-schema.org/draft-07/schema#"  # which all editors know
+_PATH = "[./]"  # is in each name that is no name of the package's own: the path of data or code
+_EXTENDS: Schema = {
+    "type": "string",
+    "minLength": 1,
+    "description": "Another file, as seen from this one, whose settings these change.",
+}
+
+
+def run_schema() -> Schema:
+    """Return the schema of a file for `run --config`. It takes the settings of whatever can be chosen in a section."""
+    return {
+        "$schema": DIALECT,
+        "title": "Configuration of a run of ps_cluster",
+        **one_object({EXTENDS: _EXTENDS, **sections_schema()}),
+    }
+
+
+def sections_schema() -> dict[str, Schema]:
+    """Return the schema of each section, with defaults, by its name."""
+    defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
+    return {name: _with_defaults(name, _section(name, model), defaults) for name, model in sections().items()}
+
+
+def one_object(properties: Mapping[str, Schema]) -> Schema:
+    """Return the schema of an object with these properties and no others; all may be left out."""
+    return {"type": "object", "additionalProperties": False, "properties": dict(properties)}
+
+
+def schema_of(model: type[BaseModel]) -> Schema:
+    """Return the schema of a class, without references and titles: what they name stands in their place."""
+    whole = model.model_json_schema()
+    found: Schema = _inlined(whole, whole.pop("$defs", {}))
+    return found
+
+
+def leaves(properties: Mapping[str, Schema], prefix: str = "") -> Iterator[tuple[str, Schema]]:
+    """Yield dotted key → schema of each setting; those of an object within an object have longer keys."""
+    for name, found in properties.items():
+        if "properties" in found:
+            yield from leaves(found["properties"], f"{prefix}{name}.")
+        else:
+            yield f"{prefix}{name}", found
+
+
+def own_names(choice: Choice) -> list[str]:
+    """Return the names of the package's own that users may choose."""
+    return [name for name in choice.kinds.names if name in choice.kinds.own]
+
+
+@lru_cache
+def known_keys() -> tuple[str, ...]:
+    """Return the dotted keys of all settings, also those of single modes, networks, …, and the names of the sections."""
+    found = sections_schema()
+    return (*found, *(key for key, _ in leaves(found)))
+
+
+def _section(name: str, model: type[BaseModel]) -> Schema:
+    properties = dict(schema_of(model)["properties"])
+    if name not in CHOSEN:
+        return one_object(properties)
+    choice = CHOSEN[name]
+    properties[choice.key] = names_schema(choice, properties[choice.key])
+    for kind in choice.kinds.with_settings:
+        own = schema_of(kind.Settings)["properties"]
+        for setting in own_settings(name, kind):
+            properties[setting] = _either(properties.get(setting), own[setting])
+    return {**one_object(properties), "allOf": list(_only_own(choice))}
+
+
+def names_schema(choice: Choice, found: Schema) -> Schema:
+    """Return the schema of the key that chooses a section's further settings."""
+    described = {key: value for key, value in found.items() if key == "description"}
+    return {
+        "anyOf": [
+            {"enum": own_names(choice)},
+            {"type": "string", "pattern": _PATH},
+        ],
+        **described,
+    }
+
+
+def _only_own(choice: Choice) -> Iterator[Schema]:
+    """Yield a condition for each name: where it is chosen, there are no settings of the others."""
+    for name in own_names(choice):
+        chosen = {"properties": {choice.key: {"const": name}}, "required": [choice.key]}
+        yield {"if": chosen, "then": {"propertyNames": {"enum": list(choice.kinds[name].Settings.model_fields)}}}
+
+
+def _either(one: Schema | None, other: Schema) -> Schema:
+    """Return a schema that takes what either takes: two choices may have a setting of one name."""
+    if one is None or one == other:
+        return other
+    return {"anyOf": [*one.get("anyOf", [one]), other]}
+
+
+def _with_defaults(prefix: str, found: Schema, defaults: Mapping[str, Any]) -> Schema:
+    """Return a schema with the defaults of configs/default.yaml, which replace those of the classes."""
+    if "properties" not in found:
+        return {**found, "default": defaults[prefix]} if prefix in defaults else found
+    inner = {name: _with_defaults(f"{prefix}.{name}", one, defaults) for name, one in found["properties"].items()}
+    return {**{key: value for key, value in found.items() if key != "default"}, "properties": inner}
+
+
+def _inlined(node: Any, parts: Mapping[str, Any]) -> Any:
+    if isinstance(node, list):
+        return [_inlined(one, parts) for one in node]
+    if not isinstance(node, dict):
+        return node
+    whole = {**parts[node["$ref"].rpartition("/")[2]], **node} if "$ref" in node else node
+    found = {
+        key: _inlined(value, parts)
+        for key, value in whole.items()
+        if key != "$ref" and not (key == "title" and isinstance(value, str))
+    }
+    return _as_list(found)
+
+
+def _as_list(found: Schema) -> Schema:
+    """Return the schema of a tuple as that of a list, which this dialect can tell. Its parts are all alike here."""
+    parts = found.pop("prefixItems", None)
+    return {**found, "items": parts[0]} if parts else found

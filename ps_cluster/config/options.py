@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from ps_cluster.catalogue.augmentation import NO_VARIATION, VARIATIONS, read_variations
-from ps_cluster.catalogue.modes import MODES
+from ps_cluster.config.datasets import NO_VARIATION, VARIATIONS, read_variations
+from ps_cluster.config.modes import MODES
 from ps_cluster.config.schema import MOST_PARAMETER_SERVERS, MOST_WORKERS
-from ps_cluster.config.sections import own_settings
-from ps_cluster.config.trees import flat
+from ps_cluster.config.sections import flat, own_settings
 from ps_cluster.errors import UserError
 
 AUGMENTATION = "data.augmentation"

@@ -11,10 +11,10 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.catalogue.modes import MODES as MODES_OF_TRAINING
-from ps_cluster.catalogue.rules import RULES
+from ps_cluster.config.modes import MODES as MODES_OF_TRAINING
+from ps_cluster.config.update_settings import RULES
 from ps_cluster.errors import UserError
-from ps_cluster.files.validation import first_error
+from ps_cluster.files.values import first_error
 
 MODES = "modes"
 COMPILED = "compiled"  # the rule that stands for the optimizer of a network's compile()

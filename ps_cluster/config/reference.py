@@ -11,13 +11,11 @@ from typing import NamedTuple
 
 from pydantic import BaseModel
 
-from ps_cluster.catalogue.augmentation import VARIATIONS
-from ps_cluster.config.json_schema import Schema, leaves, own_names, schema_of
+from ps_cluster.config.datasets import VARIATIONS
+from ps_cluster.config.layers import MOST_FILES, VARIABLE, Schema, leaves, own_names, schema_of
 from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.config.schema import sections
-from ps_cluster.config.sections import CHOSEN, own_settings
-from ps_cluster.config.trees import flat
-from ps_cluster.config.user_layers import MOST_FILES, VARIABLE
+from ps_cluster.config.sections import CHOSEN, flat, own_settings
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 
@@ -80,7 +78,7 @@ What it prints is a file for `--config`.
 Of these a later one wins:
 
 1. [configs/default.yaml](../configs/default.yaml), and the defaults of what is chosen (mode, network, …)
-2. the recipe of the network, in its file in `ps_cluster/models/networks/`; for a network of your own
+2. the recipe of the network, beside its layers in `ps_cluster/models/networks.py`; for a network of your own
    [safe defaults](own-network.md#what-it-starts-from)
 3. the recipe of the data set, and its recipe for this network, where it has one
 4. the network's learning rate and momentum for the mode, where its recipe has them and you choose none

@@ -9,23 +9,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, ValidationError, create_model, field_validator, model_validator
 
-from ps_cluster.catalogue.datasets import DATASETS, DataSettings
-from ps_cluster.catalogue.modes import MODES, Mode, ModeSettings, Waits
-from ps_cluster.catalogue.networks import NetworkSettings
-from ps_cluster.catalogue.rules import RuleSettings
-from ps_cluster.catalogue.sampling import ALL, OF_WORKER, Sample, parse_sample
-from ps_cluster.catalogue.schedules import ScheduleSettings
-from ps_cluster.catalogue.settings import LARGEST_FACTOR, Fraction, Section
-from ps_cluster.catalogue.staleness import METHODS, StalenessSettings
-from ps_cluster.catalogue.task_types import WORKER
-from ps_cluster.config.dispatch_size import dispatch_size
-from ps_cluster.config.isolations import Isolation
-from ps_cluster.config.sections import adapted_to_choices, chosen_kinds
-from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.config.trees import Layer, flat, merged, nested
-from ps_cluster.config.uses import check_switches
+from ps_cluster.config.cluster_settings import Isolation, dispatch_size, parse_stragglers
+from ps_cluster.config.datasets import ALL, DATASETS, OF_WORKER, DataSettings, Sample, parse_sample
+from ps_cluster.config.modes import MODES, WORKER, Mode, ModeSettings, Waits
+from ps_cluster.config.networks import NetworkSettings
+from ps_cluster.config.registry import LARGEST_FACTOR, Fraction, Section
+from ps_cluster.config.sections import Layer, adapted_to_choices, check_switches, chosen_kinds, flat, merged, nested
+from ps_cluster.config.update_settings import METHODS, RuleSettings, ScheduleSettings, StalenessSettings
 from ps_cluster.errors import UserError
-from ps_cluster.files.validation import first_error
+from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.installation import PROGRAM
 

@@ -1,18 +1,59 @@
-"""The sections of a configuration whose settings depend on what is chosen in them."""
+"""Convert and merge settings: trees of sections, and dotted keys."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.kinds import Kinds
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.catalogue.rules import RULES
-from ps_cluster.catalogue.schedules import SCHEDULES
-from ps_cluster.catalogue.settings import Section
-from ps_cluster.catalogue.staleness import METHODS
-from ps_cluster.config.trees import Layer
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.modes import MODES, PS, WORKER
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.registry import Kinds, Section
+from ps_cluster.config.update_settings import METHODS, RULES, SCHEDULES
+from ps_cluster.errors import UserError
+
+Layer = dict[str, Any]
+
+
+def flat(layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a layer as dotted key → value."""
+    return dict(_leaves(layer, prefix))
+
+
+def nested(dotted: Mapping[str, Any]) -> Layer:
+    """Return dotted key → value as a tree of sections. Raises UserError where a key goes through a plain value."""
+    tree: Layer = {}
+    for key, value in dotted.items():
+        *sections, name = key.split(".")
+        branch = tree
+        for section in sections:
+            branch = branch.setdefault(section, {})
+            if not isinstance(branch, dict):
+                raise UserError(
+                    f"{key}: '{section}' is given as {branch!r:.300}, where a section with its settings belongs"
+                )
+        branch[name] = value
+    return tree
+
+
+def merged(under: Layer, over: Mapping[str, Any]) -> Layer:
+    """Return `over` on top of `under`, section by section; lists are replaced whole."""
+    result = dict(under)
+    for key, value in over.items():
+        both_sections = isinstance(value, dict) and isinstance(result.get(key), dict)
+        result[key] = merged(result[key], value) if both_sections else value
+    return result
+
+
+def _leaves(layer: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    for key, value in layer.items():
+        if isinstance(value, Mapping):
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+# The sections of a configuration whose settings depend on what is chosen in them.
 
 
 class Kind(Protocol):
@@ -102,3 +143,59 @@ def users(section: str, name: str) -> list[str]:
 def _name(tree: Layer, section: str, key: str) -> Any:
     values = tree.get(section)
     return values.get(key) if isinstance(values, dict) else None
+
+
+# Check which settings a mode uses. A setting that it does not use is refused if the user gives it, never ignored.
+
+_OF_TASKS = {
+    "cluster.workers": WORKER, "cluster.min_workers": WORKER, "cluster.max_workers": WORKER,
+    "cluster.intra_op_threads": WORKER, "cluster.parameter_servers": PS,
+}  # fmt: skip
+# Settings that switch on something that not all modes use → their value for "off".
+SWITCHES = {"staleness.method": "none", "lookahead.every_updates": 0}
+
+
+def uses(mode: str, key: str) -> bool:
+    """Return whether a mode reads the setting of a dotted key, e.g. "mode.max_staleness"."""
+    kind = MODES[mode]
+    section, _, name = key.partition(".")
+    if section == "mode":
+        return name in kind.Settings.model_fields
+    if key in _OF_TASKS:
+        return _OF_TASKS[key] in kind.tasks
+    return section not in kind.ignores and key not in kind.ignores
+
+
+def check_used(modes: Sequence[str], given: Mapping[str, Any]) -> None:
+    """Raise ValueError for the first of the settings `given` (dotted key → value) that none of `modes` uses."""
+    for key, value in given.items():
+        users = tuple(name for name in MODES.own if uses(name, key))
+        if users and not any(uses(mode, key) for mode in modes):  # a key that no mode uses is unknown: told elsewhere
+            nobody = f"mode {modes[0]} does not use it" if len(modes) == 1 else "no mode here uses it"
+            raise ValueError(f"{key}: got {value!r:.80}: {nobody} (it is of {listed(users)}): leave it out")
+
+
+def check_switches(mode: str, settings: Mapping[str, Any]) -> None:
+    """Raise ValueError for a switch that is on and not used by `mode`. `settings`: all, as dotted key → value."""
+    check_used((mode,), {key: settings[key] for key, off in SWITCHES.items() if settings[key] != off})
+
+
+def switched_off(mode: str) -> dict[str, Any]:
+    """Return dotted key → off value, for all switches that `mode` does not use."""
+    return {key: off for key, off in SWITCHES.items() if not uses(mode, key)}
+
+
+def without_unused(mode: str, layer: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Return a layer of settings, in sections or with dotted keys, without those that `mode` does not use."""
+    kept = {}
+    for key, value in layer.items():
+        if isinstance(value, Mapping):
+            kept[key] = without_unused(mode, value, f"{prefix}{key}.")
+        elif uses(mode, prefix + key) or not any(uses(name, prefix + key) for name in MODES.own):
+            kept[key] = value
+    return kept
+
+
+def listed(names: Sequence[str]) -> str:
+    """Return names with commas and an \"and\" between them."""
+    return f"{', '.join(names[:-1])} and {names[-1]}" if len(names) > 1 else names[0]

@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Field
-from ps_cluster.catalogue.sampling import Sample
+from ps_cluster.config.datasets import Sample
+from ps_cluster.config.objectives import TARGET, WEIGHT, ExampleSpec, Field
 from ps_cluster.data.packed import fields_of, file_name
 
 # `tf.random.experimental.index_shuffle` fixes 4 rounds, and then the orders of two epochs correlate (measured over

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.catalogue.examples import TARGET, WEIGHT, Field
+from ps_cluster.config import registry
+from ps_cluster.config.datasets import DataSet, DataSettings
+from ps_cluster.config.objectives import TARGET, WEIGHT, Field
+from ps_cluster.data import packed
 from ps_cluster.data.packed import PackedDataset, pieces
-from ps_cluster.files.number_text import number_text
+from ps_cluster.files.values import number_text
 
 MOST_BYTES = 2**30  # of a field that are read: of a larger one evenly spaced parts
 _PIECE_BYTES = 2**22
@@ -173,3 +181,59 @@ def _sums(rows: np.ndarray, columns: int, most_bytes: int) -> _Sums:
         if number % every == 0:
             sums.add(np.asarray(piece, np.float64).reshape(-1, columns), len(piece))
     return sums
+
+
+# Name the folder of a packed copy: the name changes with all that the copy depends on.
+
+
+def packed_folder(cache_dir: Path) -> Path:
+    """Return the folder of packed copies. Copies of another format are left alone: an older version may train on them."""
+    return cache_dir / f"packed-{packed.FORMAT}"
+
+
+def target(kind: DataSet, settings: DataSettings, cache_dir: Path, *parts: str) -> Path:
+    """Return the folder of a packed copy, with `parts` at the end of its name."""
+    slug = kind.name
+    if kind.path is not None:
+        slug, parts = kind.path.stem, (_short(kind.name), fingerprint(kind.path), *parts)
+    elif reference := registry.parse(kind.name):
+        code = hashlib.sha256(reference.file.read_bytes()).hexdigest()[:8]
+        slug, parts = f"{reference.file.stem}-{reference.name}", (_short(str(reference)), code, *parts)
+    if own := kind.own_settings(settings):
+        parts = (_short(json.dumps(own, sort_keys=True)), *parts)
+    slug = re.sub(r"\W+", "-", slug)[:60]
+    return packed_folder(cache_dir) / "-".join((f"{slug}.{kind.version}", *parts))
+
+
+def fingerprint(source: Path) -> str:
+    """Return eight hexadecimal digits that change with a file, or with any file below a folder."""
+    digest = hashlib.sha256()
+    for path, status in _files(source):
+        digest.update(f"{path}\0{status.st_size}\0{status.st_mtime_ns}\n".encode(errors="surrogateescape"))
+    return digest.hexdigest()[:8]
+
+
+def size_of(source: Path) -> int:
+    """Return the bytes of a file, or of all files below a folder."""
+    return sum(status.st_size for _, status in _files(source))
+
+
+def _files(source: Path) -> Iterator[tuple[str, os.stat_result]]:
+    source = Path(os.path.realpath(source))
+    if not source.is_dir():
+        yield str(source), source.stat()
+        return
+    seen: set[str] = set()
+    for folder, folders, names in os.walk(source, followlinks=True):
+        if (real := os.path.realpath(folder)) in seen:  # a link to a folder above
+            folders.clear()
+            continue
+        seen.add(real)
+        folders.sort()
+        for name in sorted(names):
+            path = os.path.join(folder, name)
+            yield path, os.stat(path) if os.path.exists(path) else os.lstat(path)
+
+
+def _short(text: str) -> str:
+    return hashlib.sha256(text.encode(errors="surrogateescape")).hexdigest()[:8]

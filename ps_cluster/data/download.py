@@ -12,8 +12,9 @@ import urllib.error
 import urllib.request
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from email.message import Message
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.locks import InUse, Lock
@@ -69,7 +70,7 @@ def download(
         transfer = _Transfer(url, file, progress, timeout_s, connect_timeout_s, time.monotonic() + deadline_s)
         _retry(transfer, attempts, sleep)
         file.seek(0)
-        found = hashlib.file_digest(file, "sha256").hexdigest()
+        found = hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]  # it is a file
         if found != sha256:
             part.unlink()
             raise DownloadError(f"url: '{url}' is not the expected file (SHA-256 {found} instead of {sha256})")
@@ -117,7 +118,8 @@ class _Transfer:
             return _open(request, self.timeout_s, self.connect_timeout_s)
         except urllib.error.HTTPError as error:
             error.close()
-            return self._refused(error)
+            self._refused(error)
+            return None
         except ValueError as error:
             raise DownloadError(f"url: '{self.url}' is not an address ({error})") from error
         except (OSError, http.client.HTTPException) as error:
@@ -183,7 +185,7 @@ def _reason(error: Exception) -> str:
 
 def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: float) -> http.client.HTTPResponse:
     """Call urlopen within a total time: its own timeout covers neither name resolution nor a list of addresses."""
-    answer: queue.SimpleQueue = queue.SimpleQueue()
+    answer: queue.SimpleQueue[Any] = queue.SimpleQueue()
 
     def ask() -> None:
         try:
@@ -201,7 +203,7 @@ def _open(request: urllib.request.Request, timeout_s: float, connect_timeout_s: 
     return result
 
 
-def _whole_size(headers: http.client.HTTPMessage) -> int | None:
+def _whole_size(headers: Message) -> int | None:
     """Return the size of the whole file from a Content-Range header (RFC 9110, section 14.4)."""
     match = re.fullmatch(r"bytes (?:\d+-\d+|\*)/(\d+)", headers.get("Content-Range", ""))
     return int(match.group(1)) if match else None

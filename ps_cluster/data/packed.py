@@ -6,20 +6,20 @@ import hashlib
 import math
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from ps_cluster.catalogue.datasets import SPLITS
-from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Field, Rows
-from ps_cluster.catalogue.objectives import OBJECTIVES
+from ps_cluster.config.datasets import SPLITS
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Field, Rows
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run.rows.dataset import DatasetPointer, FieldRow, Manifest, TableEncoding
+from ps_cluster.runs.rows import DatasetPointer, FieldRow, Manifest, TableEncoding
 
 MANIFEST, ENCODING = "dataset.json", "encoding.json"
 FORMAT = 2
@@ -263,3 +263,73 @@ def pieces(rows: Rows, most_bytes: int = _PIECE_BYTES) -> Iterator[np.ndarray]:
     at_once = max(1, most_bytes // max(1, row_bytes))
     for start in range(0, len(rows), at_once):
         yield rows[start : start + at_once]
+
+
+# Rows that are made from others when they are asked for, so that none of them has to fit into the memory.
+
+
+class Selected:
+    """Some rows of an array, in the order of `ids` [N]."""
+
+    def __init__(self, rows: Any, ids: np.ndarray):
+        self._rows, self._ids = rows, ids
+        self.dtype, self.shape = rows.dtype, (len(ids), *rows.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._ids)
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        return self._rows[self._ids[part]]
+
+
+class Changed:
+    """Rows of another dtype or shape: `change` makes them, piece by piece."""
+
+    def __init__(self, rows: Rows, change: Callable[[np.ndarray], np.ndarray]):
+        self._rows, self._change = rows, change
+        like = change(np.asarray(rows[:1]))
+        self.dtype, self.shape = like.dtype, (len(rows), *like.shape[1:])
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, part: slice | np.ndarray) -> np.ndarray:
+        return self._change(np.asarray(self._rows[part]))  # type: ignore[index]  # an array of ids, if the rows take one
+
+
+class Streamed:
+    """Rows that can only be read from the first to the last. Reading goes on where it was, or begins again."""
+
+    def __init__(self, dtype: str, shape: tuple[int, ...], read: Callable[[], Iterator[np.ndarray]]):
+        """Keep how to read. `read` returns all rows [N, ...] from the first on, in pieces of any length."""
+        self.dtype, self.shape = np.dtype(dtype), shape
+        self._read = read
+        self._begin_again()
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, part: slice) -> np.ndarray:
+        start, stop, _ = part.indices(len(self))
+        if start < self._at:
+            self._begin_again()
+        self._take(start - self._at)
+        return self._take(stop - start)
+
+    def _begin_again(self) -> None:
+        self._at = 0
+        self._pieces: Iterator[np.ndarray] = iter(())
+        self._left = np.empty((0, *self.shape[1:]), self.dtype)
+
+    def _take(self, count: int) -> np.ndarray:
+        """Return the next rows, and go on behind them."""
+        if not self._at and not len(self._left):
+            self._pieces = self._read()
+        taken = [self._left[:count]]
+        self._left, missing = self._left[count:], count - len(taken[0])
+        while missing > 0:
+            piece = next(self._pieces)
+            taken.append(piece[:missing])
+            self._left, missing = piece[missing:], missing - len(taken[-1])
+        self._at += count
+        return np.concatenate(taken)

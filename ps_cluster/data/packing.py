@@ -7,6 +7,7 @@ import errno
 import hashlib
 import os
 import shutil
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -15,8 +16,8 @@ from pathlib import Path
 import numpy as np
 from pydantic import ValidationError
 
-from ps_cluster.catalogue.datasets import SPLITS, Contents
-from ps_cluster.catalogue.examples import TARGET, WEIGHT, ExampleSpec, Field, Rows, check_rows
+from ps_cluster.config.datasets import SPLITS, Contents
+from ps_cluster.config.objectives import TARGET, WEIGHT, ExampleSpec, Field, Rows, check_rows
 from ps_cluster.data.packed import (
     ENCODING,
     FORMAT,
@@ -29,14 +30,11 @@ from ps_cluster.data.packed import (
     pieces,
     sizes,
 )
-from ps_cluster.data.packing_progress import PackingProgress
-from ps_cluster.data.statistics import RunningStatistics
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
-from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.validation import first_error
+from ps_cluster.files.values import Malformed, first_error
 from ps_cluster.files.writing import write_whole
-from ps_cluster.run.rows.dataset import FieldRow, Manifest, TableEncoding
+from ps_cluster.runs.rows import FieldRow, Manifest, TableEncoding
 
 
 def write_packed(
@@ -249,3 +247,72 @@ def _remove_abandoned(folder: Path) -> None:
     """Remove what killed processes have left among the packed copies in a folder."""
     for left_over in folder.glob(".*.*.tmp"):
         locks.remove_abandoned(left_over)
+
+
+# Tell how far the packing of a data set is, where it takes long.
+
+_EVERY_S = 5.0
+
+
+class PackingProgress:
+    """Notifies of the share that is written, at most once in five seconds."""
+
+    def __init__(
+        self, name: str, total_bytes: int, notify: Callable[[str], None], clock: Callable[[], float] = time.monotonic
+    ):
+        self._name, self._total, self._notify, self._clock = name, total_bytes, notify, clock
+        self._done, self._told_at = 0, clock()
+
+    def add(self, written_bytes: int) -> None:
+        """Count bytes that were written."""
+        self._done += written_bytes
+        if self._clock() - self._told_at >= _EVERY_S:
+            self._told_at = self._clock()
+            share = 100 * self._done // max(1, self._total)
+            self._notify(f"packed {share} % of {self._total / 1e9:.2f} GB of '{self._name}'")
+
+
+# Mean and standard deviation of the rows of a field, gathered while they pass by in pieces.
+
+_MOST_CHANNELS = 4096  # that statistics are kept of: a longer last axis is a signal, not channels
+_VALUES_AT_ONCE = 2**19  # as float64 they are up to eight times as large
+
+
+class RunningStatistics:
+    """Collects what `field` needs, along the last axis (of numbers: of all of them), where it has a meaning."""
+
+    def __init__(self, field: Field):
+        self._field = field
+        has_statistics = field.is_image or field.dtype.startswith("float")
+        long = bool(field.shape) and field.shape[-1] > _MOST_CHANNELS
+        self._wanted = has_statistics and not field.mean and not long
+        # Of the distance from one row: the mean of squares less the square of the mean would cancel far from 0.
+        self._origin: np.ndarray | None = None
+        self._count, self._total, self._squares = 0, np.zeros(()), np.zeros(())
+
+    def add(self, rows: np.ndarray) -> None:
+        """Take the next rows [B, ...] into account."""
+        if not self._wanted or not rows.size:
+            return
+        flat = rows.reshape(-1, *self._field.shape[-1:])
+        if self._origin is None:
+            self._origin = np.asarray(flat[0], np.float64)
+        at_once = max(1, _VALUES_AT_ONCE // max(1, flat[:1].size))
+        for start in range(0, len(flat), at_once):
+            apart = np.asarray(flat[start : start + at_once], np.float64) - self._origin
+            self._count, self._total = self._count + len(apart), self._total + apart.sum(0)
+            self._squares = self._squares + (apart**2).sum(0)
+
+    @property
+    def field(self) -> Field:
+        """The field with mean and standard deviation of all rows so far. Raises Malformed if they are not finite."""
+        if self._origin is None:
+            return self._field
+        if not (np.isfinite(self._total).all() and np.isfinite(self._squares).all()):
+            raise Malformed("an input has values that are not finite, or too large")
+        mean = self._total / self._count
+        deviation = np.sqrt(np.maximum(self._squares / self._count - mean**2, 0))
+        mean = mean + self._origin
+        return replace(
+            self._field, mean=tuple(np.atleast_1d(mean).tolist()), std=tuple(np.atleast_1d(deviation).tolist())
+        )

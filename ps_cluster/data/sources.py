@@ -3,24 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 import shutil
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
-from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.datasets import DATASETS, Contents, DataSet, DataSettings, NotThisDataSet
-from ps_cluster.data import own_arrays, packed, packing
-from ps_cluster.data.copy_names import fingerprint, size_of, target
+from ps_cluster.config import registry
+from ps_cluster.config.datasets import DATASETS, Contents, DataSet, DataSettings, Download, NotThisDataSet
+from ps_cluster.data import array_files, packed, packing
+from ps_cluster.data.describing import fingerprint, packed_folder, size_of, target
 from ps_cluster.data.download import DownloadError, Progress, download
-from ps_cluster.data.packed import PackedDataset, load_packed
-from ps_cluster.data.packing import write_packed
-from ps_cluster.errors import UserError
-from ps_cluster.files import ownership
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.data.packed import ENCODING, MANIFEST, PackedDataset, Unusable, load_packed, read_manifest
+from ps_cluster.data.packing import remove_packed, write_packed
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files import locks, ownership
 from ps_cluster.files.opening import bounded_memory
-from ps_cluster.files.plain_text import one_line
+from ps_cluster.files.values import Malformed, one_line
 
 Notify = Callable[[str], None]
 """Called with one line for a person to read."""
@@ -188,7 +189,7 @@ def _downloaded(
     notify: Notify,
     progress: Progress,
     url: str | None,
-    patience: dict,
+    patience: dict[str, Any],
 ) -> PackedDataset:
     if not kind.downloads:
         raise DownloadError("it can't be downloaded")
@@ -243,7 +244,7 @@ def _written(kind: DataSet, settings: DataSettings, source: Path | None, folder:
 def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Contents:
     """Return what a data set reads. Raises UserError, in one line, for whatever a user's own code raises."""
     try:
-        contents = own_arrays.as_contents(kind.read(source, settings), **own_arrays.settings_of(settings))
+        contents = array_files.as_contents(kind.read(source, settings), **array_files.settings_of(settings))
     except (UserError, MemoryError):
         raise
     except Malformed as error:
@@ -253,8 +254,8 @@ def _contents(kind: DataSet, settings: DataSettings, source: Path | None) -> Con
             raise
         told = one_line(f"{type(error).__name__}: {error}", 500)
         raise UserError(f"dataset: '{kind.name}' can't be read: {told}") from error
-    if reference := doors.parse(kind.name):  # its objective may be in a file beside it
-        objective = doors.absolute(contents.spec.objective, reference.file.parent)
+    if reference := registry.parse(kind.name):  # its objective may be in a file beside it
+        objective = registry.absolute(contents.spec.objective, reference.file.parent)
         contents = replace(contents, spec=replace(contents.spec, objective=objective))
     return contents
 
@@ -269,3 +270,167 @@ def _cached(folder: Path, notify: Notify, otherwise: str = "packing again") -> P
     except UserError as error:
         notify(f"{otherwise}: {error}")
         return None
+
+
+# Tell which data sets this machine has: packed copies in the cache, and archives that can be packed. No TensorFlow.
+#
+# Names of data sets come from manifests here, and a manifest may come from anybody: no code that one names is run.
+
+_BLOCK_BYTES = 2**24
+
+CopyProgress = Callable[[int, int], None]
+"""Called with the bytes that were read so far, and all that there are."""
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A packed folder. `dataset` is None where the folder is damaged, and `problem` then says why."""
+
+    directory: Path
+    dataset: PackedDataset | None
+    problem: str = ""
+
+    @property
+    def name(self) -> str:
+        """The data set's name; of a damaged copy the part of the folder's name that comes from it."""
+        return self.dataset.name if self.dataset else self.directory.name.partition(".")[0]
+
+    @property
+    def bytes(self) -> int:
+        """The size of all its files."""
+        return sum(file.stat().st_size for file in self.directory.iterdir() if file.is_file())
+
+    @property
+    def packed_at(self) -> float | None:
+        """When it was written, in seconds since 1970; None if unknown."""
+        try:
+            return (self.directory / MANIFEST).stat().st_mtime
+        except OSError:
+            return None
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A data set that is known or that was packed here.
+
+    Attributes:
+      title: its name in sentences. generated: whether a program made it up.
+      copies: newest first. archives: what was found and can be packed.
+      downloads: its files elsewhere; none if it can't be downloaded.
+    """
+
+    name: str
+    title: str
+    generated: bool
+    copies: tuple[Copy, ...]
+    archives: tuple[Path, ...] = ()
+    downloads: tuple[Download, ...] = ()
+
+
+def entries(cache_dir: Path, data_dir: Path | None = None) -> list[Entry]:
+    """Return the package's own data sets, then those of users that were packed here.
+
+    Args:
+      data_dir: a folder in which archives are looked for, before the caches.
+    """
+    found = copies(cache_dir)
+    where = [Path(os.path.expanduser(data_dir))] if data_dir else []
+    listed = [
+        Entry(
+            kind.name,
+            kind.full_name,
+            kind.generated,
+            tuple(copy for copy in found if copy.name == kind.name),
+            tuple(dict.fromkeys(file for place in (*where, *places(cache_dir)) for file in kind.candidates(place))),
+            kind.downloads,
+        )
+        for kind in DATASETS
+        if kind.offered and not kind.candidates_of
+    ]
+    named = {one.name for one in listed}
+    others = dict.fromkeys(copy.name for copy in found if copy.name not in named)
+    for name in others:
+        mine = tuple(copy for copy in found if copy.name == name)
+        title = DATASETS.own[name].full_name if name in DATASETS.own else name
+        listed.append(Entry(name, title, any(one.dataset and one.dataset.kind == "synthetic" for one in mine), mine))
+    return listed
+
+
+def copies(cache_dir: Path) -> list[Copy]:
+    """Return all packed copies in the cache, newest first; their arrays are not read."""
+    folder = packed_folder(cache_dir)
+    directories = [path for path in folder.glob("[!.]*") if path.is_dir()] if folder.is_dir() else []
+    return sorted((opened(path) for path in directories), key=lambda copy: -(copy.packed_at or 0))
+
+
+def opened(directory: Path, *, whole: bool = False) -> Copy:
+    """Return the copy in a folder, sound or damaged. `whole`: look at its targets too."""
+    try:
+        return Copy(directory, load_packed(directory, check_targets=whole))
+    except Unusable as error:
+        return Copy(directory, None, error.why)
+
+
+def named(names: Sequence[str], found: Sequence[Copy], cache_dir: Path) -> list[Copy]:
+    """Return the copies that a user names: by the data set, or by the name of the copy's folder.
+
+    Raises:
+      UserError: there is none of one of the names.
+    """
+    chosen: list[Copy] = []
+    for name in names:
+        mine = [copy for copy in found if name == copy.directory.name or _is_called(copy, name)]
+        if not mine:
+            names = sorted({copy.name for copy in found})
+            raise UserError(
+                f"NAME: got {name!r:.200}: no packed copy in '{cache_dir}' is called so; {did_you_mean(name, names)}"
+                f"there are: {', '.join(names) or 'none'}"
+            )
+        chosen += [copy for copy in mine if copy not in chosen]
+    return chosen
+
+
+def _is_called(copy: Copy, name: str) -> bool:
+    """Return whether this is the copy's name: as it is, or written as a path, which need not be there any more."""
+    path = os.path.abspath(os.path.expanduser(name))
+    return copy.name in (name, registry.absolute(name, Path.cwd())) or copy.name.partition(":")[2] == path
+
+
+def verify(copy: Copy, progress: CopyProgress = lambda done_bytes, total_bytes: None) -> Copy:
+    """Return the copy as it is after all of it was read: manifest, sizes, targets, and each file's checksum."""
+    copy = opened(copy.directory, whole=True)
+    if copy.dataset is None:
+        return copy
+    try:
+        wrong = next(_wrong_files(copy.directory, progress), "")
+    except OSError as error:
+        wrong = f"'{error.filename}' can't be read: {error.strerror}"
+    return Copy(copy.directory, None, wrong) if wrong else copy
+
+
+def has_checksums(copy: Copy) -> bool:
+    """Return whether the files of a sound copy can be held against checksums; those of earlier versions have none."""
+    return bool(read_manifest(copy.directory).sha256)
+
+
+def remove(copy: Copy) -> None:
+    """Remove a packed copy. Raises UserError if a run uses it, or if it is another user's."""
+    ownership.refuse_foreign(copy.directory)
+    with locks.to_remove(copy.directory, f"the packed copy '{copy.directory}'"):
+        remove_packed(copy.directory)
+
+
+def _wrong_files(directory: Path, progress: CopyProgress) -> Iterator[str]:
+    """Yield what is wrong with each file that is not as it was written."""
+    manifest = read_manifest(directory)
+    total, done = sum(manifest.bytes.values()), 0
+    for file in [*manifest.bytes, *({ENCODING} & manifest.sha256.keys())]:
+        digest = hashlib.sha256()
+        with (directory / file).open("rb") as content:
+            while block := content.read(_BLOCK_BYTES):
+                digest.update(block)
+                done += len(block)
+                progress(done, total)
+        expected = manifest.sha256.get(file, digest.hexdigest())
+        if digest.hexdigest() != expected:
+            yield f"the content of {file} has changed: its SHA-256 is {digest.hexdigest()[:12]}…, not {expected[:12]}…"

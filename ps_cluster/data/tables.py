@@ -1,23 +1,401 @@
-"""Data sets of tables: a column to predict, and columns to predict it from."""
+"""Give the columns of several tables the same types, those of the first; refuse what is something else there."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import csv
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import Annotated, Any, NamedTuple
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple, Protocol
 
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.catalogue.datasets import Contents, OwnDataSettings
-from ps_cluster.catalogue.examples import TARGET, WEIGHT
-from ps_cluster.data.holding_out import hold_out
-from ps_cluster.data.table_encoding import Encoding, Part, as_floats, learned
-from ps_cluster.data.table_files import Table
+from ps_cluster.config.datasets import Contents, OwnDataSettings
+from ps_cluster.config.objectives import TARGET, WEIGHT
+from ps_cluster.data.packed import Streamed
+from ps_cluster.data.samples import hold_out
 from ps_cluster.data.targets import Targets, classes_by_name, targets_of
 from ps_cluster.errors import did_you_mean
-from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.plain_text import one_line
+from ps_cluster.files.opening import open_regular
+from ps_cluster.files.values import Malformed, one_line
+
+Types = Mapping[str, Any]
+"""Name of a column → type of pyarrow."""
+
+
+def wide(kind: Any) -> Any:
+    """Return the type that also holds what other rows of such a column may have: whole numbers may get a fraction."""
+    import pyarrow
+
+    return pyarrow.float64() if pyarrow.types.is_integer(kind) else kind
+
+
+def types_like(wanted: Types, own: Types, what: str) -> dict[str, Any]:
+    """Return the types of a table's columns: as `wanted`, where it names them.
+
+    Raises:
+      Malformed: a column can't get the type that is wanted. The message names it, and `what`.
+    """
+    found = {name: wanted.get(name, _plain(kind)) for name, kind in own.items()}
+    for name, kind in own.items():
+        if not _is_like(kind, found[name]):
+            raise Malformed(
+                f"the column '{name}' of {what} is {kind}, and the table before has {found[name]}: save both as one type"
+            )
+    return found
+
+
+def as_types(types: Types, batch: Any, what: str) -> Any:
+    """Return the columns that `types` names of a record batch, in these types. Raises Malformed where a value has none."""
+    import pyarrow
+
+    columns = []
+    for name, kind in types.items():
+        column = batch.column(name)
+        try:
+            columns.append(column if column.type == kind else column.cast(wide(kind)))
+        except pyarrow.ArrowException as error:
+            told = one_line(str(error), 200)
+            raise Malformed(f"the column '{name}' of {what} can't be read as {kind}: {told}") from error
+    return pyarrow.RecordBatch.from_arrays(columns, list(types))
+
+
+def _plain(kind: Any) -> Any:
+    """Return the type of the values: text is one type, and so is a column in which all are missing."""
+    import pyarrow
+    from pyarrow import types
+
+    if types.is_dictionary(kind):
+        return _plain(kind.value_type)
+    texts = (types.is_null, types.is_large_string, types.is_string_view)
+    return pyarrow.string() if any(test(kind) for test in texts) else kind
+
+
+def _is_like(own: Any, wanted: Any) -> bool:
+    """Return whether values mean the same as another type: numbers in one table may not be dates in the other."""
+    from pyarrow import types
+
+    if _plain(own) == wanted or types.is_null(own) or types.is_string(wanted):  # any code is a name
+        return True
+    return any(
+        any(test(own) for test in alike) and any(test(wanted) for test in alike)
+        for alike in ((types.is_integer, types.is_floating, types.is_decimal), (types.is_temporal,))
+    )
+
+
+# Read the columns of CSV and Parquet files in pieces.
+
+MOST_COLUMNS = 30_000  # pyarrow takes 10 kB for each
+_FIRST_LINE_BYTES = 2**22
+_BLOCK_BYTES = 2**24  # of a CSV file that are read together; types are taken from the first
+BATCH_ROWS = 2**16
+
+
+class Table(Protocol):
+    """A table that is read in pieces. `columns`: name → type of pyarrow."""
+
+    columns: dict[str, Any]
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield record batches of pyarrow, with these columns in this order, from the first row to the last."""
+
+
+class CsvTable:
+    """A CSV file with a line of names; separated by commas, semicolons or tabs, whatever that line has most of."""
+
+    def __init__(self, path: Path, types: Mapping[str, Any]):
+        """Look at the beginning of a file. `types`: those of columns that are known."""
+        import pyarrow
+
+        self._path = path
+        with open_regular(path) as file:
+            first = file.readline(_FIRST_LINE_BYTES)
+        if not first.strip():
+            raise Malformed(f"'{path.name}' is empty: its first line has to name the columns")
+        if len(first) == _FIRST_LINE_BYTES:
+            raise Malformed(f"the first line of '{path.name}' has more than {_FIRST_LINE_BYTES:,} bytes")
+        self._delimiter = max(",;\t", key=lambda sign: first.count(sign.encode()))
+        self._names = next(csv.reader([first.decode("utf-8-sig", "replace")], delimiter=self._delimiter))
+        _check_columns(path, len(self._names))
+        with self._open(types) as reader:
+            found = reader.schema
+        if len(set(found.names)) < len(found.names):
+            raise Malformed(f"'{path.name}' has two columns of one name: {one_line(', '.join(found.names), 300)}")
+        # A later row may have what the first ones don't: a fraction, or a text.
+        plain = {pyarrow.null(): pyarrow.string()}
+        self.columns = {field.name: plain.get(field.type, field.type) for field in found}
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        with self._open({name: self.columns[name] for name in columns}, columns) as reader:
+            yield from reader
+
+    @contextmanager
+    def _open(self, types: Mapping[str, Any], columns: Sequence[str] = ()) -> Iterator[Any]:
+        from pyarrow import csv as arrow
+
+        with (
+            arrow_errors(f"'{self._path.name}'", self._names),
+            open_regular(self._path) as file,
+            arrow.open_csv(
+                file,
+                arrow.ReadOptions(block_size=_BLOCK_BYTES),
+                arrow.ParseOptions(delimiter=self._delimiter, newlines_in_values=True),
+                arrow.ConvertOptions(
+                    column_types={name: wide(kind) for name, kind in types.items()},
+                    include_columns=list(columns),
+                    strings_can_be_null=True,
+                ),
+            ) as reader,
+        ):
+            yield reader
+
+
+class ParquetTable:
+    """A Parquet file."""
+
+    def __init__(self, path: Path, types: Mapping[str, Any]):
+        """Read the types, which the file knows itself. `types`: those of columns that are known."""
+        self._path, self._told = path, f"'{path.name}'"
+        with self._open() as file:
+            _check_columns(path, file.metadata.num_columns)
+            own = {field.name: field.type for field in file.schema_arrow}
+        self.columns = types_like(types, own, self._told)
+
+    def batches(self, columns: Sequence[str]) -> Iterator[Any]:
+        types = {name: self.columns[name] for name in columns}
+        with self._open() as file:
+            for batch in file.iter_batches(BATCH_ROWS, columns=list(columns)):
+                yield as_types(types, batch, self._told)
+
+    @contextmanager
+    def _open(self) -> Iterator[Any]:
+        from pyarrow.parquet import ParquetFile
+
+        with arrow_errors(self._told), open_regular(self._path) as file:
+            yield ParquetFile(file)
+
+
+TABLES: dict[str, Callable[[Path, Mapping[str, Any]], Table]] = {".csv": CsvTable, ".parquet": ParquetTable}
+"""Ending of a file's name → how it is read."""
+
+
+def open_tables(files: Mapping[str, Path], text: Sequence[str]) -> dict[str, Table]:
+    """Return split → table. All have the types of the first.
+
+    Args:
+      text: columns of names, even if they look like numbers.
+    """
+    import pyarrow
+
+    types: dict[str, Any] = {name: pyarrow.string() for name in text}
+    tables = {}
+    for split, file in files.items():
+        if (ending := file.suffix.lower()) not in TABLES:
+            raise Malformed(f"the name '{file.name}' ends in none of {', '.join(TABLES)}")
+        tables[split] = TABLES[ending](file, types)
+        types = tables[split].columns
+    return tables
+
+
+def _check_columns(path: Path, columns: int) -> None:
+    if columns > MOST_COLUMNS:
+        raise Malformed(
+            f"'{path.name}' has {columns:,} columns, of at most {MOST_COLUMNS:,}: save them as an .npy array"
+        )
+
+
+@contextmanager
+def arrow_errors(what: str, names: Sequence[str] = ()) -> Iterator[None]:
+    """Raise Malformed for what pyarrow can't read. `names`: of the columns, which pyarrow numbers."""
+    import pyarrow
+
+    try:
+        yield
+    except MemoryError:  # pyarrow's too is one of its own errors
+        raise
+    except (pyarrow.ArrowException, UnicodeDecodeError) as error:
+        by_number = {f"#{number}": f"'{name}'" for number, name in enumerate(names)}
+        text = re.sub(
+            r"(?<=CSV column )#\d+", lambda found: by_number.get(found[0], found[0]), one_line(str(error), 300)
+        )
+        hint = "; a column of names is one that data.categorical lists" if "conversion error" in text else ""
+        raise Malformed(f"{what} can't be read: {text}{hint}") from error
+
+
+# Encode columns of a table as inputs: numbers are standardised, categories become codes, both by the training rows.
+
+MOST_CATEGORIES = 100_000  # of a column
+
+
+class Part(NamedTuple):
+    """Some rows of a table. `mask`: bool [rows of the table]; None for all."""
+
+    table: Table
+    rows: int
+    mask: np.ndarray | None = None
+
+
+class Encoding:
+    """The encoding of columns as numbers.
+
+    Attributes:
+      content: that of `TableEncoding` (runs/rows.py), which a packed table keeps.
+    """
+
+    def __init__(self, content: Mapping[str, Any]):
+        self.content = content
+        numbers, categories = content["numbers"], content["categories"]
+        self.numbers, self.categories = ([column["name"] for column in part] for part in (numbers, categories))
+        self.values: list[list[str]] = [column["values"] for column in categories]
+        self._mean, self._std = (np.array([column[of] for column in numbers]) for of in ("mean", "std"))
+
+    def arrays(self, part: Part) -> dict[str, Streamed]:
+        """Return the inputs of some rows: numbers float32 [N, k] and categories int32 [N, m], those that there are."""
+        found = {}
+        if self.numbers:
+            found["numbers"] = Streamed("float32", (part.rows, len(self.numbers)), lambda: self._standardised(part))
+        if self.categories:
+            found["categories"] = Streamed("int32", (part.rows, len(self.categories)), lambda: self._coded(part))
+        return found
+
+    def encoded(self, table: Table) -> Iterator[dict[str, np.ndarray]]:
+        """Yield the inputs of all rows of another table, a piece at a time. Raises Malformed where a column is missing."""
+        columns = [*self.numbers, *self.categories]
+        if missing := [name for name in columns if name not in table.columns]:
+            raise Malformed(f"there is no column '{missing[0]}', which the network was trained on")
+        for batch in table.batches(columns):
+            numbers = {"numbers": self._as_numbers(batch)} if self.numbers else {}
+            yield numbers | ({"categories": self._as_codes(batch)} if self.categories else {})
+
+    def _standardised(self, part: Part) -> Iterator[np.ndarray]:
+        for batch, kept in _pieces(part, self.numbers):
+            yield self._as_numbers(batch)[kept]
+
+    def _as_numbers(self, batch: Any) -> np.ndarray:
+        """Return the columns of numbers, standardised: float32 [B, k]."""
+        with np.errstate(over="ignore"):  # told below
+            values = ((_floats(batch, self.numbers) - self._mean) / self._std).astype(np.float32)
+        _check_finite(self.numbers, ~np.isinf(values).any(0))
+        return np.nan_to_num(values, nan=0.0)
+
+    def _coded(self, part: Part) -> Iterator[np.ndarray]:
+        for batch, kept in _pieces(part, self.categories):
+            yield self._as_codes(batch)[kept]
+
+    def _as_codes(self, batch: Any) -> np.ndarray:
+        """Return the columns of categories as codes: int32 [B, m]."""
+        import pyarrow.compute as compute
+
+        codes = [
+            compute.index_in(_as_text(batch.column(name)), value_set=values)
+            .fill_null(-1)
+            .to_numpy(zero_copy_only=False)
+            for name, values in zip(self.categories, self._known)
+        ]
+        return (np.stack(codes, 1) + 1).astype(np.int32)
+
+    @cached_property
+    def _known(self) -> list[Any]:
+        import pyarrow
+
+        return [pyarrow.array(values, pyarrow.string()) for values in self.values]
+
+
+def learned(part: Part, target: str, numbers: Sequence[str], categories: Sequence[str]) -> Encoding:
+    """Read the rows to train on once, for the statistics of columns of numbers and the values of those of categories.
+
+    Raises:
+      Malformed: a column has infinite values, or too many categories.
+    """
+    seen: list[set[str]] = [set() for _ in categories]
+    origin = None  # of the distance from one row: the mean of squares less the square of the mean would cancel
+    count, total, squares = (np.zeros(len(numbers)) for _ in range(3))
+    with np.errstate(invalid="ignore", over="ignore"):  # of infinite values, which are told
+        for batch, kept in _pieces(part, [*numbers, *categories]):
+            values = _floats(batch, numbers)[kept]
+            if origin is None and len(values):
+                origin = np.nan_to_num(values[0], posinf=0, neginf=0)
+            apart = values - (0 if origin is None else origin)
+            there = ~np.isnan(apart)
+            apart = np.where(there, apart, 0)
+            count, total, squares = count + there.sum(0), total + apart.sum(0), squares + (apart**2).sum(0)
+            for name, found in zip(categories, seen):
+                _add_texts(found, batch, name, kept)
+        mean = total / np.maximum(count, 1)
+        std = np.sqrt(np.maximum(squares / np.maximum(count, 1) - mean**2, 0))
+        mean += 0 if origin is None else origin
+    _check_finite(numbers, np.isfinite(mean) & np.isfinite(std))
+    std[std == 0] = 1
+    columns = zip(numbers, mean.tolist(), std.tolist())
+    return Encoding(
+        {
+            "target": target,
+            "numbers": [{"name": name, "mean": middle, "std": width} for name, middle, width in columns],
+            "categories": [{"name": name, "values": sorted(values)} for name, values in zip(categories, seen)],
+        }
+    )
+
+
+def _check_finite(columns: Sequence[str], finite: np.ndarray) -> None:
+    """Raise Malformed where a column is not finite. `finite`: bool [k]."""
+    if not finite.all():
+        raise Malformed(f"the column '{columns[int(np.argmin(finite))]}' has infinite or too large values")
+
+
+def _add_texts(found: set[str], batch: Any, name: str, kept: Any) -> None:
+    """Add the different values of a column to those found before. Raises Malformed if these are too many."""
+    found.update(_texts_of(batch, name, kept))
+    if len(found) > MOST_CATEGORIES:
+        raise Malformed(
+            f"the column '{name}' has more than {MOST_CATEGORIES:,} different values: name it in data.leave_out"
+        )
+
+
+def _pieces(part: Part, columns: Sequence[str]) -> Iterator[tuple[Any, Any]]:
+    """Yield record batches, and which of their rows belong to the part."""
+    at = 0
+    for batch in part.table.batches(columns):
+        yield batch, slice(None) if part.mask is None else part.mask[at : at + batch.num_rows]
+        at += batch.num_rows
+
+
+def _floats(batch: Any, names: Sequence[str]) -> np.ndarray:
+    """Return columns as float64 [B, k]; a missing value is NaN."""
+    found = np.empty((batch.num_rows, len(names)))
+    for place, name in enumerate(names):
+        found[:, place] = as_floats(batch.column(name))
+    return found
+
+
+def as_floats(column: Any) -> np.ndarray:
+    """Return an array of pyarrow as float64 [B]; dates and times in their own units, a missing value as NaN."""
+    import pyarrow
+
+    if pyarrow.types.is_temporal(column.type):
+        column = column.cast(pyarrow.int32() if column.type.bit_width == 32 else pyarrow.int64())
+    return column.cast(pyarrow.float64(), safe=False).to_numpy(zero_copy_only=False)
+
+
+def _texts_of(batch: Any, name: str, kept: Any) -> list[str]:
+    """Return the different values of a column in the rows that are kept, without missing ones."""
+    import pyarrow
+
+    column = _as_text(batch.column(name))
+    chosen = column if isinstance(kept, slice) else column.filter(pyarrow.array(kept))
+    return chosen.unique().drop_null().to_pylist()
+
+
+def _as_text(column: Any) -> Any:
+    import pyarrow
+
+    return column.cast(pyarrow.string())
+
+
+# Data sets of tables: a column to predict, and columns to predict it from.
 
 MOST_WHOLE_CLASSES = 100  # different whole numbers that are taken for classes
 _MOST_TEXTS = 100  # different texts that are categories, even if hardly one comes twice

@@ -7,9 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ps_cluster.catalogue.datasets import MOST_CLASSES
-from ps_cluster.files.malformed import Malformed
-from ps_cluster.files.plain_text import one_line
+from ps_cluster.config.datasets import MOST_CLASSES
+from ps_cluster.files.values import Malformed, one_line
 
 
 class Targets(NamedTuple):

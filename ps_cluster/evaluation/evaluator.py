@@ -7,20 +7,22 @@ import os
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import telling
 from ps_cluster.errors import RunFailed, UserError
-from ps_cluster.evaluation.insight import Insight
 from ps_cluster.evaluation.place import Place
 from ps_cluster.evaluation.scorer import Scored, Scorer
 from ps_cluster.files import locks
-from ps_cluster.reporting.summary import refresh_evaluation
-from ps_cluster.run import checkpoints
-from ps_cluster.run.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
-from ps_cluster.run.evaluation_records import Records
-from ps_cluster.run.log_events import CHECKPOINT_PASSED_OVER, SCORE, WAITING
-from ps_cluster.run.rows.scores import EndedMark, EvaluationRow
+from ps_cluster.report.summary import refresh_evaluation
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import Checkpoint, CheckpointError, CheckpointGone, CheckpointUnreadable
+from ps_cluster.runs.logs import CHECKPOINT_PASSED_OVER, SCORE, WAITING
+from ps_cluster.runs.result_rows import EndedMark, EvaluationRow
+from ps_cluster.runs.scores import Records
 from ps_cluster.training.tensorboard import EvaluationWriter
 
 POLL_S = 0.5
@@ -96,9 +98,10 @@ class _Evaluator:
 
     def once(self) -> list[EvaluationRow]:
         ended = checkpoints.ended(self._place.checkpoints)
+        checkpoint = None
         while (step := self._newest()) is not None and (checkpoint := self._load(step)) is None:
             pass
-        if step is None:
+        if step is None or checkpoint is None:
             raise UserError(f"{self._place.describe_lack()}: train first, or name another with --checkpoint-dir")
         self._say_what_is_left_out(step, self._records.steps())
         self._score(checkpoint, augmented=self._wants_views(checkpoint))
@@ -198,6 +201,7 @@ class _Evaluator:
                     self._notify(CHECKPOINT_PASSED_OVER(f"passed over: {error}", step=step))
                     return None
             time.sleep(POLL_S)
+        return None
 
     def _score(self, checkpoint: Checkpoint, *, augmented: bool = False) -> None:
         self._scorer = self._scorer or self._make_scorer(checkpoint)
@@ -274,7 +278,7 @@ class _Evaluator:
             with locks.in_turn(self._place.run_dir.summary_lock):
                 refresh_evaluation(self._place.run_dir, self._notify)
 
-    def _signs_of_life(self) -> tuple:
+    def _signs_of_life(self) -> tuple[Any, ...]:
         """Return a value that changes when the training writes a checkpoint or a row of progress."""
         progress = self._place.run_dir.progress
         return tuple(
@@ -290,7 +294,7 @@ class _Evaluator:
         )
 
 
-def _measured(score: Scored, field: str) -> dict[str, float | None]:
+def _measured(score: Scored, field: str) -> dict[str, Any]:
     """Return the metric's fields of a row. `field`: "accuracy" or "error"."""
     found = {f"test_{field}": score.metric, f"validation_{field}": score.validation_metric}
     return found if score.augmented_metric is None else found | {"augmented_test_accuracy": score.augmented_metric}
@@ -306,3 +310,60 @@ def _line(row: EvaluationRow, count: str, unit: str, dataset_kind: str | None) -
         f"({count} {'GENERATED ' * (dataset_kind == 'synthetic')}{unit}, {row.seconds:.1f} s)"
         f"{', best so far' * row.best}"
     )
+
+
+# Show in TensorBoard, at scored checkpoints, how the weights are spread and move, and what test pictures are taken for.
+
+PICTURES = 16
+# Bounds of time and of the size of the files. A checkpoint of tutorial_cnn takes 0.1 s, beside 0.7 s to score it, and 80 kB.
+MOST_VARIABLES, MOST_VALUES = 32, 20_000
+GROWTH = 0.1  # a checkpoint is shown if its step is above the one shown before by this share
+
+
+class Insight:
+    """Writes histograms of weights and of their changes, and a sheet of test pictures with predictions.
+
+    The changes are those since the checkpoint shown before. If the run asks for them, there are histograms of gradients
+    too, on some fixed training examples (evaluation/views.py).
+    """
+
+    def __init__(self, writer: EvaluationWriter, scorer: Scorer):
+        self._writer = writer
+        self._scorer = scorer
+        self._parts = _largest(scorer.variables)
+        self._before: dict[str, np.ndarray] = {}
+        self._step = 0
+
+    def write(self, checkpoint: Checkpoint) -> None:
+        """Write what there is to see of a checkpoint, which the scorer has scored last, unless it is hardly a new one."""
+        if checkpoint.step - self._step < max(1, GROWTH * self._step):
+            return
+        self._step = checkpoint.step
+        weights = {name: checkpoint.arrays["weights"][part] for name, part in self._parts.items()}
+        for name, values in weights.items():
+            self._writer.write_values(f"weights/{name}", values, checkpoint.step)
+            if name in self._before:
+                self._writer.write_values(f"changes of weights/{name}", values - self._before[name], checkpoint.step)
+        self._before = weights
+        if self._scorer.gradient is not None:
+            gradient = self._scorer.gradient()
+            for name, part in self._parts.items():
+                self._writer.write_values(f"gradients/{name}", gradient[part], checkpoint.step)
+        if self._scorer.unit == "images":
+            self._draw(checkpoint.step)
+
+    def _draw(self, step: int) -> None:
+        from ps_cluster.report.sheets import draw_predictions  # its letters are matplotlib's: 0.2 s
+
+        self._writer.write_picture("predictions", draw_predictions(self._scorer.answers(PICTURES)), step)
+
+
+def _largest(sizes: dict[str, int]) -> dict[str, slice]:
+    """Return name → some of its values, of the largest variables. `sizes`: of all, as they lie in the flat vector."""
+    chosen = set(sorted(sizes, key=lambda name: -sizes[name])[:MOST_VARIABLES])
+    ends = np.cumsum(list(sizes.values())).tolist()
+    return {
+        name: slice(end - size, end, -(-size // MOST_VALUES))
+        for (name, size), end in zip(sizes.items(), ends)
+        if name in chosen and size
+    }

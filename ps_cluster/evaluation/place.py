@@ -11,9 +11,9 @@ from ps_cluster.config import RunConfig, fitted, load_config
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.run import checkpoints
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.run_dir import RunDir
 
 
 @dataclass(frozen=True)

@@ -14,25 +14,23 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
+from ps_cluster.config.registry import find
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.evaluation.collected import Collected
 from ps_cluster.quiet_import import without_first_lines
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.kept_predictions import Predictions
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.scores import Predictions
 
 if TYPE_CHECKING:
     import tensorflow as tf
 
-    from ps_cluster.evaluation.gradient_probe import GradientProbe
+    from ps_cluster.evaluation.views import GradientProbe
     from ps_cluster.models.compiled import CompiledMetrics
-    from ps_cluster.reporting.prediction_sheet import Answer
+    from ps_cluster.report.sheets import Answer
     from ps_cluster.training.judges import Judge
 
 BATCH_SIZE = 50  # with 500 the evaluator used the most memory of all tasks
@@ -67,9 +65,8 @@ class Scorer:
 
         from ps_cluster.models.build import build
         from ps_cluster.models.compiled import CompiledMetrics
-        from ps_cluster.models.flat import as_arguments
+        from ps_cluster.models.flat import as_arguments, infer
         from ps_cluster.models.fused import with_fused_layers
-        from ps_cluster.models.pure import infer
         from ps_cluster.training.judges import judge_of
 
         if threads is not None:
@@ -145,7 +142,7 @@ class Scorer:
 
     def answers(self, count: int) -> list[Answer]:
         """Return test pictures, spread over the test set, with the predictions by the weights scored last."""
-        from ps_cluster.reporting.prediction_sheet import Answer
+        from ps_cluster.report.sheets import Answer
 
         spec, named = self._dataset.spec, self.objective
         chosen = np.unique(np.linspace(0, self.test_examples - 1, count).astype(np.int64))
@@ -174,7 +171,9 @@ class Scorer:
         except ValueError as error:
             raise UserError(f"checkpoint of step {checkpoint.step} is of another network: {error}") from error
 
-    def _over(self, split: str, sums: Callable, kept: Collected | None = None) -> tuple[float | None, float | None]:
+    def _over(
+        self, split: str, sums: Callable[..., Any], kept: Collected | None = None
+    ) -> tuple[float | None, float | None]:
         """Return the means of metric and loss over a split; None for one that is not finite. Fills `kept`."""
         inputs, target = self._dataset.inputs(split), self._dataset.target(split)
         metric, loss = 0.0, 0.0
@@ -189,10 +188,12 @@ class Scorer:
         return _finite(metric / len(target)), _finite(loss / len(target))
 
 
-def _probe_of(model: Any, outputs: Callable, dataset: PackedDataset, config: RunConfig) -> GradientProbe | None:
+def _probe_of(
+    model: Any, outputs: Callable[..., Any], dataset: PackedDataset, config: RunConfig
+) -> GradientProbe | None:
     if not config.evaluation.gradients:
         return None
-    from ps_cluster.evaluation.gradient_probe import GradientProbe
+    from ps_cluster.evaluation.views import GradientProbe
     from ps_cluster.training.judges import judge_of
 
     return GradientProbe(model, outputs, judge_of(dataset.spec, config.training, model), dataset)
@@ -215,7 +216,9 @@ def _floats(output: Any) -> tf.Tensor:
     return tf.cast(output, tf.float32)
 
 
-def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec, compiled: CompiledMetrics | None = None) -> Callable:
+def _summing(
+    outputs: Callable[..., Any], judge: Judge, spec: ExampleSpec, compiled: CompiledMetrics | None = None
+) -> Callable[..., Any]:
     """Return (inputs: name → rows [B, ...], targets [B, ...]) → (sum of metrics float32 [], of losses float32 [], kept).
 
     `kept`: what the judge keeps of each example, name → [B, ...].
@@ -238,3 +241,36 @@ def _summing(outputs: Callable, judge: Judge, spec: ExampleSpec, compiled: Compi
         return metric, loss, judge.kept(targets, found)
 
     return sums
+
+
+# Join what is kept of batches of examples.
+
+MOST_BYTES = 2**26  # of all examples; CIFAR-10's test images take 160 kB
+
+
+class Collected:
+    """Arrays over all examples of a split, filled batch by batch. Nothing is kept if they would take too much room."""
+
+    def __init__(self, examples: int, most_bytes: int = MOST_BYTES):
+        self._examples, self._most_bytes = examples, most_bytes
+        self._arrays: dict[str, np.ndarray] | None = None
+
+    @property
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Name → [N, ...]; empty if there was nothing to keep, or if it would be too large."""
+        return self._arrays or {}
+
+    def put(self, first: int, batch: Mapping[str, Any]) -> None:
+        """Take in the arrays or tensors of some examples: name → [B, ...]. `first`: the index of the first one."""
+        if self._arrays is None:
+            self._arrays = self._room_for(batch)
+        for name, array in self._arrays.items():
+            rows = np.asarray(batch[name])
+            array[first : first + len(rows)] = rows
+
+    def _room_for(self, batch: Mapping[str, Any]) -> dict[str, np.ndarray]:
+        rows = {name: np.asarray(part) for name, part in batch.items()}
+        per_example = sum(part[:1].nbytes for part in rows.values())
+        if per_example * self._examples > self._most_bytes:
+            return {}
+        return {name: np.zeros((self._examples, *part.shape[1:]), part.dtype) for name, part in rows.items()}

@@ -26,8 +26,8 @@ from pydantic import BaseModel, ConfigDict
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.json_files import read_json
-from ps_cluster.files.plain_text import one_line
-from ps_cluster.files.writing import is_at, open_to_write
+from ps_cluster.files.values import one_line
+from ps_cluster.files.writing import is_at, open_to_write, write_whole
 
 LOCK = ".lock"
 _USED = ".used"  # in a folder that processes share
@@ -298,3 +298,38 @@ def _wait_for(descriptor: int, within_s: float, kind: int = fcntl.LOCK_EX) -> bo
             return True
         else:
             return True
+
+
+# Claim a folder for one piece of work, whose plan is a file in it: the same command goes on, another one is refused.
+
+
+def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> None:
+    """Raise UserError where a folder holds something, but no plan.
+
+    Args:
+      plan: the name of its file. noun: of the work, e.g. "comparison". besides: a name that may be there already.
+    """
+    if not (output / plan).is_file() and not is_empty(output, besides=besides):
+        raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another")
+
+
+def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK, same: tuple[str, ...] = ()) -> None:
+    """Write the plan of the work into its folder, if it has none or this one.
+
+    Args:
+      output: the caller holds its lock (files/locks.py).
+      plan, noun, besides: as for `check_unclaimed`.
+      same: other texts that mean the same plan.
+    Raises:
+      UserError: the folder holds another plan, or something else, or can't be written.
+    """
+    file = output / plan
+    try:
+        if file.is_file():
+            ownership.refuse_foreign(file)
+        if file.is_file() and file.read_text(encoding="utf-8") not in (content, *same):
+            raise UserError(f"--output: '{output}' holds another {noun}: choose another, or remove it")
+        check_unclaimed(output, plan, noun, besides)
+        write_whole(file, content)
+    except OSError as error:
+        raise UserError(f"--output: '{output}' can't be written: {error.strerror}") from error

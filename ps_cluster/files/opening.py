@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
 
-from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.ownership import trusted
+from ps_cluster.files.values import Malformed
 
 
 def open_regular(path: Path) -> BinaryIO:
@@ -60,6 +60,7 @@ def bounded_memory(size_bytes: int) -> Iterator[None]:
     Raises:
       Malformed: the block wanted more.
     """
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own would reserve a GiB at its first use
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     import psutil  # not where only files of this package are read
 

@@ -21,10 +21,8 @@ from pydantic import BaseModel, ValidationError
 from safetensors import SafetensorError, safe_open
 
 from ps_cluster.files.json_files import parse_json
-from ps_cluster.files.malformed import Malformed
 from ps_cluster.files.opening import open_regular
-from ps_cluster.files.plain_text import one_line
-from ps_cluster.files.validation import first_error
+from ps_cluster.files.values import Malformed, first_error, one_line
 
 MOST_TABLE_BYTES = 2**24  # of the table that begins the file, with the header in it
 _DTYPES = {code: np.dtype(name) for code, name in {

@@ -1,7 +1,7 @@
-"""Write files safely where others may write too: never through a link, never half a file.
+"""Ask before each rename and removal whether this process may still write.
 
-A file that others read whole is written beside its place and renamed. Its temporary name is random. The writer keeps it
-locked, so an unlocked one was left by a killed writer. The name alone proves nothing.
+A process has one fence, set once. A task that leads a run sets its claim (runs/leaders.py); all other processes have
+none. It is one for the whole process, so that no function that renames or removes a file can leave it out.
 """
 
 from __future__ import annotations
@@ -14,12 +14,40 @@ import os
 import secrets
 import shutil
 import stat
-from collections.abc import Iterator
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from ps_cluster.files import fence
 from ps_cluster.files.ownership import trusted
+from ps_cluster.files.values import Malformed
+
+
+def _unchecked() -> None:
+    """Let every change pass."""
+
+
+_check: Callable[[], None] = _unchecked
+
+
+def set_fence(check: Callable[[], None] | None) -> None:
+    """Call `check` before each rename and removal from now on; it raises where nothing may be changed any more.
+
+    None removes the fence.
+    """
+    global _check
+    _check = check or _unchecked
+
+
+def check() -> None:
+    """Raise the fence's error where this process may not change files any more."""
+    _check()
+
+
+# Write files safely where others may write too: never through a link, never half a file.
+#
+# A file that others read whole is written beside its place and renamed. Its temporary name is random. The writer keeps it
+# locked, so an unlocked one was left by a killed writer. The name alone proves nothing.
 
 _MODE = 0o644
 _SAFELY = os.O_NOFOLLOW | os.O_CLOEXEC | os.O_NOCTTY | os.O_NONBLOCK  # a pipe is refused without waiting for it
@@ -57,7 +85,7 @@ def create_beside(path: Path, encoding: str | None = None, *, lasting: bool = Tr
             file.flush()
             if lasting:
                 os.fsync(descriptor)
-            fence.check()
+            check()
             beside.replace(path)
     finally:
         beside.unlink(missing_ok=True)
@@ -72,21 +100,21 @@ def folder_beside(path: Path) -> Iterator[Path]:
     beside.mkdir()
     try:
         yield beside
-        fence.check()
+        check()
         beside.rename(path)
     finally:
         shutil.rmtree(beside, ignore_errors=True)
 
 
 def remove(path: Path) -> None:
-    """Remove a file, if it is there and this process may (files/fence.py)."""
-    fence.check()
+    """Remove a file, if it is there and this process may (files/writing.py)."""
+    check()
     path.unlink(missing_ok=True)
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with all that it holds, as far as the system lets, if this process may (files/fence.py)."""
-    fence.check()
+    """Remove a folder with all that it holds, as far as the system lets, if this process may (files/writing.py)."""
+    check()
     shutil.rmtree(path, ignore_errors=True)
 
 
@@ -168,3 +196,51 @@ def _lock_new(descriptor: int, path: Path) -> bool:
     except OSError:  # no locks in this file system: others can't lock it either, so they leave it alone
         return True
     return is_at(descriptor, path)
+
+
+# Check, before any work is done, that its result can be written.
+
+LONGEST_NAME = 200  # bytes; most systems allow 255, and a temporary name is longer
+LONGEST_PATH = 3000  # bytes; most systems allow 4,096, and a run's files are below it
+
+
+def check_file(path: Path) -> None:
+    """Raise Malformed if no file can be written at `path`. Its folders may be missing. Leaves nothing behind."""
+    try:
+        _check_names(path)
+        if path.is_dir():
+            raise Malformed("is a directory")
+        if path.exists() and not path.is_file():
+            raise Malformed("is no regular file")
+        _check_folder(path.absolute().parent)
+    except (OSError, ValueError) as error:
+        raise _told(error) from error
+
+
+def check_folder(path: Path) -> None:
+    """Raise Malformed if files can't be written into `path`, a folder that may be missing. Leaves nothing behind."""
+    try:
+        _check_names(path)
+        _check_folder(path.absolute())
+    except (OSError, ValueError) as error:
+        raise _told(error) from error
+
+
+def _check_names(path: Path) -> None:
+    if any(len(os.fsencode(part)) > LONGEST_NAME for part in path.parts) or len(os.fsencode(path)) > LONGEST_PATH:
+        raise Malformed("is too long a name")
+
+
+def _check_folder(folder: Path) -> None:
+    """Make an unnamed file in the nearest existing folder: its permissions alone prove nothing."""
+    nearest = next(place for place in (folder, *folder.parents) if os.path.lexists(place))
+    with tempfile.TemporaryFile(dir=nearest):
+        pass
+
+
+def _told(error: OSError | ValueError) -> Malformed:
+    if isinstance(error, Malformed):
+        return error
+    if isinstance(error, NotADirectoryError):
+        return Malformed("can't be written: a file is in the way")
+    return Malformed(f"can't be written: {getattr(error, 'strerror', None) or error}")

@@ -14,9 +14,9 @@ from typing import Any
 import yaml
 
 from ps_cluster.errors import UserError
-from ps_cluster.files import plain_numbers
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.files import values
 from ps_cluster.files.opening import read_bytes
+from ps_cluster.files.values import Malformed
 
 MOST_BYTES = 2**16  # PyYAML takes up to 2 s for them; the longest shipped file has some 6,000
 MOST_LEVELS = 20
@@ -163,10 +163,10 @@ def _plain(text: str) -> Any:
         return _WORDS[text]
     if _NOT_FINITE.fullmatch(text):
         return float(text.replace(".", ""))
-    if plain_numbers.is_whole(text):
-        return plain_numbers.whole(text)
-    if plain_numbers.is_decimal(text):
-        return plain_numbers.decimal(text)
+    if values.is_whole(text):
+        return values.whole(text)
+    if values.is_decimal(text):
+        return values.decimal(text)
     if _DOUBTFUL.fullmatch(text):
         raise Malformed(f"{text!r:.60} is no plain decimal number: write it as one, or in quotes where it is text")
     return text

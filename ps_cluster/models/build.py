@@ -7,16 +7,22 @@ import sysconfig
 import traceback
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import keras
 import numpy as np
+import tensorflow as tf
 
-from ps_cluster.catalogue.examples import ExampleSpec
-from ps_cluster.catalogue.networks import NETWORKS, Network, NetworkSettings
+from ps_cluster.config import registry
+from ps_cluster.config.networks import NETWORKS, Network, NetworkSettings
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field
+from ps_cluster.config.registry import find
 from ps_cluster.errors import UserError
-from ps_cluster.files.plain_text import one_line
+from ps_cluster.files import ownership
+from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.models.brought import check_outputs, look_over
+from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
+from ps_cluster.models.flat import FlatNetwork, as_arguments, layers_of
 
 EXAMPLES = 2000  # most examples that initial weights are computed from
 # Where code is that is not the user's: this package, and what is installed. Python's frozen modules begin with "<frozen".
@@ -87,3 +93,249 @@ def _reason(text: str) -> str:
     """Return the part of an error of Keras that it writes in bold, without the layer and its arguments around it."""
     bold = _BOLD.search(text)
     return bold[1] if bold else text
+
+
+# Look over a network that a user brings: build it, and refuse by name what training here would lose.
+
+_PROBABILITIES = ("Softmax", "Sigmoid")  # operations of TensorFlow
+# Methods of a model that decide how it is trained, and are not called here.
+_OWN_LOOP = ("train_step", "compute_loss", "compute_metrics", "fit")
+
+
+def look_over(model: Any, spec: ExampleSpec) -> keras.Model:
+    """Return a user's model, built, and without units of a run that has saved it. Check that it can be trained here.
+
+    Raises:
+      ValueError: it can't; says why.
+    """
+    if not isinstance(model, keras.Model):
+        returned = "nothing (is there a 'return'?)" if model is None else f"{type(model).__name__}"
+        raise ValueError(f"it returns {returned}, not a keras.Model")
+    if not model.built or not model.variables:  # a subclassed model makes its variables in the first call
+        fields = spec.inputs.items()
+        model(as_arguments({name: tf.zeros([1, *field.shape], field.network_dtype) for name, field in fields}))
+    model = without_units(model)
+    _check_class(model)
+    _check_variables(model)
+    # Its losses and metrics stay. But a copy of it, or the saved model, would name them, and Keras reads none of a user's.
+    model.compiled = False
+    graph = FlatNetwork(model).trace(spec)
+    outputs = graph.structured_outputs.outputs
+    check_outputs(model, spec, outputs)
+    _check_scores(model, spec, graph.outputs[0])
+    _check_compiled(model, spec, outputs)
+    return model
+
+
+def _check_class(model: keras.Model) -> None:
+    for name in _OWN_LOOP:
+        if getattr(type(model), name) is not getattr(keras.Model, name):
+            raise ValueError(f"its class has a {name} of its own, which is not called here: bring a loss by compile()")
+    for layer in layers_of(model):
+        if layer.compute_dtype == "float16":
+            raise ValueError(f"layer '{layer.name}' computes in float16, which needs loss scaling: take bfloat16")
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.synchronized:
+            raise ValueError(f"layer '{layer.name}' has synchronized=True, which workers here don't do: leave it out")
+        if isinstance(layer, keras.layers.BatchNormalization) and layer.renorm:
+            raise ValueError(f"layer '{layer.name}' has renorm=True, whose statistics can't be shared: leave it out")
+    keras.saving.serialize_keras_object(model)  # the best model is saved
+
+
+def _check_variables(model: keras.Model) -> None:
+    if not model.trainable_variables:
+        raise ValueError("it has no weights to train")
+    for variable in model.variables:
+        if variable.trainable and variable.constraint is not None:
+            name = type(variable.constraint).__name__
+            raise ValueError(f"variable '{variable.path}' has a constraint ({name}), which is not applied here")
+        is_float = "float" in variable.dtype
+        if variable.dtype != "float32" and (is_float or variable.trainable):
+            raise ValueError(
+                f"variable '{variable.path}' is {variable.dtype}: only float32 ones are trained; a mixed precision "
+                "policy leaves them so"
+            )
+
+
+def _check_scores(model: keras.Model, spec: ExampleSpec, scores: tf.Tensor) -> None:
+    """Raise ValueError where the loss or the metric takes scores and would be given probabilities.
+
+    Args:
+      scores: the first output in the graph of a step.
+    """
+    objective, last = OBJECTIVES[spec.objective], last_operation(scores)
+    if last.type not in _PROBABILITIES or not objective.has_accuracy:
+        return
+    kind, where = last.type.lower(), last.name.rpartition("/")[0]
+    instead = "or compile() it with a loss that takes probabilities"
+    if not objective.takes_probabilities:
+        instead = "and let a loss of its own take scores (from_logits=True)"
+    elif has_loss(model):
+        return
+    raise ValueError(
+        f"'{where}' returns probabilities ({kind}), where scores are expected: leave {kind} out, {instead}"
+    )
+
+
+def _check_compiled(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+    """Raise ValueError for a loss or metric of compile() that fails on a batch of zeros."""
+    size = spec.outputs + 2  # of no other length, so that none is broadcast over another
+    judge = find(OBJECTIVES[spec.objective].judge)(spec)
+    targets = judge.targets(tf.zeros([size, *spec.target.shape], spec.target.dtype))
+    zeros = keras.tree.map_structure(lambda output: tf.zeros([size, *output.shape[1:]]), outputs)
+    if has_loss(model):
+        weights = None if spec.weight is None else tf.ones([size])
+        CompiledLoss(model, spec.outputs).try_on(judge.scaled(targets), zeros, weights)
+    CompiledMetrics(model, spec.outputs).try_on(targets, judge.final(zeros))
+
+
+def check_outputs(model: keras.Model, spec: ExampleSpec, outputs: Any) -> None:
+    """Raise ValueError if the outputs are not what the examples ask for, or are several without a loss for each."""
+    flat = keras.tree.flatten(outputs)
+    shapes = [tuple(output.shape) for output in flat]
+    if not shapes or set(shapes) != {(None, spec.outputs)}:
+        raise ValueError(
+            f"it returns {' and '.join(map(_numbers, shapes)) or 'nothing'} for each example, and the data set asks for "
+            f"{_numbers((None, spec.outputs))} ({OBJECTIVES[spec.objective].task(spec.outputs)}): end it with "
+            f"Dense({spec.outputs})"
+        )
+    if len(flat) > 1 and not has_loss(model):
+        raise ValueError(f"it returns {len(flat)} outputs: compile() it with a loss for each, and loss_weights")
+
+
+def _numbers(shape: tuple[int | None, ...]) -> str:
+    """Return what an output of this shape, with the batch as its first axis, has for an example, in words."""
+    if len(shape) != 2:
+        return f"numbers of shape {list(shape[1:])}"
+    return f"{shape[1]} number{'s' * (shape[1] != 1)}"
+
+
+# Load a model that Keras has saved: to go on from its weights, or to predict with what a run has left.
+
+# The last layer of a regression's best model: it turns standard deviations into the target's units. Saved models carry
+# the name, so it is one that nobody else gives to a layer.
+UNITS = "ps_cluster_units"
+_PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
+_COMPILED = ("_compile_loss", "_compile_metrics", "optimizer")
+
+
+def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
+    """Return the model of a .keras file.
+
+    Keras's safe mode stays on. Layers of a user's own are looked up in the files of code that the user has named.
+
+    Raises:
+      ValueError, TypeError: it holds no model, one with a layer or loss that is in none of those files, or a regression
+        whose units are not known.
+    """
+    model = load_finished(file, compiled=True)
+    if OBJECTIVES[spec.objective].has_units and not any(map(_is_units, layers_of(model))):
+        raise ValueError(
+            "it is not known whether it returns the target's units or standard deviations, as no run here has saved "
+            "it: load it in a build() that returns standard deviations (docs/own-network.md)"
+        )
+    return model
+
+
+def without_units(model: keras.Model) -> keras.Model:
+    """Return a model without the layer of units at its end, compiled as it was.
+
+    Raises:
+      ValueError: it has such a layer elsewhere.
+    """
+    if any(map(_is_units, layers_of(model))) and type(model).__module__.startswith("keras."):
+        inputs, outputs = ends_of(model)
+        bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)
+        for name in _COMPILED:
+            object.__setattr__(bare, name, getattr(model, name, None))  # Keras's own would track them as layers
+        model = bare
+    if any(map(_is_units, layers_of(model))):
+        raise ValueError(
+            f"the layer '{UNITS}' of a saved regression is within it, where standard deviations are trained: take the "
+            "saved model without its last layer (docs/own-network.md)"
+        )
+    return model
+
+
+def ends_of(model: keras.Model) -> tuple[Any, Any]:
+    """Return the symbolic inputs and outputs of a model that has some."""
+    if isinstance(model, keras.Sequential):  # has no `input` before it is called
+        return model.inputs[0], model.outputs[0]
+    return model.input, model.output
+
+
+def _before_units(output: keras.KerasTensor) -> keras.KerasTensor:
+    made = output._keras_history
+    return made.operation._inbound_nodes[made.node_index].input_tensors[0] if _is_units(made.operation) else output
+
+
+def _is_units(layer: Any) -> bool:
+    return isinstance(layer, keras.layers.Rescaling) and layer.name == UNITS
+
+
+def load_finished(file: Path, *, compiled: bool = False) -> keras.Model:
+    """Return the model of a .keras or .h5 file as it is. Safe mode and errors as in `load_saved`.
+
+    Args:
+      compiled: whether its loss and metrics are loaded too.
+    Raises:
+      UserError: it belongs to another user, and nobody has named it by --code.
+    """
+    if ownership.is_foreign(file) and not registry.is_trusted(file):
+        raise UserError(
+            f"'{file}' belongs to {ownership.name_of(file.stat().st_uid)}, and a model may run code: copy it if you trust "
+            f"it, or add --code '{file}'"
+        )
+    custom = registry.defined_in_trusted()
+    return keras.models.load_model(file, custom_objects=custom, compile=compiled, safe_mode=True)
+
+
+def followed_by(model: keras.Model, layer: keras.Layer, inputs: Mapping[str, Field]) -> keras.Model:
+    """Return a model whose outputs go through one more layer.
+
+    Args:
+      inputs: of the examples; a subclassed model knows its own by example only.
+    """
+    if not getattr(model, "inputs", None):
+        given = {name: keras.Input(field.shape, name=name, dtype=field.network_dtype) for name, field in inputs.items()}
+        arguments = as_arguments(given)
+        return keras.Model(arguments, keras.tree.map_structure(layer, model(arguments)))
+    start, outputs = ends_of(model)
+    return keras.Model(start, keras.tree.map_structure(layer, outputs), name=model.name)
+
+
+def in_float32(model: keras.Model) -> keras.Model:
+    """Make a model compute in float32, whatever it was trained in. Its variables are float32 already."""
+    for layer in layers_of(model):
+        if layer.compute_dtype == "bfloat16":
+            layer.dtype_policy = "float32"
+    return model
+
+
+def predicting(model: keras.Model, spec: ExampleSpec) -> keras.Model:
+    """Return a finished model with predictions as its only output, [B, outputs]: probabilities, or a target's values.
+
+    A model that a user has compiled for probabilities has them already. Of several outputs the first is the prediction.
+    """
+    activation = "linear" if gives_predictions(model, spec) else OBJECTIVES[spec.objective].activation
+    model = followed_by(model, keras.layers.Activation(activation, dtype="float32", name="predictions"), spec.inputs)
+    return keras.Model(model.input, keras.tree.flatten(model.output)[0], name=model.name)
+
+
+def gives_predictions(model: keras.Model, spec: ExampleSpec) -> bool:
+    """Return whether the first output of a model has been through its objective's activation, as probabilities have."""
+    return _last_of(model, spec).type.lower() == OBJECTIVES[spec.objective].activation
+
+
+def _last_of(model: keras.Model, spec: ExampleSpec) -> tf.Operation:
+    """Return the operation that makes a model's first output."""
+    fields = spec.inputs.items()
+    inputs = {name: tf.TensorSpec([None, *field.shape], field.network_dtype) for name, field in fields}
+    graph = tf.function(lambda given: keras.tree.flatten(model(as_arguments(given)))[0], autograph=False)
+    return last_operation(graph.get_concrete_function(inputs).outputs[0])
+
+
+def last_operation(tensor: tf.Tensor) -> tf.Operation:
+    """Return the operation that has computed the values of a tensor in a graph."""
+    while tensor.op.type in _PASS_ON:
+        tensor = tensor.op.inputs[tensor.value_index if tensor.op.type == "IdentityN" else 0]
+    return tensor.op

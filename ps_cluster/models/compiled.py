@@ -10,9 +10,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.catalogue.rules import RULES
 from ps_cluster.config import RunConfig
 from ps_cluster.config.recipes import COMPILED
+from ps_cluster.config.update_settings import RULES
 from ps_cluster.models.flat import layers_of
 
 # Keras's base classes, which say nothing about the targets of a class that a user derives from them.
@@ -253,7 +253,7 @@ def _each(outputs: Any, targets: tf.Tensor) -> Any:
     return keras.tree.map_structure(lambda _: targets, outputs)
 
 
-def _at(outputs: Any, path: tuple) -> tf.Tensor:
+def _at(outputs: Any, path: tuple[Any, ...]) -> tf.Tensor:
     for part in path:
         outputs = outputs[part]
     return outputs

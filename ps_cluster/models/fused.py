@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cache
+from typing import Any
 
 import keras
 import tensorflow as tf
@@ -49,7 +50,7 @@ def _fused_type(layer: keras.Layer) -> type[keras.Layer]:
     return type(layer)
 
 
-def _is_dear(activation: Callable) -> bool:
+def _is_dear(activation: Callable[..., Any]) -> bool:
     own = getattr(activation, "__module__", "").startswith("keras.")
     return own and activation.__name__ not in CHEAP_ACTIVATIONS
 
@@ -95,7 +96,7 @@ class FusedBatchNormalization(keras.layers.BatchNormalization):
 class CompiledActivation(keras.layers.Activation):
     """`keras.layers.Activation`, compiled by XLA to one loop forward and one backward, in float32."""
 
-    def __init__(self, activation: Callable, **options):
+    def __init__(self, activation: Callable[..., Any], **options: Any):
         super().__init__(activation, **options)
         self._compiled = compiled(self.activation)
 
@@ -121,7 +122,7 @@ def compiled(function: Callable[[tf.Tensor], tf.Tensor]) -> Callable[[tf.Tensor]
     forward = tf.function(in_float32, jit_compile=True, autograph=False)
 
     @tf.custom_gradient
-    def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+    def both(x: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
         return forward(x), lambda upstream: backward(x, upstream)
 
     return both
@@ -136,7 +137,7 @@ class WideConvolution(keras.layers.Conv2D):
 
 
 @tf.custom_gradient
-def _convolution(images: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable]:
+def _convolution(images: tf.Tensor, kernel: tf.Tensor) -> tuple[tf.Tensor, Callable[..., Any]]:
     def gradients(upstream: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         of_images = tf.raw_ops.Conv2DBackpropInput(
             input_sizes=tf.shape(images), filter=kernel, out_backprop=upstream, strides=[1] * 4, padding="SAME"

@@ -9,12 +9,11 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from ps_cluster.catalogue.examples import ExampleSpec
-from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.objectives import OBJECTIVES, class_weights
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, class_weights
+from ps_cluster.config.registry import find
 from ps_cluster.config.schema import TrainingSettings
+from ps_cluster.models.build import UNITS, followed_by, gives_predictions
 from ps_cluster.models.compiled import CompiledLoss, has_loss
-from ps_cluster.models.saved import UNITS, followed_by, gives_predictions
 
 _SMALLEST = 1e-30  # probability whose logarithm is taken
 

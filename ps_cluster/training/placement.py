@@ -16,7 +16,7 @@ from tensorflow.python.eager import context
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.models.stages import Block, balanced
+from ps_cluster.models.cuts import Block, balanced
 from ps_cluster.training.modes.layers import DEVICE, LayersSettings, Place
 from ps_cluster.training.step import StepResult
 

@@ -5,25 +5,34 @@ from __future__ import annotations
 import math
 import os
 import threading
+from bisect import bisect_left
 from collections import Counter, deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from statistics import median
 
 import numpy as np
 
+from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import RunFailed
-from ps_cluster.run import step_set
-from ps_cluster.run.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, rows_of
-from ps_cluster.run.rows.checkpoint import ProgressState
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.rows.training import Gradients, TrainingResult, Updates
-from ps_cluster.run.run_dir import LIFE
-from ps_cluster.run.step_set import StepSet
-from ps_cluster.run.training_clock import TrainingClock
-from ps_cluster.training.open_dispatches import OpenDispatches
-from ps_cluster.training.parameter_store import Ledgers
-from ps_cluster.training.tally import Tally
+from ps_cluster.runs import ledger
+from ps_cluster.runs.journal import Journal, JournalNotWritten, Piece
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, TIME_COLUMNS, Joiner, StepSet, rows_of
+from ps_cluster.runs.result_rows import (
+    STALENESS_BOUNDS,
+    Gradients,
+    ProgressRow,
+    ProgressState,
+    StalenessBuckets,
+    StalenessRow,
+    TallyState,
+    TrainingResult,
+    Updates,
+    WorkerRow,
+)
+from ps_cluster.runs.run_dir import LIFE, say
+from ps_cluster.runs.training_clock import TrainingClock
+from ps_cluster.server.store import Ledgers, ParameterStore
 
 RATE_WINDOW_S = 10.0
 FIRST_UPDATE_S = 600.0
@@ -46,7 +55,7 @@ class RunProgress:
     def __init__(
         self, config: RunConfig, train_examples: int, clock: TrainingClock | None = None, *, metric: str = "accuracy"
     ):
-        """Count from nothing. `metric`: the field of a row that has the objective's metric (catalogue/objectives.py)."""
+        """Count from nothing. `metric`: the field of a row that has the objective's metric (config/objectives.py)."""
         self.clock = clock or TrainingClock()
         self.scheduled_updates = StepSet()
         self.missing_steps, self.next_step = np.zeros(0, np.int64), 0
@@ -73,7 +82,7 @@ class RunProgress:
         """Go on from a checkpoint: its arrays "counts" and "waiting", and its `state`."""
         self.positions = arrays["counts"][:, COUNTS.index("accepted")].tolist()
         self.counts = arrays["counts"]
-        scheduled, self._applied_steps = step_set.from_state(state.scheduled), step_set.from_state(state.applied)
+        scheduled, self._applied_steps = ledger.from_state(state.scheduled), ledger.from_state(state.applied)
         self._tally = Tally(state.tally)
         self.next_step = scheduled.end * self._steps_per_update
         self.missing_steps = self._applied_steps.missing_below(self.next_step)
@@ -88,10 +97,10 @@ class RunProgress:
     def state(self) -> ProgressState:
         """The progress as it goes into a checkpoint's meta."""
         with self._handing_out:
-            scheduled = step_set.to_state(self.scheduled_updates)
+            scheduled = ledger.to_state(self.scheduled_updates)
         return ProgressState(
             scheduled=scheduled,
-            applied=step_set.to_state(self._applied_steps),
+            applied=ledger.to_state(self._applied_steps),
             tally=self._tally.state,
             mixed=self._joiner.mixed,
         )
@@ -306,3 +315,243 @@ class RunProgress:
 
 def _finite(value: float) -> float | None:
     return value if math.isfinite(value) else None
+
+
+# Running sums over the ledger's rows, so that no row is read twice. No TensorFlow.
+
+
+class Tally:
+    """Sums over the steps that are applied on every slice. Checkpoints hold them as JSON.
+
+    Attributes:
+      gradients: steps applied. examples: images in them.
+      staleness: staleness → number of steps.
+      bad_losses: steps whose loss was NaN or infinite.
+    """
+
+    def __init__(self, state: TallyState = TallyState()):
+        """Start from `state`, the property of an earlier tally."""
+        self.examples = state.examples
+        self.staleness = Counter({int(value): count for value, count in state.staleness.items()})
+        self.gradients = sum(self.staleness.values())
+        self.bad_losses = state.bad_losses
+        self._workers = {(index, pid): [updates, examples] for index, pid, updates, examples in state.workers}
+        # Worker → when its first update was applied [training seconds], and the examples of all workers until then.
+        self._first_updates = {worker: (time, examples) for worker, time, examples in state.first_updates}
+
+    @property
+    def state(self) -> TallyState:
+        return TallyState(
+            examples=self.examples,
+            workers=[(*key, counts[0], counts[1]) for key, counts in sorted(self._workers.items())],
+            staleness={str(value): count for value, count in sorted(self.staleness.items())},
+            first_updates=[(worker, *first) for worker, first in self._first_updates.items()],
+            bad_losses=self.bad_losses,
+        )
+
+    def add(self, rows: np.ndarray, seconds: np.ndarray) -> None:
+        """Add steps.
+
+        Args:
+          rows: a structured array [k] of ROW. seconds: float64 [k], when each was applied, in training seconds.
+        """
+        examples = rows["examples"].astype(np.int64)
+        self._note_first_updates(rows["worker"].astype(np.int64), seconds, examples)
+        self.examples += int(examples.sum())
+        values, counts = np.unique(rows["staleness"].astype(np.int64), return_counts=True)
+        self.staleness.update(dict(zip(values.tolist(), counts.tolist())))
+        self.gradients += len(rows)
+        self.bad_losses += int(np.count_nonzero(~np.isfinite(rows["loss"])))
+        self.add_work(rows)
+
+    def add_work(self, rows: np.ndarray) -> None:
+        """Add steps to the work of the processes that the rows name, and to nothing else. `rows`: as for `add`."""
+        examples = rows["examples"].astype(np.int64)
+        keys, which = np.unique(np.stack([rows["worker"], rows["pid"]], axis=1), axis=0, return_inverse=True)
+        for number, (index, pid) in enumerate(keys.astype(np.int64).tolist()):
+            mine = which.reshape(-1) == number
+            before = self._workers.get((index, pid), [0, 0])
+            self._workers[index, pid] = [before[0] + int(mine.sum()), before[1] + int(examples[mine].sum())]
+
+    def _note_first_updates(self, workers: np.ndarray, seconds: np.ndarray, examples: np.ndarray) -> None:
+        for worker in set(np.unique(workers).tolist()) - self._first_updates.keys():
+            first = float(seconds[workers == worker].min())
+            self._first_updates[worker] = first, self.examples + int(examples[seconds <= first].sum())
+
+    def workers(self) -> list[WorkerRow]:
+        """Return updates and examples of each worker process. A restarted worker has several rows."""
+        return [
+            WorkerRow(index=index, pid=pid, updates=updates, examples=examples)
+            for (index, pid), (updates, examples) in sorted(self._workers.items())
+        ]
+
+    def staleness_buckets(self) -> StalenessBuckets:
+        """Return how many steps had a staleness up to each bound."""
+        counts = [0] * (len(STALENESS_BOUNDS) + 1)
+        for value, count in self.staleness.items():
+            counts[bisect_left(STALENESS_BOUNDS, value)] += count
+        return StalenessBuckets(counts=counts, sum=sum(value * count for value, count in self.staleness.items()))
+
+    def staleness_summary(self) -> StalenessRow:
+        """Return mean, percentiles, maximum and histogram; all None or empty where no step is counted."""
+        if not self.staleness:
+            return StalenessRow()
+        values = np.array(sorted(self.staleness))
+        counts = np.array([self.staleness[value] for value in values.tolist()])
+        up_to = counts.cumsum()
+
+        def percentile(percent: float) -> int:
+            """Return a percentile: the lower of two neighbours, as numpy's method "lower"."""
+            return int(values[np.searchsorted(up_to, int(percent / 100 * (up_to[-1] - 1)), side="right")])
+
+        return StalenessRow(
+            mean=float((values * counts).sum() / up_to[-1]),
+            p50=percentile(50),
+            p95=percentile(95),
+            max=int(values[-1]),
+            histogram={str(value): int(count) for value, count in zip(values, counts)},
+        )
+
+    def examples_per_second(self, last_update: float | None, backup_workers: int) -> float | None:
+        """Return examples per second, from when every worker had its first update to the last update.
+
+        Before that, TensorFlow still builds some worker's graph. None where no update came after that moment.
+
+        Args:
+          last_update: in training seconds; None where there was none.
+          backup_workers: how many workers may be late.
+        """
+        firsts = sorted(self._first_updates.values())
+        if last_update is None or not firsts:
+            return None
+        began, before = firsts[max(0, len(firsts) - 1 - backup_workers)]
+        return (self.examples - before) / (last_update - began) if last_update > began else None
+
+
+# Track the dispatches that are not done, and the process that works on each. No TensorFlow.
+
+
+class _Dispatch:
+    def __init__(self, steps: set[int]):
+        self.steps = steps  # that are open; a repeat has the same set
+        self.pid: int | None = None  # of the process that pushed its newest update
+        self.news_s: float | None = None  # when its work began, or it had its newest update; None while it waits
+        self.is_repeated = False
+
+
+class OpenDispatches:
+    """The dispatches with steps that are not yet applied, in the order in which they were handed out.
+
+    Workers take them in this order, so work on one has begun if a later one has news, or if there are no more than
+    workers. A finished one takes no memory.
+    """
+
+    def __init__(self, clock: Callable[[], float] | None = None):
+        self._of_step: dict[int, list[_Dispatch]] = {}  # all steps of a dispatch share a list: it, and its repeats
+        self._open: dict[_Dispatch, None] = {}
+        self._clock = clock or AwakeClock()
+
+    def add(self, steps: np.ndarray) -> None:
+        """Add `steps` (int64 [k]) as one dispatch."""
+        dispatch = _Dispatch(set(steps.tolist()))
+        self._open[dispatch] = None
+        self._of_step |= dict.fromkeys(dispatch.steps, [dispatch])
+
+    def take(self, rows: np.ndarray) -> None:
+        """Remove the steps of `rows`, which were applied: a structured array [k] of ROW."""
+        now_s = self._clock()
+        for step, pid in zip(rows["step"].tolist(), rows["pid"].tolist()):
+            for dispatch in (dispatches := self._of_step.pop(step, [])):
+                if dispatch is dispatches[0] or dispatch.news_s is not None:  # a repeat that waits has no news
+                    dispatch.pid, dispatch.news_s = int(pid), now_s
+                dispatch.steps.discard(step)
+                if not dispatch.steps:
+                    del self._open[dispatch]
+
+    def late(self, after_s: float, workers: int) -> list[np.ndarray]:
+        """Return the open steps (int64 [k]) of each dispatch whose worker gave no news for so long, to be repeated.
+
+        Each is returned once. The repeat is a dispatch like others: it is late if it gives no news once work on it has
+        begun. Call this at each look, as that is how the beginning of work is noticed.
+
+        Args:
+          workers: how many take part now.
+        """
+        now_s = self._clock()
+        repeats, has_begun = [], len(self._open) <= workers
+        for dispatch in reversed(list(self._open)):
+            has_begun |= dispatch.news_s is not None
+            if not has_begun:
+                continue
+            if dispatch.news_s is None:
+                dispatch.news_s = now_s
+            elif now_s - dispatch.news_s > after_s and not dispatch.is_repeated:
+                dispatch.is_repeated = True
+                repeat = _Dispatch(dispatch.steps)
+                self._open[repeat] = None
+                self._of_step[next(iter(repeat.steps))].append(repeat)
+                repeats.append(np.array(sorted(repeat.steps), np.int64))
+        return repeats
+
+    def pids(self) -> list[int | None]:
+        """Return for each open dispatch the pid that pushed its newest update; None where it has no update yet."""
+        return [dispatch.pid for dispatch in self._open]
+
+
+# Copy new rows from the parameter servers' ledgers into the journals on disk and into the run's progress.
+
+
+class Bookkeeper:
+    """The only reader of the ledgers, so that each row is taken once."""
+
+    def __init__(
+        self,
+        store: ParameterStore,
+        progress: RunProgress,
+        journals: Sequence[Journal],
+        *,
+        notify: Callable[[str], None] = say,
+    ):
+        """Keep the parts. `journals`: one for each slice; none where another process keeps them."""
+        self._store = store
+        self._progress = progress
+        self._journals = journals
+        self._notify = notify
+        self._refused = False
+
+    def look(self) -> None:
+        """Take the new rows. A disk that refuses is reported once, and training goes on."""
+        self._take(self._store.read_ledgers(self._progress.positions))
+
+    def snapshot(self) -> dict[str, np.ndarray]:
+        """Return the arrays of a checkpoint, after every row that it counts is on the disk.
+
+        Raises:
+          JournalNotWritten: the disk refuses.
+        """
+        arrays, ledgers = self._store.snapshot(self._progress.positions, self._progress.closed_steps)
+        self._take(ledgers)
+        for journal in self._journals:
+            journal.flush()
+        return arrays | {"waiting": self._progress.waiting}
+
+    @property
+    def pieces(self) -> list[Piece]:
+        """What each journal holds of the rows that were read so far."""
+        return [journal.piece for journal in self._journals]
+
+    def _take(self, ledgers: Ledgers) -> None:
+        ledgers = self._progress.unsettled(ledgers)
+        self._append(ledgers.rows)
+        self._progress.update(ledgers)
+
+    def _append(self, rows: Sequence[np.ndarray]) -> None:
+        refused = None
+        for journal, own in zip(self._journals, rows):
+            try:
+                journal.append(own)
+            except JournalNotWritten as error:
+                refused = error
+        if refused and not self._refused:
+            self._notify(f"training goes on, but: {refused}")
+        self._refused = refused is not None

@@ -10,22 +10,22 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import remove_folder
-from ps_cluster.run import checkpoints
-from ps_cluster.run.journal import JournalNotWritten, stretch_of
-from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.log_events import DISK_REFUSES
-from ps_cluster.run.reslicing import is_even, newest_even
-from ps_cluster.run.rows.checkpoint import Meta, Stretch
-from ps_cluster.run.run_dir import RunDir, say
-from ps_cluster.training.bookkeeper import Bookkeeper
-from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import is_even, newest_even
+from ps_cluster.runs.journal import JournalNotWritten, stretch_of
+from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.result_rows import Meta, Stretch
+from ps_cluster.runs.rows import Kind
+from ps_cluster.runs.run_dir import RunDir, say
+from ps_cluster.training.run_progress import Bookkeeper, RunProgress
 
 SNAPSHOTS_KEPT = 2
 ALL = 10**9
@@ -35,7 +35,7 @@ FIRST_S, LONGEST_S = 5.0, 60.0
 # The chief looks at nothing while it saves. The pause after a save limits that to 5 % of the time; it has a maximum,
 # because with a slow disk longer pauses would risk more lost work than they save.
 PAUSE_FACTOR, LONGEST_PAUSE_S = 20, 60.0
-# With several slices, a state that other numbers of them can go on from (run/reslicing.py) is there at least so often, the
+# With several slices, a state that other numbers of them can go on from (runs/checkpoints.py) is there at least so often, the
 # first one as soon as a snapshot is due: until then a server that is lost for good costs all work. Many snapshots are even
 # by chance. Where none was for so long, the chief hands out nothing until all steps have ended.
 EVEN_EVERY_S, LONGEST_REST_S = 60.0, 10.0
@@ -186,7 +186,7 @@ class Saver:
         meta = Meta(
             leaders=[*self._before, stretch_of(self._books.pieces, epoch=self._epoch, step=step, rules=self._rules)],
             config=self._config.model_dump(mode="json"),
-            dataset_kind=self._dataset_kind,
+            dataset_kind=cast(Kind, self._dataset_kind),
             train_seconds=times.seconds,
             examples=self._progress.examples,
             times=times,

@@ -10,38 +10,38 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import RunConfig, changed, telling
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec
+from ps_cluster.config.registry import find
+from ps_cluster.config.update_settings import METHODS
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.files import fence
-from ps_cluster.files.json_rows import append_row, last_row
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.errors import UserError
+from ps_cluster.files import writing
+from ps_cluster.files.json_files import append_row, last_row
+from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.models import build as networks
 from ps_cluster.models import flat
 from ps_cluster.models.compiled import notes
-from ps_cluster.processes.control_group import room
-from ps_cluster.run import checkpoints, reslicing, tables
-from ps_cluster.run.agreement import facts_of_data
-from ps_cluster.run.audit import Expected, RoundShape, audit
-from ps_cluster.run.journal import Journal, JournalDamaged, Piece, history_of
-from ps_cluster.run.leaders import Superseded
-from ps_cluster.run.log_events import DISK_REFUSES
-from ps_cluster.run.resume import check_journals, check_network, newest_checkpoint
-from ps_cluster.run.rows.checkpoint import Stretch
-from ps_cluster.run.rows.progress import SAVING, ProgressRow, Work
-from ps_cluster.run.rows.scores import Ending
-from ps_cluster.run.rows.training import Proof, Server, TrainingResult
-from ps_cluster.run.run_dir import LIFE, RunDir, say
-from ps_cluster.run.training_clock import Times
-from ps_cluster.training import memory
-from ps_cluster.training.bookkeeper import Bookkeeper
-from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.models.flat import FlatNetwork
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs import proof as tables
+from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
+from ps_cluster.runs.leaders import Superseded
+from ps_cluster.runs.logs import DISK_REFUSES
+from ps_cluster.runs.proof import Expected, RoundShape, audit
+from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, Server, Stretch, TrainingResult, Work
+from ps_cluster.runs.run_dir import LIFE, RunDir, say
+from ps_cluster.runs.training_clock import Times
+from ps_cluster.server.correction import Correction
+from ps_cluster.server.shard import Slice, Start
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.system.machine import Room, room
+from ps_cluster.training.agreement import facts_of_data
+from ps_cluster.training.resume import check_journals, check_network, newest_checkpoint
+from ps_cluster.training.run_progress import Bookkeeper, RunProgress
 from ps_cluster.training.saver import Saver, check_disk
-from ps_cluster.training.slice import Start
 from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
 from ps_cluster.training.tensorboard import TrainingWriter
 from ps_cluster.training.worker import Compute
@@ -71,8 +71,8 @@ def make_network(config: RunConfig, dataset: PackedDataset, own_device: str) -> 
         network = flat.FlatNetwork(model)
         if config.model.name not in NETWORKS.own and network.has_moving_statistics:
             network.trace(dataset.spec)
-        if line := memory.check(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
-            say(line)
+        if warning := check(config, network, dataset.spec, room() if os.environ.get(LIFE) else None):
+            say(warning)
         weights, statistics = flat.flatten(model.trainable_variables), flat.flatten(flat.statistics_of(model))
     factors = network.weights.factors((rule.match, rule.factor) for rule in config.optimizer.learning_rate_factors)
     # Each batch of a step keeps `keep` of the statistics that the batch before it left.
@@ -126,7 +126,7 @@ class Session:
         epoch: int = 0,
         build: Build = build,
     ):
-        """Prepare. `epoch`: of the leader's claim (run/leaders.py); its files have names of their own."""
+        """Prepare. `epoch`: of the leader's claim (runs/leaders.py); its files have names of their own."""
         self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
         self.leads = leads
         self._epoch = epoch
@@ -165,14 +165,15 @@ class Session:
             before, now = len(found.arrays["counts"]), self._config.slices
             if now != before:
                 say(f"parameter servers: {now} in place of {before}, from step {found.step:,} on")
-            found = reslicing.resliced(found, now)
+            found = checkpoints.resliced(found, now)
+            assert found.meta.progress is not None, "it has been checked (training/resume.py)"
             self.progress.resume(found.arrays, found.meta.progress)
         self.resumed = found
         self._restart_clock()
 
     def _restart_clock(self) -> None:
         """Continue the times of the previous leader, which may have come further than the resumed checkpoint."""
-        stands = self.resumed.meta.times if self.resumed else Times()
+        stands = self.resumed and self.resumed.meta.times or Times()
         last = last_row(self._run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
             self.progress.clock.restart(stands, stands.last_update)
@@ -207,8 +208,9 @@ class Session:
         """Make the leader's journals. Also removes the states that training gives up by going on from an earlier one."""
         if not self.leads:
             return []
-        for directory in self._run_dir.states if self.resumed else ():
-            checkpoints.remove_given_up(directory, self.resumed, self._epoch)
+        if self.resumed:
+            for directory in self._run_dir.states:
+                checkpoints.remove_given_up(directory, self.resumed, self._epoch)
         self._run_dir.journals.mkdir(exist_ok=True)
         histories = [history_of(self._run_dir, self._before, index) for index in range(self._config.slices)]
         return [
@@ -338,7 +340,7 @@ class Reporter:
         row = self._progress.row(phase).model_copy(update=told)
         self._last = row.model_copy(update=Work().model_dump())
         try:
-            fence.check()
+            writing.check()
             write_whole(self._run_dir.work, row.model_dump_json(include=set(Work.model_fields)), lasting=False)
             append_row(self._run_dir.progress, self._last)
             if phase in ("training", "ended"):
@@ -357,7 +359,7 @@ class Reporter:
             # `monotonic` stays: it belongs to the row's times, from which the next leader goes on.
             row = self._last.model_copy(update={"phase": SAVING, "time": time.time()})
             with contextlib.suppress(OSError, Superseded):  # the save itself tells of either
-                fence.check()
+                writing.check()
                 append_row(self._run_dir.progress, row)
 
     def _make_writer(self) -> TrainingWriter:
@@ -392,3 +394,96 @@ class Reporter:
             whole = self._progress.staleness
             self._tensorboard.write_staleness("staleness of the whole run", whole, self._progress.applied)
             self._tensorboard.close()
+
+
+# Estimate the memory that training takes with a network that nobody has measured, before the training starts.
+#
+# The launcher has an estimate for networks that are measured (launch/topology.py): it can't build one. This one comes from
+# the network itself, in the process that has built it.
+
+# Copies of all weights in float32 that a task holds at its peak: docs/results.md, "Large networks and large examples".
+# Those of a worker include what is under way to and from it in the parameter servers.
+WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
+# The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; those of some 100 MB and
+# more by at least 0.6. What would not fit even so is refused.
+SURE_SHARE = 0.7
+# Operations whose result is no new memory.
+_VIEWS = frozenset({"Const", "Identity", "IdentityN", "Placeholder", "Reshape", "Split", "SplitV", "Squeeze"})
+# TensorFlow can't send a larger tensor: "Cannot encode a Tensor that exceeds the 2GB protobuf limit".
+MOST_SENT_BYTES = 2**31 - 2**20
+
+
+def check(config: RunConfig, network: FlatNetwork, spec: ExampleSpec, room: Room | None) -> str | None:
+    """Return a line for the user where training may take more memory than there is, else None.
+
+    Args:
+      room: for all tasks together; None if they are on several machines, of which this process knows nothing.
+
+    Raises:
+      UserError: it surely takes more than there is, or a slice is too large to be sent.
+    """
+    _check_slices(config, network)
+    if room is None or NETWORKS[config.model.name].worker_mb is not None:
+        return None  # the launcher has said it
+    activations = activation_bytes(network, spec, config.training.batch_size_per_worker)
+    needs = needed_bytes(config, network.weights.length, activations)
+    if needs <= room.memory_bytes:
+        return None
+    line = (
+        f"model.name: got '{config.model.name}': training it takes about {needs / 1e9:.1f} GB more, and {room}: fewer "
+        "cluster.workers or a smaller training.batch_size_per_worker take less"
+    )
+    if SURE_SHARE * needs > room.memory_bytes:
+        raise UserError(line)
+    return f"memory: {line}; the system may end processes of the run"
+
+
+def needed_bytes(config: RunConfig, weights: int, activations: int) -> int:
+    """Return what all tasks together will take beside what they take without a network.
+
+    Args:
+      weights: how many numbers the network has.
+      activations: bytes of all floats of a forward pass of a batch.
+    """
+    whole = 1 if config.mode_kind.shares_steps else config.most_workers  # networks that are computed at once
+    copies = WORKER_COPIES * whole + LEADER_COPIES
+    if config.on_parameter_servers or config.mode_kind.shares_steps:
+        copies += SERVER_COPIES  # all slices together hold the weights once
+    if config.cluster.evaluator:
+        copies += EVALUATOR_COPIES
+    return (copies + kept_for_workers(config)) * 4 * weights + whole * activations
+
+
+def kept_for_workers(config: RunConfig) -> int:
+    """Return how many vectors of all weights the slices keep for their workers: of mode and method, and old versions."""
+    kind, method, delay = *_kinds(config), config.mode_kind.delay(config)
+    of_mode = (kind.worker_vectors + kind.worker_slots) * config.training_workers
+    of_method = (method.worker_vectors + method.worker_slots) * config.most_workers
+    return of_mode + of_method + (delay + 1 if delay > 0 else 0)
+
+
+def _kinds(config: RunConfig) -> tuple[type[Slice], type[Correction]]:
+    return find(config.mode_kind.slice), find(METHODS[config.staleness.method].correction)
+
+
+def activation_bytes(network: FlatNetwork, spec: ExampleSpec, batch_size: int) -> int:
+    """Return the size of all floats that a forward pass in training mode computes, as far as their shapes are known."""
+    outputs = [
+        output
+        for operation in network.trace(spec, batch_size).graph.get_operations()
+        if operation.type not in _VIEWS
+        for output in operation.outputs
+    ]
+    return sum(x.dtype.size * (x.shape.num_elements() or 0) for x in outputs if x.dtype.is_floating)
+
+
+def _check_slices(config: RunConfig, network: FlatNetwork) -> None:
+    rows = config.most_workers if any(kind.worker_slots for kind in _kinds(config)) else 1
+    largest = -(-network.weights.length // config.slices) * 4 * rows  # snapshots are sent in float32
+    if config.on_parameter_servers and largest > MOST_SENT_BYTES:
+        servers = -(-largest * config.slices // MOST_SENT_BYTES)
+        raise UserError(
+            f"cluster.parameter_servers: got {config.slices}: the network has {network.weights.length:,} weights"
+            f"{f', kept for each of {rows} workers' * (rows > 1)}, and a parameter server can send at most "
+            f"{MOST_SENT_BYTES / 1e9:.1f} GB at once: take at least {servers}"
+        )

@@ -7,6 +7,7 @@ go activations and their gradients.
 from __future__ import annotations
 
 import contextlib
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
@@ -14,24 +15,23 @@ from typing import Any, cast
 
 import tensorflow as tf
 
-from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.task_types import WORKER, Task
 from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import WORKER, Task
+from ps_cluster.config.registry import find
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
-from ps_cluster.processes.stop_requests import Drain
-from ps_cluster.run.agreement import Agreement
-from ps_cluster.run.leading import Leading
-from ps_cluster.run.run_dir import RunDir, say
-from ps_cluster.training.async_trainer import Chief, LocalDispatcher
-from ps_cluster.training.connecting import Welcome, check_all, tell_end
-from ps_cluster.training.in_turn import InTurn
+from ps_cluster.runs.leaders import Leading
+from ps_cluster.runs.run_dir import RunDir, say
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.server.waiting import now_after
+from ps_cluster.system.environment import Drain
+from ps_cluster.training.agreement import Agreement
+from ps_cluster.training.chief import Chief, LocalDispatcher
+from ps_cluster.training.membership import Welcome, check_all, tell_end
 from ps_cluster.training.modes.layers import SplitNetwork
-from ps_cluster.training.parameter_store import ParameterStore
 from ps_cluster.training.placement import Part, SplitStep, device_of, names_of_all_devices, recorded
 from ps_cluster.training.session import Session, make_network, make_store
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.waiting import now_after
 from ps_cluster.training.work import Steps
 from ps_cluster.training.worker import Compute, Identity, worker_row
 
@@ -177,3 +177,20 @@ def _identity(device: str) -> tuple[int, int]:
     with tf.device(device):
         worker, pid = Identity.read().both().numpy().tolist()
     return worker, pid
+
+
+# A lock for two threads of which one takes it again and again: the other gets its turn at the next release.
+
+
+class InTurn:
+    """A context manager. A plain lock may be taken again by the thread that has just released it, for ever."""
+
+    def __init__(self) -> None:
+        self._next, self._held = threading.Lock(), threading.Lock()
+
+    def __enter__(self) -> None:
+        with self._next:  # who waits for the lock keeps others from asking for it
+            self._held.acquire()
+
+    def __exit__(self, *error: object) -> None:
+        self._held.release()

@@ -1,26 +1,56 @@
-"""One training step as a pure function of its step id and the parameters it pulled."""
+"""Clip a gradient, as Keras's optimizers do: clipnorm, global_clipnorm, clipvalue."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.examples import ExampleSpec
-from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.sampling import OF_WORKER, Sample
 from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import DATASETS, OF_WORKER, Sample
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.registry import find
+from ps_cluster.config.update_settings import RuleSettings
 from ps_cluster.data import batches
-from ps_cluster.models.flat import FlatNetwork
-from ps_cluster.training.clipping import clipping_of
+from ps_cluster.models.flat import FlatLayout, FlatNetwork
 from ps_cluster.training.judges import judge_of
 from ps_cluster.training.schedules import schedule_factor
 from ps_cluster.training.worker import Identity
+
+Clip = Callable[[tf.Tensor], tf.Tensor]
+"""Gradient [n] → clipped gradient [n], in the same dtype."""
+
+
+def clipping_of(settings: RuleSettings, layout: FlatLayout) -> Clip:
+    """Return what the settings ask for; without any, the gradient stays as it is.
+
+    Args:
+      layout: of the gradient, by variables.
+    """
+    if (limit := settings.clip_norm) is not None:
+        return partial(_by_norms, limit=limit, layout=layout)
+    if (limit := settings.global_clip_norm) is not None:
+        return partial(_by_norm, limit=limit)
+    if (limit := settings.clip_value) is not None:
+        return partial(tf.clip_by_value, clip_value_min=-limit, clip_value_max=limit)
+    return lambda gradient: gradient
+
+
+def _by_norms(gradient: tf.Tensor, limit: float, layout: FlatLayout) -> tf.Tensor:
+    return tf.concat([_by_norm(part, limit) for part in tf.split(gradient, layout.sizes)], axis=0)
+
+
+def _by_norm(vector: tf.Tensor, limit: float) -> tf.Tensor:
+    # A sum of squares in bfloat16 would stop growing after some hundred of them.
+    return tf.cast(tf.clip_by_norm(tf.cast(vector, tf.float32), limit), vector.dtype)
+
+
+# One training step as a pure function of its step id and the parameters it pulled.
 
 
 class TrainBatch(NamedTuple):

@@ -6,13 +6,13 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.dispatch_size import dispatch_size
-from ps_cluster.training.parameter_store import ParameterStore
+from ps_cluster.config.cluster_settings import dispatch_size
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.worker import Compute, steps_function
 
 if TYPE_CHECKING:  # the launcher imports this module, and not what a training keeps
@@ -22,7 +22,7 @@ if TYPE_CHECKING:  # the launcher imports this module, and not what a training k
 class ScheduleDispatch(Protocol):
     """Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
 
-    def __call__(self, function: Callable, what: np.ndarray | int) -> None: ...
+    def __call__(self, function: Callable[..., Any], what: np.ndarray | int) -> None: ...
 
 
 class Work(ABC):
@@ -51,7 +51,7 @@ class Work(ABC):
         self._function = self.function(store, compute)
 
     @abstractmethod
-    def function(self, store: ParameterStore, compute: Compute) -> Callable:
+    def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
         """Return the graph of a dispatch. Its arguments: step ids or a version, and when it was scheduled, unix s."""
 
     @abstractmethod
@@ -80,12 +80,12 @@ class Work(ABC):
 class Steps(Work):
     """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
 
-    def function(self, store: ParameterStore, compute: Compute) -> Callable:
+    def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
         self._make_of_repeats = partial(steps_function, store, compute, self._config, repeats=True)
         return steps_function(store, compute, self._config)
 
     @cached_property
-    def _of_repeats(self) -> Callable:
+    def _of_repeats(self) -> Callable[..., Any]:
         return self._make_of_repeats()
 
     def repeat(self, steps: np.ndarray) -> None:

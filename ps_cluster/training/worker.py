@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from ps_cluster.catalogue.lazily import tf
 from ps_cluster.config import RunConfig
-from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.run.ledger import WORKER_COLUMNS
-from ps_cluster.run.run_dir import IDENTITY
-from ps_cluster.training.parameter_store import ParameterStore, Pulled
-from ps_cluster.training.pause import Pause
-from ps_cluster.training.slice import DROPPED, Turn
-from ps_cluster.training.stragglers import SlowDown
-from ps_cluster.training.waiting import after, now_after
+from ps_cluster.config.cluster_settings import TASK_VARIATION, Stragglers, machine_means, parse_stragglers
+from ps_cluster.config.registry import tf
+from ps_cluster.runs.ledger import WORKER_COLUMNS
+from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.server.shard import DROPPED, Turn
+from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.server.waiting import after, now_after, sleep
 
-if TYPE_CHECKING:  # a module that imports TensorFlow
+if TYPE_CHECKING:
     from ps_cluster.training.step import StepResult
 
 Compute: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]"
@@ -65,7 +64,7 @@ class Computation:
         scheduled: tf.Tensor | float,
         asked: tf.Tensor,
         admitted: tf.Tensor,
-        *before_push,
+        *before_push: tf.Tensor,
     ) -> tuple[StepResult, tf.Tensor]:
         """Return the result and its row, float64 [len(WORKER_COLUMNS)]. The times given are copied into the row.
 
@@ -110,7 +109,9 @@ class Computation:
         return StepResult(**tf.cond(after([pulled_time], pulled.is_replay), zero, compute))
 
 
-def steps_function(store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False):
+def steps_function(
+    store: ParameterStore, compute: Compute, config: RunConfig, *, repeats: bool = False
+) -> Callable[..., Any]:
     """Return the graph of a dispatch: (step ids int64 [k], when it was scheduled). Each step is pulled and pushed.
 
     Args:
@@ -151,3 +152,79 @@ def steps_function(store: ParameterStore, compute: Compute, config: RunConfig, *
         return tf.while_loop(lambda position: position < tf.size(step_ids), body, [0], parallel_iterations=1)
 
     return run_steps
+
+
+# Slow workers down by a wait after the computation, so that two cores can emulate a cluster with slow machines.
+
+
+class SlowDown:
+    """Computes how much longer a slow worker's step takes, and waits that long."""
+
+    def __init__(self, stragglers: Stragglers, workers: int, seed: int):
+        self._stragglers = stragglers
+        self._seed = seed
+        named = {slow.worker: slow for slow in stragglers.slow}
+        self._factors = [named[w].factor if w in named else 1.0 for w in range(workers)]
+        self._extras = [named[w].extra_s if w in named else 0.0 for w in range(workers)]
+        self._means = machine_means(workers, seed)
+
+    def seconds(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> tf.Tensor:
+        """Return the seconds, float64 [], that `worker` waits after a computation of `own_seconds` (float64 [])."""
+        if self._stragglers.gamma:
+            shape = TASK_VARIATION**-2
+            seed = tf.stack([tf.constant(self._seed, tf.int64), step])
+            draw = tf.random.stateless_gamma([], seed, shape, shape, tf.float64)
+            return tf.maximum(tf.gather(tf.constant(self._means), worker) * draw - 1, 0.0) * own_seconds
+        factor = tf.gather(tf.constant(self._factors, tf.float64), worker)
+        return (factor - 1) * own_seconds + tf.gather(tf.constant(self._extras, tf.float64), worker)
+
+    def wait(self, worker: tf.Tensor, step: tf.Tensor, own_seconds: tf.Tensor) -> list[tf.Tensor]:
+        """Return the wait that must come before the push; empty where nobody is slow."""
+        if not self._stragglers:
+            return []
+        seconds = self.seconds(worker, step, own_seconds)
+        return [tf.cond(seconds > 0, lambda: sleep(seconds), lambda: 0)]
+
+
+# Points in a step where a test can hold a worker, to kill it there. Active only if the environment variable is set.
+
+# "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed,
+# applied.
+VARIABLE = "PS_CLUSTER_TEST_PAUSE"
+_LOOK_EVERY_S = 0.02
+
+
+class Pause:
+    """Holds the first worker that comes to a given point of a given step, which writes a file and waits."""
+
+    def __init__(self, setting: str | None):
+        places, _, self._folder = (setting or "").partition("@")
+        self._steps = {
+            point: int(step) for point, _, step in (place.partition(":") for place in places.split(",") if place)
+        }
+
+    @classmethod
+    def from_environment(cls) -> Pause:
+        return cls(os.environ.get(VARIABLE))
+
+    def __call__(self, point: str, step: tf.Tensor, identity: tf.Tensor) -> list[tf.Operation]:
+        """Return operations to run before the rest of the step. `folder/point` gets the worker's index and pid."""
+        if point not in self._steps:
+            return []
+        marker = os.path.join(self._folder, point)
+
+        def missing(path: str, now: tf.Tensor) -> tf.Tensor:
+            # With a constant path TensorFlow would fold the look at the disk into a constant: one look for all steps.
+            changing = tf.strings.join([path, tf.strings.substr(tf.strings.as_string(now), 0, 0)])
+            return tf.equal(tf.size(tf.io.matching_files(changing)), 0)
+
+        def wait(count: tf.Tensor) -> tf.Tensor:
+            with tf.control_dependencies([count]):
+                return after([sleep(tf.constant(_LOOK_EVERY_S, tf.float64))], count + 1)
+
+        def hold() -> tf.Tensor:
+            content = tf.strings.reduce_join(tf.strings.as_string(identity), separator=" ")
+            with tf.control_dependencies([tf.io.write_file(marker, content)]):
+                return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), wait, [0])[0]
+
+        return [tf.cond(tf.equal(step, self._steps[point]) & missing(marker, step), hold, lambda: 0).op]

@@ -6,9 +6,9 @@ import sys
 import pytest
 
 import ps_cluster
-from ps_cluster.comparison.rates import PLAN
 from ps_cluster.files.writing import write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
+from ps_cluster.tools.compare.table import PLAN
 
 # Writes what the command leaves, and its arguments.
 FAKE = """

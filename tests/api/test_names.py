@@ -16,4 +16,4 @@ def test_the_import_of_the_package_imports_nothing_that_takes_time():
 
 def test_the_api_trains_without_tensorflow_in_the_callers_process():
     loaded = imported_by("import ps_cluster; ps_cluster.train, ps_cluster.compare, ps_cluster.Result")
-    assert "ps_cluster.cluster.local_run" in loaded and not loaded & {"tensorflow", "keras", "matplotlib"}
+    assert "ps_cluster.launch.local_run" in loaded and not loaded & {"tensorflow", "keras", "matplotlib"}

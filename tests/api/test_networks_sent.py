@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.api.networks_sent import write_network
-from ps_cluster.catalogue import doors
+from ps_cluster.api.program import write_network
+from ps_cluster.config import registry
 from ps_cluster.errors import UserError
 
 PROJECT = Path(__file__).resolve().parents[2]
@@ -33,15 +33,15 @@ def build(examples, settings):
     assert Layer().known("a")
     return helper(examples), settings, __name__
 
-from ps_cluster.api.networks_sent import write_network
+from ps_cluster.api.program import write_network
 print(write_network(build, Path(sys.argv[1])))
 """
 
 
 def loaded(text):
     """Return what a reference names, as if the user had named its file."""
-    doors.trust(doors.parse(text).file)
-    return doors.load(doors.parse(text))
+    registry.trust(registry.parse(text).file)
+    return registry.load(registry.parse(text))
 
 
 def pickled(folder, script=SCRIPT, **environment):
@@ -60,7 +60,7 @@ def pickled(folder, script=SCRIPT, **environment):
 @pytest.fixture(autouse=True)
 def trusting_nothing(monkeypatch):
     """Other tests have named files, and those of one test are not named for the next."""
-    monkeypatch.setenv(doors.TRUSTED, "")
+    monkeypatch.setenv(registry.TRUSTED, "")
 
 
 def test_a_function_of_a_script_without_a_file_takes_along_what_it_names(tmp_path):
@@ -78,7 +78,7 @@ def test_a_pickle_that_the_user_has_not_named_is_not_read(tmp_path):
     bomb = tmp_path / "bomb.pickle"
     bomb.write_bytes(b"cos\nmkdir\n(V" + os.fsencode(tmp_path / "ran") + b"\ntR.")
     with pytest.raises(UserError, match="look at it, and add --code"):
-        doors.load(doors.parse(f"{bomb}:build"))
+        registry.load(registry.parse(f"{bomb}:build"))
     function = loaded(f"{bomb}:build")
     assert not (tmp_path / "ran").exists(), "it is read when it is called, and not before"
     with pytest.raises(UserError, match="holds no 'build'"):

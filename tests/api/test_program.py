@@ -13,7 +13,7 @@ from tests.helpers.processes import wait_until
 # What the commands do first, and then for a minute nothing.
 WAITING = """
 import os, time
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 main.callback()
 print(os.getpid(), flush=True)
 time.sleep(60)

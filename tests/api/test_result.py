@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import ps_cluster
-from ps_cluster.files.json_rows import append_row
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.files.json_files import append_row
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
 from tests.comparison.fake_runs import Fake, write_run
 
 ROWS = ((1, 0, 0, 0.0, 0.1, 0.2, 0.3, 0.4, 0.5), (2, 1, 1, 0.0, 0.1, 0.2, 0.3, 0.4, 0.6))

@@ -4,10 +4,10 @@ import shutil
 
 import pytest
 
-from ps_cluster.catalogue.objectives import CLASSIFICATION
-from ps_cluster.cluster import local_run
+from ps_cluster.config.objectives import CLASSIFICATION
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.scorer import Scored
+from ps_cluster.launch import local_run
 from tests.bad_files.run_files import (
     write_run,
 )

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from tests.bad_files.run_files import (
     TOTAL,
 )

@@ -12,8 +12,8 @@ from pydantic import BaseModel, ConfigDict
 
 from ps_cluster.config import build_config
 from ps_cluster.files.tensor_files import write_tensors
-from ps_cluster.run.journal import Journal, _checksums
-from ps_cluster.run.ledger import COLUMNS, COUNTS, ROW
+from ps_cluster.runs.journal import Journal, _checksums
+from ps_cluster.runs.ledger import COLUMNS, COUNTS, ROW
 from tests.helpers.data import pack_images
 
 STEPS, TOTAL = 60, 64

@@ -6,13 +6,13 @@ import os
 import numpy as np
 import pytest
 
-from ps_cluster.chaos.training_run import TrainingRun
-from ps_cluster.cluster.ending import training_outcome
-from ps_cluster.comparison.run_records import read_record
 from ps_cluster.errors import UserError
-from ps_cluster.reporting.summary import write_summary
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.run.tables import APPLY_ROW
+from ps_cluster.launch.rules import training_outcome
+from ps_cluster.report.summary import write_summary
+from ps_cluster.runs.proof import APPLY_ROW
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.tools.chaos.training_run import TrainingRun
+from ps_cluster.tools.compare.records import read_record
 from tests.bad_files.damage import (
     CALIBRATE,
     CHECK,

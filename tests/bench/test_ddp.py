@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from ps_cluster.files.writing import write_json
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.run_dir import RunDir
 
 torch = pytest.importorskip(
     "torch", reason="no PyTorch here: it takes an environment of benchmarks/requirements-ddp.txt"
 )
 
-from ps_cluster.bench import torch_input, torch_networks  # noqa: E402
+from ps_cluster.tools.bench import ddp  # noqa: E402
 from tests.helpers.data import pack_images  # noqa: E402
 
 PROJECT = Path(__file__).parents[2]
@@ -44,13 +44,13 @@ def run_dir(tmp_path, dataset):
     return run_dir
 
 
-@pytest.mark.parametrize("name", torch_networks.BUILDERS)
+@pytest.mark.parametrize("name", ddp.BUILDERS)
 def test_every_network_has_as_many_parameters_as_in_keras_and_gives_a_score_a_class(name):
-    assert torch_networks.build(name, "gelu")(torch_input.normalised(IMAGES)).shape == (40, 10)
+    assert ddp.build(name, "gelu")(ddp.normalised(IMAGES)).shape == (40, 10)
 
 
 def test_images_are_normalised_and_lie_as_the_kernels_want_them():
-    images = torch_input.normalised(IMAGES)
+    images = ddp.normalised(IMAGES)
     mean, std = np.array([0.4914, 0.4822, 0.4465]) * 255, np.array([0.2470, 0.2435, 0.2616]) * 255
     assert images.permute(0, 2, 3, 1).numpy() == pytest.approx((IMAGES - mean) / std, abs=1e-4)
     assert images.is_contiguous(memory_format=torch.channels_last)
@@ -58,7 +58,7 @@ def test_images_are_normalised_and_lie_as_the_kernels_want_them():
 
 def test_pixels_come_from_the_image_shifted_with_reflected_borders_and_then_mirrored():
     ids, shifts = np.array([7, 3]), np.array([[-2, 1], [2, 0]])
-    taken = IMAGES.reshape(-1, 3)[torch_input.sources(ids, shifts, np.array([False, True]))]
+    taken = IMAGES.reshape(-1, 3)[ddp.sources(ids, shifts, np.array([False, True]))]
     padded = np.pad(IMAGES, [(0, 0), (2, 2), (2, 2), (0, 0)], "reflect")
     assert (taken[0] == padded[7, 0:32, 4:36]).all()
     assert (taken[1] == padded[3, 3:35, 2:34][:, ::-1]).all()
@@ -67,21 +67,22 @@ def test_pixels_come_from_the_image_shifted_with_reflected_borders_and_then_mirr
 def test_the_processes_share_every_epoch(dataset):
     labels = np.zeros(10, int)
     for rank in range(2):
-        stream = torch_input.batches(dataset, CONFIG, rank, processes=2)
+        stream = ddp.batches(dataset, CONFIG, rank, processes=2)
         for _ in range(5):  # an epoch of 40 images
             labels += np.bincount(next(stream)[1], minlength=10)
     assert (labels == 4).all()
 
 
 def test_it_ends_with_its_rate_and_leaves_no_process(run_dir):
-    code, out, _ = in_a_session_of_its_own("-m", "ps_cluster.bench.ddp", str(run_dir.root))
+    code, out, _ = in_a_session_of_its_own("-m", "ps_cluster.tools.bench.ddp", str(run_dir.root))
     assert code == 0
     assert "122,570 trainable parameters" in out
     assert json.loads(out.splitlines()[-1])["examples_per_second"] > 0
 
 
 def test_one_that_takes_too_long_is_ended_with_all_its_processes(run_dir):
-    code = f"from pathlib import Path; from ps_cluster.bench import ddp; ddp.TIMEOUT_S = 0.1; ddp.main(Path('{run_dir.root}'))"
+    words = "from pathlib import Path; from ps_cluster.tools.bench import ddp; ddp.TIMEOUT_S = 0.1"
+    code = f"{words}; ddp.main(Path('{run_dir.root}'))"
     ended, _, error = in_a_session_of_its_own("-c", code)
     assert ended == 1 and "TimeoutError" in error
 

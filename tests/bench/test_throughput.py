@@ -10,15 +10,14 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from ps_cluster.bench import arms, throughput
-from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.examples import ExampleSpec
-from ps_cluster.catalogue.examples import Field as ArrayField
-from ps_cluster.cluster import local_run
-from ps_cluster.cluster.network_check import NetworkFacts
-from ps_cluster.config import build_config, load_config
+from ps_cluster.config import build_config, load_config, registry
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.objectives import Field as ArrayField
 from ps_cluster.data.packing import write_packed
 from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.launch import local_run
+from ps_cluster.launch.network_check import NetworkFacts
+from ps_cluster.tools.bench import arms, throughput
 from tests.doors import toy_data
 from tests.helpers.data import only_named
 from tests.helpers.processes import assert_none_left, wait_until
@@ -99,8 +98,8 @@ def test_a_killed_benchmark_leaves_no_arm_behind(tmp_path):
         "import pathlib, sys, time\npathlib.Path(sys.argv[2]).touch()\ntime.sleep(60)\n"
     )
     code = (
-        "import sys; from pathlib import Path; from ps_cluster.bench import throughput\n"
-        "from ps_cluster.bench.arms import BenchArm\n"
+        "import sys; from pathlib import Path; from ps_cluster.tools.bench import throughput\n"
+        "from ps_cluster.tools.bench.arms import BenchArm\n"
         "from ps_cluster.config import build_config; from tests.helpers.data import only_named\n"
         "arm = BenchArm('sleeper', 'sleeper', arguments=(sys.argv[1],))\n"
         "throughput.run_arm(arm, build_config(), only_named(train=1, test=1))\n"
@@ -152,7 +151,7 @@ def test_a_regression_is_measured_without_label_smoothing_which_it_can_not_have(
 
 @pytest.fixture
 def regression(tmp_path):
-    name = doors.named_by_user(f"{TOYS}/toy_data.py:load", Path.cwd())
+    name = registry.named_by_user(f"{TOYS}/toy_data.py:load", Path.cwd())
     return write_packed(tmp_path / "packed", name, "real", toy_data.load())
 
 
@@ -192,7 +191,7 @@ def test_pytorch_refuses_by_name_what_it_does_not_know(model, examples, classes,
 def test_one_process_trains_by_the_loss_of_the_objective(regression, monkeypatch):
     import tensorflow as tf  # the other tests here need none
 
-    from ps_cluster.bench import arm
+    from ps_cluster.tools.bench import arm
 
     (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 9})
     monkeypatch.chdir(regression.directory)
@@ -231,7 +230,7 @@ def test_an_arm_that_fails_is_told_in_one_line_and_leaves_its_files_to_read(scri
 
 def test_a_python_of_its_own_finds_this_package_and_nothing_that_lies_beside_it(scripted_arm):
     """Installed, numpy lies beside it."""
-    found = scripted_arm("import json, os, ps_cluster.bench; print(json.dumps(os.listdir()))", torch=True)
+    found = scripted_arm("import json, os, ps_cluster.tools.bench; print(json.dumps(os.listdir()))", torch=True)
     assert found == ["ps_cluster"]
 
 

@@ -3,7 +3,7 @@ import tensorflow as tf
 
 from benchmarks import empty_steps
 from ps_cluster.config import build_config
-from ps_cluster.training.slice import APPLIED
+from ps_cluster.server.shard import APPLIED
 from tests.helpers.data import only_named
 from tests.helpers.stores import ledger_of, row, state_of
 

@@ -4,11 +4,11 @@ import pytest
 
 from benchmarks import rates
 from benchmarks.rates import Point
-from ps_cluster.comparison.plan import planned_runs
 from ps_cluster.config.recipes import read_modes
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.tools.compare.plan import planned_runs
 
 ASYNC, SYNC = ("async", 3, 128), ("sync", 3, 128)
 POINTS = [

@@ -6,9 +6,9 @@ import pytest
 from benchmarks import timed_run
 from benchmarks.timed_run import Look, TimedView, figures
 from ps_cluster.config import build_config
-from ps_cluster.processes.stop_requests import StopRequests
-from ps_cluster.run.ledger import ROW
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.ledger import ROW
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import StopRequests
 from tests.helpers.data import only_named
 
 CONFIG = build_config(None, {"cluster.workers": 2, "model.precision": "bfloat16"})

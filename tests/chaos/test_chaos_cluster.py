@@ -10,14 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.task_types import ON_DEATH
-from ps_cluster.chaos.chaos_run import run_chaos
-from ps_cluster.chaos.disturbance import Bounds
-from ps_cluster.chaos.faults import make_fault
-from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.settings import ChaosSettings
-from ps_cluster.run import checkpoints
+from ps_cluster.config import registry
+from ps_cluster.config.modes import ON_DEATH
+from ps_cluster.runs import checkpoints
+from ps_cluster.tools.chaos.chaos_run import run_chaos
+from ps_cluster.tools.chaos.kind import make_fault
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.settings import ChaosSettings
+from ps_cluster.tools.chaos.training_run import Bounds
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, start, unhurried, wait_for_training
 
@@ -38,7 +38,7 @@ INJECTED = (
 @pytest.mark.timeout(600)  # a minute and a half, and more beside other tests
 def test_faults_leave_an_exact_ledger_and_the_same_weights(tmp_path):
     """Synchronous updates of two workers do not depend on the order of arrival: equal runs are equal bit for bit."""
-    doors.trust(doors.parse(TOY).file)
+    registry.trust(registry.parse(TOY).file)
     source, tasks = random.Random(0), ChaosSettings(workers=2).topology.tasks
     faults = [replace(make_fault(FAULTS[name], source, tasks, ON_DEATH), pause_s=0.5) for name in INJECTED]
     settings = ChaosSettings(

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ps_cluster.catalogue.task_types import ON_DEATH
-from ps_cluster.chaos.chaos_run import run_chaos
-from ps_cluster.chaos.disturbance import Bounds
-from ps_cluster.chaos.faults import make_fault
-from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.kinds.between_hosts import BadLink, CutOff, HostVanishes
-from ps_cluster.chaos.settings import ChaosSettings
+from ps_cluster.config.modes import ON_DEATH
+from ps_cluster.tools.chaos.chaos_run import run_chaos
+from ps_cluster.tools.chaos.kind import make_fault
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.kinds.between_hosts import BadLink, CutOff, HostVanishes
+from ps_cluster.tools.chaos.settings import ChaosSettings
+from ps_cluster.tools.chaos.training_run import Bounds
 from tests.helpers.on_hosts import skip_without_hosts
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import unhurried

@@ -1,11 +1,11 @@
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.chaos.chaos_run import run_chaos
-from ps_cluster.chaos.settings import SHORTEST_COOL_DOWN, ChaosSettings, constant_rate, with_cool_down
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
+from ps_cluster.tools.chaos.chaos_run import run_chaos
+from ps_cluster.tools.chaos.settings import SHORTEST_COOL_DOWN, ChaosSettings, constant_rate, with_cool_down
 
 
 @pytest.mark.parametrize("steps", [100, 1234, 20_000])

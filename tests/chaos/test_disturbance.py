@@ -5,12 +5,19 @@ import signal
 
 import pytest
 
-from ps_cluster.catalogue.task_types import ON_DEATH, Task
-from ps_cluster.chaos.disturbance import Bounds, Interrupted, Runner
-from ps_cluster.chaos.faults import make_fault
-from ps_cluster.chaos.kind import ChaosFailed, FaultKind, Injection, NotAllowed
-from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.signs import NewFile, TrainingGoesOn, WorkerGoesOn
+from ps_cluster.config.modes import ON_DEATH, Task
+from ps_cluster.tools.chaos.kind import (
+    ChaosFailed,
+    FaultKind,
+    Injection,
+    NewFile,
+    NotAllowed,
+    TrainingGoesOn,
+    WorkerGoesOn,
+    make_fault,
+)
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.training_run import Bounds, Interrupted, Runner
 
 CHIEF, PS, WORKER, EVALUATOR = (Task(kind, 0) for kind in ("chief", "ps", "worker", "evaluator"))
 

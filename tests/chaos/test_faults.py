@@ -3,11 +3,11 @@ from itertools import islice
 
 import pytest
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.chaos.faults import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, enough_for_all, plan, sort_out
-from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.kinds.deaths import Signalled
-from ps_cluster.chaos.settings import ChaosSettings
+from ps_cluster.config.modes import MODES
+from ps_cluster.tools.chaos.kind import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, enough_for_all, plan, sort_out
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.kinds.deaths import Signalled
+from ps_cluster.tools.chaos.settings import ChaosSettings
 
 
 def possible(mode):

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.chaos.chaos_report import make_report, print_report
-from ps_cluster.chaos.hosted_run import placed
-from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.settings import ChaosSettings
-from ps_cluster.chaos.verdict import complaints_of_hosted
+from ps_cluster.config.modes import Task
+from ps_cluster.tools.chaos.hosted_run import placed
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.settings import ChaosSettings
+from ps_cluster.tools.chaos.verdict import complaints_of_hosted, make_report, print_report
 
 RESULT = {
     "updates": {

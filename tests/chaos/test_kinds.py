@@ -9,13 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.chaos import limited_group
-from ps_cluster.chaos.inside import MOUNTS, NETWORK, inside, take_mounts_of_its_own
-from ps_cluster.chaos.kind import NotAllowed
-from ps_cluster.chaos.kinds import FAULTS
-from ps_cluster.chaos.kinds.limits import FIVE_PERCENT, NO_MEMORY
-from ps_cluster.chaos.limited_group import limited
-from ps_cluster.processes.isolation import NAMESPACE_ARGV, network_for
+from ps_cluster.system.isolation import NAMESPACE_ARGV, network_for
+from ps_cluster.tools.chaos.kind import NotAllowed
+from ps_cluster.tools.chaos.kinds import FAULTS, limits
+from ps_cluster.tools.chaos.kinds.limits import FIVE_PERCENT, NO_MEMORY, limited
+from ps_cluster.tools.chaos.training_run import MOUNTS, NETWORK, inside, take_mounts_of_its_own
 from tests.helpers.namespaces import as_ourselves, skip_unless_allowed
 from tests.helpers.processes import wait_until
 
@@ -45,7 +43,7 @@ def groups():
 
 
 def skip_where(limit):
-    if reason := limited_group.why_not(limit):
+    if reason := limits.why_not(limit):
         pytest.skip(reason)
 
 
@@ -96,9 +94,9 @@ def test_a_throttled_process_gets_a_twentieth_of_a_processor_and_then_all_it_wan
 
 
 def test_a_system_without_control_groups_says_why_not(tmp_path):
-    assert limited_group.why_not(NO_MEMORY, tmp_path / "nothing").endswith("none is mounted")
+    assert limits.why_not(NO_MEMORY, tmp_path / "nothing").endswith("none is mounted")
     (tmp_path / "memory").mkdir()
-    assert limited_group.why_not(NO_MEMORY, tmp_path).endswith("does not hand the controller on")
+    assert limits.why_not(NO_MEMORY, tmp_path).endswith("does not hand the controller on")
     assert list((tmp_path / "memory").iterdir()) == []
 
 

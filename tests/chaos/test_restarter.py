@@ -2,8 +2,8 @@
 
 import pytest
 
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.chaos.restarter import Restarter, RestartPolicy
+from ps_cluster.config.modes import Task
+from ps_cluster.tools.chaos.hosted_run import Restarter, RestartPolicy
 
 WORKER, CHIEF = Task("worker", 0), Task("chief", 0)
 

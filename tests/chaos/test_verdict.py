@@ -4,9 +4,8 @@ import io
 import pytest
 from rich.console import Console
 
-from ps_cluster.chaos.chaos_report import by_kind, make_report, print_report
-from ps_cluster.chaos.disturbance import Injected
-from ps_cluster.chaos.verdict import RUN_SD, complaints, tolerance
+from ps_cluster.tools.chaos.training_run import Injected
+from ps_cluster.tools.chaos.verdict import RUN_SD, by_kind, complaints, make_report, print_report, tolerance
 
 GOOD = {
     "updates": {

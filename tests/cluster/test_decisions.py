@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.stages import STAGES, Stage
 from ps_cluster.installation import PROGRAM
+from ps_cluster.launch.rules import STAGES, Stage
+from ps_cluster.launch.silence import Limits
 from tests.helpers.event_table import (
     ToldRun,
     ctrl_c,

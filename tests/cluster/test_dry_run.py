@@ -3,12 +3,12 @@
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.cluster.dry_run import lines
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, resolve
 from ps_cluster.errors import UserError
-from ps_cluster.processes.control_group import Room
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.launch.local_run import lines
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.machine import Room
 
 GB = 10**9
 

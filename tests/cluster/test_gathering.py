@@ -4,9 +4,9 @@ import signal
 
 import pytest
 
-from ps_cluster.cluster.gathering import Gathering, Patience
-from ps_cluster.cluster.topology import ClusterTopology
-from ps_cluster.processes.stop_requests import StopRequests
+from ps_cluster.launch.rendezvous import Gathering, Patience
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.system.environment import StopRequests
 from tests.helpers.fake_time import FakeTime
 
 TOPOLOGY = ClusterTopology({"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4", "e:5"]})

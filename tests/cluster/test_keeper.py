@@ -4,22 +4,22 @@ import signal
 
 import pytest
 
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.cluster import keeper as module
-from ps_cluster.cluster.gathering import Patience
-from ps_cluster.cluster.keeper import Keeper
-from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.config.modes import Task
 from ps_cluster.errors import UserError
-from ps_cluster.files import fence
-from ps_cluster.files.json_rows import append_row
+from ps_cluster.files import writing
+from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.processes.stop_requests import StopRequests
-from ps_cluster.run import checkpoints
-from ps_cluster.run.leaders import Superseded, claim
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.run.training_clock import Times
+from ps_cluster.launch import keeper as module
+from ps_cluster.launch.keeper import Keeper
+from ps_cluster.launch.rendezvous import Patience
+from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.leaders import Superseded, claim
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_clock import Times
+from ps_cluster.system.environment import StopRequests
 from tests.helpers.fake_time import FakeTime
 
 ALONE = ClusterTopology({"chief": ["a:1"]})
@@ -248,12 +248,12 @@ def test_a_task_without_others_starts_at_once(keep):
 def test_a_leader_whose_process_hangs_ends_when_a_newer_one_has_made_its_claim(keep):
     first = claim(keep.run_dir)
     keep.time.at(7, lambda: claim(keep.run_dir))
-    fence.set_fence(first.check)
+    writing.set_fence(first.check)
     try:
         with pytest.raises(Superseded, match="a newer leader"):
             keep("chief")
     finally:
-        fence.set_fence(None)
+        writing.set_fence(None)
     assert keep.child.signals == [signal.SIGKILL] and keep.time.now_s < 8
 
 
@@ -282,8 +282,8 @@ def test_a_folder_that_can_not_be_read_just_now_ends_nobody(keep):
             raise OSError(116, "Stale file handle")
         keep.child.code = 75
 
-    fence.set_fence(check)
+    writing.set_fence(check)
     try:
         assert keep("chief") == 75 and keep.time.now_s >= 9
     finally:
-        fence.set_fence(None)
+        writing.set_fence(None)

@@ -19,17 +19,17 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.cluster import launcher
-from ps_cluster.cluster.launcher import run_local
-from ps_cluster.cluster.local_run import resume_run, start_run
-from ps_cluster.cluster.policy import Limits
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files import locks
-from ps_cluster.processes.environment import life_of
-from ps_cluster.processes.isolation import network_for
-from ps_cluster.reporting import summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.launch import launcher
+from ps_cluster.launch.launcher import run_local
+from ps_cluster.launch.local_run import resume_run, start_run
+from ps_cluster.launch.silence import Limits
+from ps_cluster.report import summary
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import life_of
+from ps_cluster.system.isolation import network_for
 from tests.helpers import processes, scripted_task
 from tests.helpers.data import only_named
 
@@ -382,11 +382,11 @@ def test_tasks_know_in_whose_life_they_are(launch):
 LAUNCHER = """
 import sys
 from pathlib import Path
-from ps_cluster.cluster.launcher import run_local
+from ps_cluster.launch.launcher import run_local
 from ps_cluster.config import build_config
 from ps_cluster.files.locks import sole_use
-from ps_cluster.reporting.progress import make_view
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report.progress import make_view
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 root = Path(sys.argv[1])
 with sole_use(root, "run directory", print):

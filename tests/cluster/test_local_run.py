@@ -15,22 +15,22 @@ import psutil
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.catalogue.examples import Field
-from ps_cluster.cluster import local_run
-from ps_cluster.cluster import one_task as by_hand
-from ps_cluster.cluster.topology import from_tf_config
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.config import build_config, load_config, recipes
+from ps_cluster.config.objectives import Field
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_json
-from ps_cluster.reporting.progress import make_lines
-from ps_cluster.run import checkpoints
-from ps_cluster.run.ledger import COLUMNS, COUNTS
-from ps_cluster.run.resume import newest_checkpoint
-from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.run.training_clock import Times
+from ps_cluster.launch import local_run
+from ps_cluster.launch import one_task as by_hand
+from ps_cluster.launch.topology import from_tf_config
+from ps_cluster.report.progress import make_lines
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.ledger import COLUMNS, COUNTS
+from ps_cluster.runs.result_rows import Meta, ProgressState, StepsState, TallyState
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_clock import Times
+from ps_cluster.training.resume import newest_checkpoint
 from tests.helpers.data import only_named, pack_images
 from tests.helpers.ledgers import rows_of, state, write_journal
 
@@ -140,8 +140,8 @@ BY_HAND = """
 import sys
 from functools import partial
 from pathlib import Path
-from ps_cluster.commands.main import main
-from ps_cluster.cluster import one_task
+from ps_cluster.cli.main import main
+from ps_cluster.launch import one_task
 from tests.helpers.data import only_named
 one_task.run_one_task = partial(one_task.run_one_task, task_argv=(sys.executable, "-c", {code!r}))
 one_task.resolve_data = lambda *_, notify: only_named("synthetic", Path("/data"), 100, 10)

@@ -1,8 +1,8 @@
 import pytest
 
-from ps_cluster.cluster.memory import needed_bytes, warning
 from ps_cluster.config import build_config
-from ps_cluster.processes.control_group import Room
+from ps_cluster.launch.topology import needed_bytes, warning
+from ps_cluster.system.machine import Room
 
 GB = 10**9
 

@@ -9,14 +9,14 @@ from xml.etree import ElementTree
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.cluster import overview
-from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.config import build_config
+from ps_cluster.config.modes import MODES
 from ps_cluster.errors import RunFailed
-from ps_cluster.reporting.cluster_picture import draw_cluster
-from ps_cluster.run.rows.cluster import TaskRow
+from ps_cluster.launch import overview
+from ps_cluster.launch.topology import ClusterTopology, from_tf_config
+from ps_cluster.report.cluster import draw_cluster
+from ps_cluster.runs.rows import TaskRow
 from tests.helpers.bad_input import PROJECT, assert_one_line
 
 
@@ -170,7 +170,7 @@ def test_a_process_that_can_not_be_asked_for_devices_is_told():
 
 def test_showing_a_cluster_needs_no_tensorflow():
     code = (
-        "import sys; from ps_cluster.commands.main import main\n"
+        "import sys; from ps_cluster.cli.main import main\n"
         "try: main(['cluster', 'show'])\n"
         "except SystemExit as end: assert not end.code, end.code\n"
         "assert not {'tensorflow', 'keras', 'matplotlib'} & set(sys.modules)"

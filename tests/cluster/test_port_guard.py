@@ -2,11 +2,11 @@
 
 import pytest
 
-from ps_cluster.catalogue.task_types import EVALUATOR, Task
-from ps_cluster.cluster.port_guard import guard_port
-from ps_cluster.cluster.topology import ClusterTopology
+from ps_cluster.config.modes import EVALUATOR, Task
 from ps_cluster.errors import UserError
-from ps_cluster.processes.firewall import Refused
+from ps_cluster.launch.port_guard import guard_port
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.system.network import Refused
 
 HERE = ClusterTopology({"chief": ["127.0.0.1:2221"], "ps": ["127.0.0.2:2222"], "worker": ["localhost:2223"]})
 PS = Task("ps", 0)

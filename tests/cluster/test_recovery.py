@@ -2,13 +2,11 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.task_types import ON_DEATH, Task
-from ps_cluster.cluster.events_and_actions import RestartTask
-from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.recovery import Plans, Recovery
-from ps_cluster.cluster.task import PORT_TAKEN
-from ps_cluster.processes.supervisor import TaskExit
+from ps_cluster.config.modes import MODES, ON_DEATH, Task
+from ps_cluster.errors import PORT_IN_USE
+from ps_cluster.launch.rules import Plans, Recovery, RestartTask
+from ps_cluster.launch.silence import Limits
+from ps_cluster.system.supervisor import TaskExit
 
 
 def death_of(name, code=1):
@@ -58,7 +56,7 @@ def test_workers_are_counted_each_by_itself():
 
 def test_deaths_that_restart_the_cluster_are_counted_together_and_the_first_one_is_told():
     recovery = Recovery(Limits(), ON_DEATH)
-    for death in [death_of("ps-0"), death_of("worker-1", PORT_TAKEN), *[death_of("chief-0")] * 4]:
+    for death in [death_of("ps-0"), death_of("worker-1", PORT_IN_USE), *[death_of("chief-0")] * 4]:
         assert recovery.restarts_all(death)
         delay_s = recovery.next_delay_s(death, 0, 1.0)
     cause = recovery.first_cause(death)

@@ -5,10 +5,9 @@ from collections import Counter
 
 import pytest
 
-from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.silence import SilenceWatch
 from ps_cluster.config import build_config
-from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
+from ps_cluster.launch.silence import Limits, SilenceWatch
+from ps_cluster.runs.result_rows import ProgressRow, WorkerRow
 
 ROW_S = 0.5
 

@@ -12,15 +12,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.cluster.task import as_loss
-from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
+from ps_cluster.config.modes import MODES, Task
 from ps_cluster.errors import LostTask
 from ps_cluster.files.writing import write_json
-from ps_cluster.processes.lifeline import die_with_parent
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.launch.task import as_loss
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import die_with_parent
 from tests.helpers import processes
 from tests.helpers.data import pack_images
 
@@ -30,10 +29,10 @@ PROJECT = Path(__file__).parents[2]
 FRAMED = """
 import os, signal, sys, threading, time
 from pathlib import Path
-from ps_cluster.cluster import task
-from ps_cluster.catalogue.task_types import Task
+from ps_cluster.launch import task
+from ps_cluster.config.modes import Task
 from ps_cluster.errors import UserError
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 def body():
 {body}
@@ -155,7 +154,7 @@ def test_taken_port_is_exit_code_98_for_ps_worker_and_chief(run_dir, tmp_path):
 
 
 def _start(run_dir: RunDir, topology: ClusterTopology, task: Task) -> subprocess.Popen:
-    argv = [sys.executable, "-m", "ps_cluster.cluster.task", "--run-dir", str(run_dir.root)]
+    argv = [sys.executable, "-m", "ps_cluster.launch.task", "--run-dir", str(run_dir.root)]
     with run_dir.log(task.type, task.index).open("wb") as log:
         return subprocess.Popen(
             [*argv, "--type", task.type, "--index", str(task.index)],
@@ -167,14 +166,14 @@ def _start(run_dir: RunDir, topology: ClusterTopology, task: Task) -> subprocess
 # The real `run_task`, with training and serving replaced by a line that says what they would have found.
 DISPATCHED = """
 import json, os, signal, struct, sys, types
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.cluster.topology import ClusterTopology
-from ps_cluster.catalogue.task_types import Task
+from ps_cluster.config.modes import MODES
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.config.modes import Task
 from ps_cluster.config import build_config
-def stand_in(module, function):
+def stand_in(by):
     def told(config, *arguments, drain=None, **_):
         found = {{
-            "by": module.rpartition(".")[2],
+            "by": by,
             "given": [argument for argument in arguments if isinstance(argument, (int, str))],
             "drains": drain is not None,
             "dies_of_sigterm": signal.getsignal(signal.SIGTERM) == signal.SIG_DFL,
@@ -185,11 +184,11 @@ def stand_in(module, function):
             index, pid = struct.unpack("<2q", open("identity", "rb").read())
             found["identity"] = index if pid == os.getpid() else "of another process"
         print(json.dumps(found))
-    sys.modules[module] = types.ModuleType(module)
-    setattr(sys.modules[module], function, told)
-stand_in("ps_cluster.training.async_trainer", "train")
-stand_in("ps_cluster.training.sync_trainer", "train")
-stand_in("ps_cluster.cluster.server", "serve")
+    return told
+for by in ("chief", "all_reduce"):
+    module = sys.modules[f"ps_cluster.training.{{by}}"] = types.ModuleType(by)
+    module.train = stand_in(by)
+task.serve = stand_in("server")
 topology = ClusterTopology.local(MODES[{mode!r}].tasks, 2, 1, evaluator=True)
 config = build_config(None, {{"mode.name": {mode!r}, "model.precision": "float32"}})
 dataset = only_named("synthetic", Path("/data"), 100, 10)
@@ -201,12 +200,12 @@ DATA = ["agreement.json", "identity", "train_image.uint8", "train_target.uint8"]
 @pytest.mark.parametrize(
     ("mode", "kind", "index", "by", "given", "leads", "identity"),
     [
-        ("async", "chief", 0, "async_trainer", [0], True, None),
+        ("async", "chief", 0, "chief", [0], True, None),
         ("async", "ps", 0, "server", ["ps", 0], False, None),
         ("async", "worker", 1, "server", ["worker", 1], False, 1),
-        ("sync", "worker", 0, "sync_trainer", [0], True, 0),
-        ("sync", "worker", 1, "sync_trainer", [1], False, 1),
-        ("single", "chief", 0, "async_trainer", [0], True, 0),
+        ("sync", "worker", 0, "all_reduce", [0], True, 0),
+        ("sync", "worker", 1, "all_reduce", [1], False, 1),
+        ("single", "chief", 0, "chief", [0], True, 0),
     ],
 )
 def test_a_task_does_what_it_is_there_for_in_its_mode(framed, mode, kind, index, by, given, leads, identity):

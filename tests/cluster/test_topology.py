@@ -3,11 +3,10 @@ import json
 
 import pytest
 
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.cluster.topology import ClusterTopology, from_file, from_tf_config
+from ps_cluster.config.modes import MODES, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.launch.topology import ClusterTopology, from_file, from_tf_config
 
 CLUSTER = {"chief": ["a:1"], "ps": ["b:2"], "worker": ["c:3", "d:4"]}
 

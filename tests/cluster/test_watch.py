@@ -11,18 +11,18 @@ from collections import Counter
 
 import pytest
 
-from ps_cluster.catalogue.task_types import Task
 from ps_cluster.clock import AwakeClock
-from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.topology import ClusterTopology
-from ps_cluster.cluster.watch import Watch
 from ps_cluster.config import build_config
-from ps_cluster.files.json_rows import append_row
-from ps_cluster.processes.stop_requests import StopRequests
-from ps_cluster.processes.supervisor import TaskExit
-from ps_cluster.run import checkpoints
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.config.modes import Task
+from ps_cluster.files.json_files import append_row
+from ps_cluster.launch.launcher import Watch
+from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.supervisor import TaskExit
 
 CHIEF, STUCK = Task("chief", 0), Task("worker", 1)
 

@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 from ps_cluster.config import RunConfig, build_config
-from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run.ledger import COLUMNS
-from ps_cluster.run.rows.scores import EvaluationRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.ledger import COLUMNS
+from ps_cluster.runs.result_rows import EvaluationRow
+from ps_cluster.runs.run_dir import RunDir
 
 START = 1_800_000_000.0
 WORKERS = 3

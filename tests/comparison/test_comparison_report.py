@@ -14,23 +14,21 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ps_cluster.comparison import train_all, words
-from ps_cluster.comparison.comparison_report import chosen_target, print_report, synthetic, write_report
-from ps_cluster.comparison.compatibility import check
-from ps_cluster.comparison.groups import make_groups, make_views
-from ps_cluster.comparison.headline import headline
-from ps_cluster.comparison.metrics import ACCURACY
-from ps_cluster.comparison.plan import read_comparison
-from ps_cluster.comparison.plots import make_plots
-from ps_cluster.comparison.rates import warn_of_scaled
-from ps_cluster.comparison.run_records import read_record
-from ps_cluster.comparison.table import cells, group_rows, headings, print_tables, tables
-from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.reporting.plot_style import looks
-from ps_cluster.reporting.terminal import Output, SafeConsole
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report.pages import looks
+from ps_cluster.report.terminal import Output, SafeConsole
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.tools.compare import plan
+from ps_cluster.tools.compare import sentences as words
+from ps_cluster.tools.compare.groups import check, make_groups, make_views
+from ps_cluster.tools.compare.metrics import ACCURACY
+from ps_cluster.tools.compare.plan import read_comparison
+from ps_cluster.tools.compare.plots import make_plots
+from ps_cluster.tools.compare.records import read_record
+from ps_cluster.tools.compare.report import chosen_target, print_report, synthetic, write_report
+from ps_cluster.tools.compare.sentences import findings, headline
+from ps_cluster.tools.compare.table import cells, group_rows, headings, print_tables, tables, warn_of_scaled
 from tests.comparison.fake_runs import Fake, simulated_rows, write_run
 from tests.helpers.data import only_named
 
@@ -538,12 +536,12 @@ def test_rates_that_the_comparison_scaled_are_said_also_where_batch_or_rate_is_t
         write_run(root, Fake({"mode.name": config.mode.name}))
         write_whole(RunDir(root).config, config.to_yaml())
 
-    monkeypatch.setattr(train_all, "start_run", start_run)
-    monkeypatch.setattr(train_all, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
-    monkeypatch.setattr(train_all, "resolve_data", lambda *_, notify: only_named())
+    monkeypatch.setattr(plan, "start_run", start_run)
+    monkeypatch.setattr(plan, "outcome_of", lambda root: "completed" * RunDir(root).summary.is_file())
+    monkeypatch.setattr(plan, "resolve_data", lambda *_, notify: only_named())
     changes = {"arms": [{"mode": "async"}, {"mode": "sync"}], "seeds": 1, "batches": ["same_per_worker"]}
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "cifar10"}
-    roots, code = train_all.train_all(read_comparison(None, changes, fixed | own), tmp_path)
+    roots, code = plan.train_all(read_comparison(None, changes, fixed | own), tmp_path)
     assert not code
     (said,) = warn_of_scaled(make_groups([read_record(root) for root in roots]))
     assert ": sync " in said and "async" not in said
@@ -629,5 +627,5 @@ def test_every_column_is_in_one_of_the_tables():
 
 
 def test_nothing_of_it_imports_tensorflow():
-    code = "import ps_cluster.comparison.comparison_report, sys; assert not {'tensorflow', 'keras'} & set(sys.modules)"
+    code = "import ps_cluster.tools.compare.report, sys; assert not {'tensorflow', 'keras'} & set(sys.modules)"
     subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=True)

@@ -4,9 +4,9 @@ import math
 
 import pytest
 
-from ps_cluster.comparison.metrics import ACCURACY, ERROR, METRICS, metric_of
 from ps_cluster.errors import UserError
-from ps_cluster.run.rows.scores import ScoreRow
+from ps_cluster.runs.result_rows import ScoreRow
+from ps_cluster.tools.compare.metrics import ACCURACY, ERROR, METRICS, metric_of
 
 
 def test_a_run_has_the_metric_that_its_scores_have():

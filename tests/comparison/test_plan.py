@@ -5,17 +5,17 @@ from types import SimpleNamespace
 import pytest
 import yaml
 
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.cluster import local_run
-from ps_cluster.cluster.network_check import NetworkFacts
-from ps_cluster.comparison import train_all
-from ps_cluster.comparison.differences import FIELDS, in_settings
-from ps_cluster.comparison.plan import planned_runs, read_comparison, training_order
 from ps_cluster.config import recipes
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.installation import CONFIG_FOLDER
-from ps_cluster.run import checkpoints
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.launch import local_run
+from ps_cluster.launch.network_check import NetworkFacts
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.tools.compare import plan as train_all
+from ps_cluster.tools.compare.groups import FIELDS, in_settings
+from ps_cluster.tools.compare.plan import planned_runs, read_comparison, training_order
 from tests.helpers.data import only_named
 
 PER_UPDATE = {"batches": ["same_per_update"]}

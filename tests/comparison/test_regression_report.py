@@ -7,16 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.comparison import train_all
-from ps_cluster.comparison.comparison_report import write_report
-from ps_cluster.comparison.groups import make_groups, make_views
-from ps_cluster.comparison.headline import headline
-from ps_cluster.comparison.plan import read_comparison
-from ps_cluster.comparison.plots import make_plots
-from ps_cluster.comparison.rates import warn_of_unknown
-from ps_cluster.comparison.run_records import read_record
-from ps_cluster.comparison.words import findings
 from ps_cluster.errors import UserError
+from ps_cluster.tools.compare import plan
+from ps_cluster.tools.compare.groups import make_groups, make_views
+from ps_cluster.tools.compare.plan import read_comparison
+from ps_cluster.tools.compare.plots import make_plots
+from ps_cluster.tools.compare.records import read_record
+from ps_cluster.tools.compare.report import write_report
+from ps_cluster.tools.compare.sentences import findings, headline
+from ps_cluster.tools.compare.table import warn_of_unknown
 from tests.comparison.fake_runs import Fake, write_run
 from tests.helpers.data import only_named
 
@@ -142,15 +141,15 @@ def test_a_network_without_rates_of_single_modes_is_said_so_on_top_and_one_with_
 
 
 def test_a_target_is_checked_by_the_metric_of_the_data_set_before_anything_is_trained(tmp_path, monkeypatch):
-    monkeypatch.setattr(train_all, "resolve_data", lambda *_, notify: only_named())
+    monkeypatch.setattr(plan, "resolve_data", lambda *_, notify: only_named())
     fixed = {"model.name": "tutorial_cnn", "data.dataset": "synthetic"}
     with pytest.raises(UserError, match="target_score: got 60: write an accuracy as a share of 1"):
-        train_all.train_all(read_comparison(None, {"target_score": 60.0}, fixed), tmp_path / "out")
+        plan.train_all(read_comparison(None, {"target_score": 60.0}, fixed), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_settings_that_do_not_fit_the_examples_are_refused_before_anything_is_written(tmp_path):
     comparison = read_comparison(None, {"seeds": 1}, OWN | {"training.label_smoothing": 0.1})
     with pytest.raises(UserError, match="training.label_smoothing: got 0.1: a regression has no labels"):
-        train_all.train_all(comparison, tmp_path / "out")
+        plan.train_all(comparison, tmp_path / "out")
     assert not (tmp_path / "out").exists()

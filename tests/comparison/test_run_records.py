@@ -4,10 +4,10 @@ import json
 
 import pytest
 
-from ps_cluster.comparison.groups import make_groups, make_views
-from ps_cluster.comparison.run_records import Reached, arm_label, read_record, straggler_factor
 from ps_cluster.errors import UserError
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.tools.compare.groups import make_groups, make_views
+from ps_cluster.tools.compare.records import Reached, arm_label, read_record, straggler_factor
 from tests.comparison.fake_runs import Fake, config_of, write_run
 
 # (version, staleness, worker, asked, admitted, pulled, computed, pushed, applied): 10 s in all.

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from ps_cluster.comparison.statistics import Sample, difference, estimate, log_ratio, t_quantile
+from ps_cluster.tools.compare.metrics import Sample, difference, estimate, log_ratio, t_quantile
 
 SEEDS = (0, 1, 2)
 

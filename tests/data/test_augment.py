@@ -10,7 +10,8 @@ import tensorflow as tf
 from pydantic import ValidationError
 
 import ps_cluster
-from ps_cluster.catalogue.augmentation import Augmentation
+from ps_cluster.config.datasets import Augmentation
+from ps_cluster.data import sets
 from ps_cluster.data.augment import (
     adjust_contrast,
     adjust_hue_and_saturation,
@@ -20,9 +21,8 @@ from ps_cluster.data.augment import (
     cut_out,
 )
 from ps_cluster.data.batches import Batch
-from ps_cluster.data.sets import cifar10
 
-FIELD = cifar10.SPEC.inputs["image"]
+FIELD = sets.SPEC.inputs["image"]
 MEAN_COLOUR = (125, 123, 114)  # of the CIFAR-10 training set; normalisation maps it to about 0
 EVERYTHING = Augmentation(
     crop_padding_pixels=4,
@@ -255,6 +255,6 @@ def test_a_setting_out_of_range_is_named_with_its_value(field, value):
 
 
 def test_settings_are_read_without_tensorflow():
-    program = "import sys, ps_cluster.catalogue.augmentation; assert 'tensorflow' not in sys.modules"
+    program = "import sys, ps_cluster.config.datasets; assert 'tensorflow' not in sys.modules"
     environment = os.environ | {"PYTHONPATH": str(Path(ps_cluster.__file__).parents[1])}
     subprocess.run([sys.executable, "-c", program], env=environment, check=True, timeout=60)

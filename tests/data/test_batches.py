@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 
 import ps_cluster
-from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.batches import batch_of, map_rows, rows_of
 
 ROOT = Path(ps_cluster.__file__).parents[1]
@@ -137,7 +137,7 @@ def test_a_mapped_split_is_not_copied_into_the_memory_of_the_process(tmp_path):
     program = """
 import re, sys
 import tensorflow as tf
-from ps_cluster.catalogue.examples import ExampleSpec, Field
+from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.data.batches import map_rows
 
 def private_mb():

@@ -6,7 +6,7 @@ import tarfile
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import DATASETS, NotThisDataSet
+from ps_cluster.config.datasets import DATASETS, NotThisDataSet
 from tests.helpers.data import arrays_of
 
 ROWS = {"train": 50_000, "test": 10_000}

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import Contents
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data import sources
 from ps_cluster.data.describing import describe, example_rows
 from ps_cluster.data.packing import write_packed

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data.download import DownloadError, download
 
 CONTENT = bytes(range(256)) * 4096  # 1 MiB

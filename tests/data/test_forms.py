@@ -6,10 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.datasets import DATASETS, DataSet
-from ps_cluster.catalogue.forms import FORMS, Form
-from ps_cluster.config import build_config, load_config
+from ps_cluster.config import build_config, load_config, registry
+from ps_cluster.config.datasets import DATASETS, FORMS, DataSet, Form
 from ps_cluster.errors import UserError
 from tests.helpers.own_data import draw, packed
 
@@ -151,7 +149,7 @@ def test_a_form_of_an_installed_package_is_recognised_by_its_path(tmp_path, monk
     def entry_points(*, group, name=None):
         return [point] if group == point.group and name in (None, point.name) else []
 
-    monkeypatch.setattr(doors.metadata, "entry_points", entry_points)
+    monkeypatch.setattr(registry.metadata, "entry_points", entry_points)
     monkeypatch.setattr(FORMS, "_brought", {})
     touched(tmp_path / name)
     assert DATASETS.named_by_user(name, tmp_path) == f"notes:{tmp_path / name}"

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data.holding_out import hold_out
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.data.samples import hold_out
+from ps_cluster.files.values import Malformed
 
 
 @pytest.mark.parametrize("labels", [None, np.arange(1000) % 4])

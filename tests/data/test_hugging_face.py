@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.config.datasets import DATASETS
 from tests.helpers.own_data import packed, refused, save_hugging_face
 
 needs_it = pytest.mark.skipif(

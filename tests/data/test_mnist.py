@@ -9,7 +9,7 @@ import zipfile
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import DATASETS, NotThisDataSet
+from ps_cluster.config.datasets import DATASETS, NotThisDataSet
 from ps_cluster.data import sources
 from tests.helpers.data import arrays_of
 from tests.helpers.digits import digits, idx, write_as_idx, write_as_keras

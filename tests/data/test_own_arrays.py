@@ -6,11 +6,11 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from ps_cluster.catalogue.augmentation import Augmentation
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import Augmentation
 from ps_cluster.data import array_files
-from ps_cluster.data.own_arrays import as_contents
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.data.array_files import as_contents
+from ps_cluster.files.values import Malformed
 from tests.helpers.own_data import packed, refused
 
 DRAW = np.random.default_rng(0)

@@ -8,7 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from tests.helpers.bad_input import PROJECT
 from tests.helpers.own_data import draw
 from tests.helpers.processes import assert_none_left

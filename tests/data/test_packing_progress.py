@@ -3,9 +3,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import Contents
-from ps_cluster.data.packing import write_packed
-from ps_cluster.data.packing_progress import PackingProgress
+from ps_cluster.config.datasets import Contents
+from ps_cluster.data.packing import PackingProgress, write_packed
 from ps_cluster.errors import UserError
 
 

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.data.rows import Changed, Selected, Streamed
+from ps_cluster.data.packed import Changed, Selected, Streamed
 
 WHOLE = np.arange(30).reshape(10, 3)
 

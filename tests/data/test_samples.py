@@ -5,9 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.augmentation import Augmentation
-from ps_cluster.catalogue.datasets import DATASETS, Contents
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import DATASETS, Augmentation, Contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.data.samples import groups_of, variation, with_samples
 from tests.helpers.data import LETTERS, pack_images

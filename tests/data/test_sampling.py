@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.sampling import parse_sample
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import parse_sample
 from ps_cluster.data.batches import batch_of, of_sample
 from ps_cluster.errors import UserError
 

@@ -7,11 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.data import sources
-from ps_cluster.data.copy_names import fingerprint
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.data import sets, sources
+from ps_cluster.data.describing import fingerprint
 from ps_cluster.data.download import DownloadError
-from ps_cluster.data.sets import cifar10, synthetic
 from ps_cluster.errors import UserError
 from tests.helpers.data import pack_images
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
@@ -25,8 +24,8 @@ def empty_machine(tmp_path, monkeypatch):
     """No CIFAR-10 of this machine is in reach, no proxy is used, and generating takes no time."""
     monkeypatch.setenv("KERAS_HOME", str(tmp_path / "keras"))
     monkeypatch.setenv("no_proxy", "*")
-    generate = synthetic.generate
-    monkeypatch.setattr(synthetic, "generate", lambda: generate(200, 50))
+    generate = sets.generate
+    monkeypatch.setattr(sets, "generate", lambda: generate(200, 50))
 
 
 @pytest.fixture
@@ -62,7 +61,7 @@ def in_cache(resolve) -> set[str]:
 
 def test_auto_without_cifar10_and_network_says_loudly_that_it_uses_the_generated_set(resolve):
     dataset = resolve("auto")
-    assert (dataset.name, dataset.kind, dataset.spec.classes) == ("synthetic", "synthetic", synthetic.CLASSES)
+    assert (dataset.name, dataset.kind, dataset.spec.classes) == ("synthetic", "synthetic", sets.SYNTHETIC_CLASSES)
     (notice,) = [line for line in resolve.told if line.startswith("NOT CIFAR-10")]
     assert "Connection refused" in notice and "\n" not in notice
     resolve("auto")
@@ -82,7 +81,7 @@ def test_cifar10_never_falls_back(resolve, monkeypatch):
 def test_synthetic_is_generated_once_and_without_a_warning(resolve, monkeypatch):
     first = resolve("synthetic")
     assert first.directory == resolve.cache / "packed-2" / "synthetic.2"
-    monkeypatch.setattr(synthetic, "generate", None)
+    monkeypatch.setattr(sets, "generate", None)
     assert resolve("synthetic") == first
     assert resolve.told == []
 
@@ -171,7 +170,7 @@ def test_keras_cache_is_used_and_its_broken_parts_are_passed_over(resolve, archi
 def test_downloaded_archive_is_packed_and_then_removed(resolve, archive, monkeypatch):
     def fake_download(url, destination, sha256, progress, **patience):
         assert (url, patience) == (UNREACHABLE, {"connect_timeout_s": 5.0, "attempts": 1})
-        assert sha256 == cifar10.CIFAR10.downloads[0].sha256
+        assert sha256 == sets.CIFAR10.downloads[0].sha256
         destination.parent.mkdir(parents=True)
         os.link(archive, destination)
 

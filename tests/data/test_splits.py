@@ -2,8 +2,8 @@
 
 import pytest
 
-from ps_cluster.data.splits import check_all_labelled, chosen
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.data.samples import check_all_labelled, chosen
+from ps_cluster.files.values import Malformed
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from ps_cluster.data import table_files
+from ps_cluster.data import tables
 from tests.helpers.own_data import packed, refused
 
 TRAIN = "size,city,rooms,price\n" + "1.0,Rome,2,10.5\n" * 3 + "3.0,Oslo,3,20\n" * 3 + ",Oslo,4,30\n,,5,40\n"
@@ -72,7 +72,7 @@ def test_a_table_is_the_same_in_pieces(table, monkeypatch):
     lines = [f"{row},{'xyz'[row % 3]},{row % 7}.5" for row in range(5000)]
     path = table("a,b,c\n" + "\n".join(lines), None)
     whole, _ = packed(path, target="c")
-    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 3000)
+    monkeypatch.setattr(tables, "_BLOCK_BYTES", 3000)
     pieces, _ = packed(path, target="c", held_out=0.1000001)  # another copy
     for name, rows in whole.inputs("train").items():
         np.testing.assert_allclose(pieces.inputs("train")[name], rows, atol=1e-6)
@@ -163,14 +163,14 @@ def test_a_table_that_can_not_be_learned_from_is_told(table, train, test, settin
 
 
 def test_a_text_in_a_later_row_of_numbers_is_told_with_a_way_out(table, monkeypatch):
-    monkeypatch.setattr(table_files, "_BLOCK_BYTES", 1000)
+    monkeypatch.setattr(tables, "_BLOCK_BYTES", 1000)
     text = "a,b\n" + "1,2.5\n" * 1000 + "x,3.5\n"
     line = refused(table(text, None), target="b")
     assert "conversion error" in line and "data.categorical" in line
 
 
 def test_a_column_with_too_many_names_is_told(table, monkeypatch):
-    monkeypatch.setattr("ps_cluster.data.table_encoding.MOST_CATEGORIES", 50)
+    monkeypatch.setattr("ps_cluster.data.tables.MOST_CATEGORIES", 50)
     text = "a,b\n" + "".join(f"n{row},{row}.5\n" for row in range(60))
     assert "the column 'a' has more than 50 different values: name it in data.leave_out" in refused(
         table(text, None), target="b"

@@ -7,8 +7,8 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
-from ps_cluster.deploy.workload_kind import KINDS
+from ps_cluster.cli.main import main
+from ps_cluster.tools.deploy.kubernetes import KINDS
 from tests.helpers.manifests import pods_of
 
 ASKED = ("--dataset", "synthetic", "--precision", "float32", "--workers", "3")

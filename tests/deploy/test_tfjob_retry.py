@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.deploy.kinds import tfjob
+from ps_cluster.tools.deploy import kinds
 from tests.helpers.manifests import deployment, pods_of, rendered
 from tests.helpers.processes import assert_none_left, wait_until
 
-SCRIPT = Path(tfjob.__file__).parents[1] / "templates" / "tfjob_retry.sh"
+SCRIPT = Path(kinds.__file__).parent / "templates" / "tfjob_retry.sh"
 SHELLS = [name for name in ("dash", "bash") if shutil.which(name)]  # that of the image is dash
 # Ends with the next code of its plan, at once; at "stay" it stays until SIGTERM, and then ends with the code after that.
 TASK = """#!/bin/bash

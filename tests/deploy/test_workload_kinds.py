@@ -4,14 +4,12 @@ import json
 
 import pytest
 
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.cluster.task import BAD_INPUT, SUPERSEDED
-from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
 from ps_cluster.config.layers import load_config
-from ps_cluster.deploy.deployment import NEVER_RETRY, Role, roles_of
-from ps_cluster.deploy.workload_kind import KINDS
-from ps_cluster.errors import UserError
+from ps_cluster.config.modes import Task
+from ps_cluster.errors import BAD_INPUT, SUPERSEDED, UserError
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.tools.deploy.kubernetes import KINDS, NEVER_RETRY, Role, roles_of
 from tests.helpers.manifests import SETTINGS, SIZE, cluster_of, deployment, pods_of, rendered
 from tests.helpers.published_models import check_of_kubernetes, check_of_operator, check_pod, check_tf_job
 

@@ -5,12 +5,22 @@ from importlib import metadata
 
 import pytest
 
-from ps_cluster.doctor.check import Status
-from ps_cluster.doctor.machine_checks import GB, ControlGroup, FreeDisk, Memory, Processor
-from ps_cluster.doctor.software_checks import DataSet, LockedVersions, PythonVersion, TensorFlowImport
-from ps_cluster.doctor.system_checks import Ports, UserNamespaces
-from ps_cluster.doctor.trial_cluster import TrialCluster
-from ps_cluster.processes.control_group import Allowance, Room
+from ps_cluster.system.machine import Allowance, Room
+from ps_cluster.tools.doctor.check import (
+    GB,
+    ControlGroup,
+    DataSet,
+    FreeDisk,
+    LockedVersions,
+    Memory,
+    Ports,
+    Processor,
+    PythonVersion,
+    Status,
+    TensorFlowImport,
+    UserNamespaces,
+)
+from ps_cluster.tools.doctor.trial_cluster import TrialCluster
 from tests.helpers.processes import assert_none_left
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL

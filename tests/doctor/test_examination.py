@@ -5,9 +5,9 @@ import threading
 
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
-from ps_cluster.doctor.check import Check, Status, ok, warn
-from ps_cluster.doctor.examination import all_checks, as_json, examine, exit_code
+from ps_cluster.cli.main import main
+from ps_cluster.tools.doctor.check import Check, Status, ok, warn
+from ps_cluster.tools.doctor.examination import all_checks, as_json, examine, exit_code
 
 
 class Answers(Check):
@@ -46,7 +46,7 @@ def test_the_command_prints_each_check_and_what_to_do_or_json(tmp_path, monkeypa
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     quick = all_checks(tmp_path, tmp_path, None, cluster=False)[:-1]  # without the import of TensorFlow
-    monkeypatch.setattr("ps_cluster.doctor.examination.all_checks", lambda *places, cluster: quick)
+    monkeypatch.setattr("ps_cluster.tools.doctor.examination.all_checks", lambda *places, cluster: quick)
     told = CliRunner().invoke(main, ["doctor", "--no-cluster"])
     lines = told.stdout.splitlines()
     assert told.exit_code == 0 and lines[0].startswith("ok    python      3.")

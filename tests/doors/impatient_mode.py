@@ -1,7 +1,6 @@
 """Asynchronous training whose parameter servers are lost for good when they die once."""
 
-from ps_cluster.catalogue.modes import Mode
-from ps_cluster.catalogue.task_types import ON_DEATH, PS, OnDeath
+from ps_cluster.config.modes import ON_DEATH, PS, Mode, OnDeath
 
 
 class Impatient(Mode):

@@ -12,15 +12,14 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.datasets import DataSettings
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.comparison.plan import planned_runs, read_comparison
-from ps_cluster.config import build_config, load_config
+from ps_cluster.config import build_config, load_config, registry
+from ps_cluster.config.datasets import DataSettings
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data import sources
 from ps_cluster.errors import UserError
-from ps_cluster.run import checkpoints
+from ps_cluster.runs import checkpoints
+from ps_cluster.tools.compare.plan import planned_runs, read_comparison
 from tests.doors import toy_data
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import finish, start, start_run, summary_of
@@ -114,11 +113,11 @@ def test_a_data_set_of_ones_own_has_its_own_inputs_and_numbers_to_predict(tmp_pa
 )
 def test_a_data_set_that_can_not_be_packed_is_told_in_one_line_before_anything_starts(tmp_path, body, told):
     (tmp_path / "mine.py").write_text(
-        "import numpy as np\nfrom ps_cluster.catalogue.datasets import Contents\none = np.ones(9, np.int64)\n"
+        "import numpy as np\nfrom ps_cluster.config.datasets import Contents\none = np.ones(9, np.int64)\n"
         "def part(n):\n    return {'x': np.zeros((n, 2), np.float32), 'target': one[:n]}\n"
         f"def load():\n    {body}\n"
     )
-    doors.trust(tmp_path / "mine.py")
+    registry.trust(tmp_path / "mine.py")
     settings = DataSettings(dataset=f"{tmp_path}/mine.py:load")
     assert told in refusal(sources.resolve, settings, tmp_path / "cache", notify=print)
     assert not list((tmp_path / "cache").glob("**/dataset.json"))
@@ -140,7 +139,7 @@ def test_a_mode_of_ones_own_has_its_own_settings_and_slice_and_is_resumed_when_i
 
 @pytest.fixture
 def untrusted(monkeypatch):
-    monkeypatch.delenv(doors.TRUSTED, raising=False)
+    monkeypatch.delenv(registry.TRUSTED, raising=False)
 
 
 def refusal(call, *arguments, **named):
@@ -155,7 +154,7 @@ BAD = [
     ("broken.py:Toy", "can't be run: SyntaxError"),
     ("raising.py:Toy", "can't be run: ZeroDivisionError"),
     ("empty.py:Toy", "the file defines no 'Toy'"),
-    ("other.py:Toy", "is no mode: it has to be a ps_cluster.catalogue.modes.Mode"),
+    ("other.py:Toy", "is no mode: it has to be a ps_cluster.config.modes.Mode"),
 ]
 
 
@@ -182,7 +181,7 @@ def test_a_relative_path_is_taken_from_the_file_that_names_it(tmp_path, untruste
     (tmp_path / "mine.yaml").write_text("schedule: {kind: 'mine.py:Toy', factor: 0.5}")
     config = build_config(tmp_path / "mine.yaml")
     assert config.schedule.kind == f"{tmp_path}/mine.py:Toy" and config.schedule.factor == 0.5
-    assert os.environ[doors.TRUSTED].splitlines() == [f"{tmp_path}/mine.py"]
+    assert os.environ[registry.TRUSTED].splitlines() == [f"{tmp_path}/mine.py"]
 
 
 def test_a_file_in_a_folder_with_a_colon_is_run_as_any_other(tmp_path, untrusted):
@@ -232,7 +231,7 @@ def test_an_installed_package_adds_to_the_names_by_an_entry_point(monkeypatch):
     def entry_points(*, group, name=None):
         return [point for point in points.get(group, []) if name in (None, point.name)]
 
-    monkeypatch.setattr(doors.metadata, "entry_points", entry_points)
+    monkeypatch.setattr(registry.metadata, "entry_points", entry_points)
     assert {"airbench", "plugged", "bad"} <= set(NETWORKS.names) and "plugged" not in MODES.names
     assert build_config(None, {"model.name": "plugged"}).model.name == "plugged"
     assert "can't be loaded: ImportError: no" in refusal(build_config, None, {"model.name": "bad"})

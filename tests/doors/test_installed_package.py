@@ -22,8 +22,8 @@ TOYS = {
 }
 FORM = """
 from pathlib import Path
-from ps_cluster.catalogue.datasets import DataSet
-from ps_cluster.catalogue.forms import Form
+from ps_cluster.config.datasets import DataSet
+from ps_cluster.config.datasets import Form
 from ps_cluster_toys import toy_data
 
 class ToysAt(DataSet):
@@ -45,14 +45,14 @@ class Toy(Form):
 # Prints kind → class of the object named "toy", as a process of a user finds it.
 NAMED = """
 import json
-from ps_cluster.catalogue.datasets import DATASETS
-from ps_cluster.catalogue.forms import FORMS
-from ps_cluster.catalogue.modes import MODES
-from ps_cluster.catalogue.networks import NETWORKS
-from ps_cluster.catalogue.rules import RULES
-from ps_cluster.catalogue.schedules import SCHEDULES
-from ps_cluster.catalogue.staleness import METHODS
-from ps_cluster.chaos.kinds import FAULTS
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.datasets import FORMS
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.update_settings import RULES
+from ps_cluster.config.update_settings import SCHEDULES
+from ps_cluster.config.update_settings import METHODS
+from ps_cluster.tools.chaos.kinds import FAULTS
 kinds = (NETWORKS, MODES, METHODS, RULES, SCHEDULES, FAULTS, DATASETS, FORMS)
 print(json.dumps([kind["toy"].name for kind in kinds if "toy" in kind.names]))
 """

@@ -1,4 +1,4 @@
-"""One new file is all that a data set, network, mode, method, rule, schedule or fault takes: as in CONTRIBUTING.md."""
+"""One class in one place is all that a data set, a mode, a rule, a fault … takes: as in CONTRIBUTING.md."""
 
 import json
 import os
@@ -14,14 +14,16 @@ from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import summary_of
 
 PROJECT = Path(__file__).parents[2]
-EXAMPLE = re.compile(r"^`(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+EXAMPLE = re.compile(
+    r"^(?:At the end of|In a new file) `(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+)
 EXAMPLES = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text()))
 CHOICES = {"data.dataset": "gratings", "model.name": "one_layer", "mode.name": "clipped", "staleness.method": "root",
            "optimizer.rule": "signs",
            "schedule.kind": "halving"}  # fmt: skip
 TOLD = """
 import json, sys
-from ps_cluster.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.config.options import CONFIG_OPTIONS
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
@@ -43,7 +45,7 @@ print(json.dumps({
 
 @pytest.fixture
 def project(tmp_path):
-    """project(files): a copy of the package with these files of CONTRIBUTING.md added, and nothing else changed."""
+    """project(files): a copy of the package with these examples of CONTRIBUTING.md added, and nothing else changed."""
 
     def copy(files):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -51,8 +53,8 @@ def project(tmp_path):
             shutil.copytree(PROJECT / folder, tmp_path / folder, ignore=ignored)
         shutil.copy(PROJECT / "cli.py", tmp_path)
         for file in files:
-            assert not (tmp_path / file).exists()
-            (tmp_path / file).write_text(EXAMPLES[file])
+            with (tmp_path / file).open("a") as end:
+                end.write(EXAMPLES[file])
         return tmp_path
 
     return copy
@@ -69,7 +71,7 @@ def told_in(folder):
     return json.loads(run_in(folder, "-c", TOLD, json.dumps(CHOICES)))
 
 
-def test_a_new_file_of_each_kind_is_found_with_its_settings_and_keeps_tensorflow_out_of_the_launcher(project):
+def test_a_new_class_of_each_kind_is_found_with_its_settings_and_keeps_tensorflow_out_of_the_launcher(project):
     found = told_in(project(EXAMPLES))
     assert [values for values in found["chosen"].values() if isinstance(values, str)] == []
     assert found["chosen"]["model.name"]["name"] == "one_layer"
@@ -78,7 +80,7 @@ def test_a_new_file_of_each_kind_is_found_with_its_settings_and_keeps_tensorflow
     assert not found["tensorflow"]
 
 
-def test_without_the_files_their_names_are_unknown(project):
+def test_without_them_their_names_are_unknown(project):
     found = told_in(project(()))
     assert all("There are" in error for error in found["chosen"].values()) and len(EXAMPLES) == len(CHOICES) + 1
     assert "pause worker" not in found["faults"] and "--longest" not in found["options"]

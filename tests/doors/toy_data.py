@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.config.datasets import Contents
 
 
 def split(count, seed):

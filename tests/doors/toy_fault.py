@@ -3,8 +3,7 @@
 import os
 import signal
 
-from ps_cluster.chaos.kind import FaultKind, Injection
-from ps_cluster.chaos.signs import TrainingGoesOn
+from ps_cluster.tools.chaos.kind import FaultKind, Injection, TrainingGoesOn
 
 
 class Toy(FaultKind):

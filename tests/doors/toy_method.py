@@ -1,8 +1,8 @@
 """A staleness method that the package knows nothing of: it counts the gradients, in a slot of the checkpoint."""
 
-from ps_cluster.catalogue.lazily import tf
-from ps_cluster.catalogue.staleness import StalenessMethod, StalenessSettings
-from ps_cluster.training.correction import Correction
+from ps_cluster.config.registry import tf
+from ps_cluster.config.update_settings import StalenessMethod, StalenessSettings
+from ps_cluster.server.correction import Correction
 
 
 class Settings(StalenessSettings):

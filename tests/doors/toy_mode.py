@@ -2,10 +2,10 @@
 
 from pydantic import Field
 
-from ps_cluster.catalogue.lazily import tf
-from ps_cluster.catalogue.modes import Mode, ModeSettings
-from ps_cluster.training.slice import Slice
-from ps_cluster.training.waiting import after
+from ps_cluster.config.modes import Mode, ModeSettings
+from ps_cluster.config.registry import tf
+from ps_cluster.server.shard import Slice
+from ps_cluster.server.waiting import after
 
 
 class Settings(ModeSettings):

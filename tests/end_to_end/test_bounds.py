@@ -34,7 +34,7 @@ def one_after_the_other(run_dir, step_ids, monkeypatch):
 
     from ps_cluster.config import load_config
     from ps_cluster.data.packed import load_packed
-    from ps_cluster.run.ledger import NOBODY
+    from ps_cluster.runs.ledger import NOBODY
     from ps_cluster.training.session import LOCAL_DEVICE, build
     from ps_cluster.training.worker import steps_function
 

@@ -12,7 +12,7 @@ import numpy as np
 import psutil
 import pytest
 
-from ps_cluster.run import checkpoints, phases, tables
+from ps_cluster.runs import checkpoints, logs, proof
 from tests.helpers.processes import assert_none_left, has_heard, of_run, wait_until
 from tests.helpers.real_cluster import FEW_EXAMPLES, finish, rows, small, start, tasks, unhurried, wait_for_training
 
@@ -52,10 +52,10 @@ def test_three_hundred_steps_of_three_workers_are_applied_exactly_once_each(fini
 
 def test_every_step_went_its_way_in_order_on_one_clock_and_each_server_applied_it(finished):
     run_dir, output, _ = finished
-    updates = tables.read_csv(run_dir / "metrics" / "updates.csv")
-    way = np.stack([updates[name] for name in ("scheduled_time", *phases.PHASE_COLUMNS)])
+    updates = proof.read_csv(run_dir / "metrics" / "updates.csv")
+    way = np.stack([updates[name] for name in ("scheduled_time", *logs.PHASE_COLUMNS)])
     assert (np.diff(way, axis=0) >= 0).all() and way.min() > time.time() - 600
-    applies = tables.read_csv(run_dir / "metrics" / "applies.csv", tables.APPLY_ROW)
+    applies = proof.read_csv(run_dir / "metrics" / "applies.csv", proof.APPLY_ROW)
     assert sorted(zip(applies["ps"], applies["step"])) == [(ps, step) for ps in range(2) for step in range(300)]
     for server in range(2):
         turns = np.sort(applies[applies["ps"] == server], order="entered_time")

@@ -10,10 +10,10 @@ import portpicker
 import psutil
 import pytest
 
-from ps_cluster.catalogue.task_types import Task
 from ps_cluster.config import build_config
-from ps_cluster.deploy.deployment import roles_of
-from ps_cluster.deploy.slurm_script import SlurmJob
+from ps_cluster.config.modes import Task
+from ps_cluster.tools.deploy.kubernetes import roles_of
+from ps_cluster.tools.deploy.slurm_command import SlurmJob
 from tests.helpers.local_pods import Jobs, JobSet, TFJob, VolcanoJob
 from tests.helpers.manifests import SETTINGS, deployment, rendered
 from tests.helpers.processes import assert_none_left

@@ -8,7 +8,7 @@ import sys
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import PROJECT, rows
 from tests.helpers.real_slurm import real_slurm, skip_without_slurm

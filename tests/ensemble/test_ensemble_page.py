@@ -1,6 +1,5 @@
-from ps_cluster.ensemble.ensemble_page import write_ensemble_page
-from ps_cluster.ensemble.ensemble_plan import read_ensemble
-from ps_cluster.ensemble.member_scores import Scores, ScoreTable
+from ps_cluster.tools.ensemble.joining import Scores, ScoreTable, write_ensemble_page
+from ps_cluster.tools.ensemble.plan import read_ensemble
 from tests.helpers.data import pack_images, random_images
 
 

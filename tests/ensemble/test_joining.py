@@ -5,16 +5,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.datasets import Contents
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packing import write_packed
-from ps_cluster.ensemble.joining import joined, save_joined, score
 from ps_cluster.evaluation.scorer import Scorer
 from ps_cluster.models import flat
-from ps_cluster.models.build import build
-from ps_cluster.models.saved import predicting
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.models.build import build, predicting
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.result_rows import Meta
+from ps_cluster.tools.ensemble.joining import joined, save_joined, score
 from ps_cluster.training.judges import judge_of
 from tests.helpers.data import pack_images, random_images
 

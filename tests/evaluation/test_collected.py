@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from ps_cluster.evaluation.collected import Collected
+from ps_cluster.evaluation.scorer import Collected
 
 
 def batches(sizes):

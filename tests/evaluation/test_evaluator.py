@@ -15,22 +15,22 @@ import numpy as np
 import psutil
 import pytest
 
-from ps_cluster.catalogue.networks import NETWORKS
 from ps_cluster.config import build_config, load_config
+from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.evaluation import evaluator
 from ps_cluster.evaluation.evaluator import evaluate
 from ps_cluster.evaluation.scorer import Scorer
-from ps_cluster.files.json_rows import read_rows
+from ps_cluster.files.json_files import read_rows
 from ps_cluster.files.locks import InUse, Lock
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run import checkpoints, evaluation_records, kept_predictions
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.reslicing import resliced
-from ps_cluster.run.rows.checkpoint import Meta
-from ps_cluster.run.rows.scores import BestRecord, EvaluationRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs import scores as evaluation_records
+from ps_cluster.runs import scores as kept_predictions
+from ps_cluster.runs.checkpoints import Checkpoint, resliced
+from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.result_rows import BestRecord, EvaluationRow, Meta
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import pack_images
 from tests.helpers.users import SOMEBODY
 

@@ -2,15 +2,15 @@
 
 import numpy as np
 
-from ps_cluster.catalogue.datasets import Contents
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.evaluation import scorer as evaluation_scorer
-from ps_cluster.evaluation.gradient_probe import EXAMPLES
-from ps_cluster.evaluation.insight import MOST_VALUES, Insight
-from ps_cluster.reporting.prediction_sheet import Answer
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.rows.checkpoint import Meta
+from ps_cluster.evaluation.evaluator import MOST_VALUES, Insight
+from ps_cluster.evaluation.views import EXAMPLES
+from ps_cluster.report.sheets import Answer
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.result_rows import Meta
 
 
 class Writer:
@@ -69,7 +69,7 @@ def test_gradient_is_that_of_the_mean_loss_on_examples_of_the_training_set_with_
     rows = {"numbers": draw.normal(size=(70, 3)).astype(np.float32), "target": draw.integers(0, 2, 70).astype(np.uint8)}
     dataset = write_packed(tmp_path / "set", "synthetic", "synthetic", Contents.of(rows, rows, classes=("a", "b")))
     (tmp_path / "net.py").write_text(
-        "from ps_cluster.catalogue.lazily import keras\n"
+        "from ps_cluster.config.registry import keras\n"
         "def build(examples, settings):\n"
         "    given = keras.Input([3], name='numbers')\n"
         "    return keras.Model(given, keras.layers.Dense(2, use_bias=False)(given))\n"

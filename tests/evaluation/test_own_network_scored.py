@@ -6,12 +6,11 @@ import keras
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.datasets import Contents
-from ps_cluster.config import build_config
+from ps_cluster.config import build_config, registry
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packing import write_packed
 from ps_cluster.evaluation.scorer import BATCH_SIZE, Scorer
-from ps_cluster.run.checkpoints import Checkpoint
+from ps_cluster.runs.checkpoints import Checkpoint
 
 NETWORK = """
 import keras
@@ -46,7 +45,7 @@ def scorer_of(tmp_path):
 
 def make_scorer(tmp_path, code, precision):
     (tmp_path / "mine.py").write_text(code)
-    doors.trust(tmp_path / "mine.py")
+    registry.trust(tmp_path / "mine.py")
     draw = np.random.default_rng(0)
     train, test = (
         {"row": draw.normal(size=(count, 4)).astype(np.float32), "target": np.arange(count) % 3}

@@ -10,12 +10,11 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
-from ps_cluster.export import exporting
-from ps_cluster.export.checking import compare
-from ps_cluster.prediction.finished_run import FinishedRun
-from ps_cluster.prediction.predictor import Predictor
+from ps_cluster.evaluation import export as exporting
+from ps_cluster.evaluation.export import compare
+from ps_cluster.evaluation.predict import FinishedRun, Predictor
 from tests.helpers.bad_input import PROJECT, assert_one_line
 from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_table_run
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
@@ -23,7 +22,7 @@ from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa
 IMAGES = "keras,h5,savedmodel,tflite,tflite-int8"
 PAGE = (PROJECT / "docs" / "export.md").read_text()
 OWN = """
-from ps_cluster.export.formats.keras_files import KerasFile
+from ps_cluster.evaluation.export_formats import KerasFile
 
 
 class Wrong(KerasFile):

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import MOST_BYTES, MOST_PARTS, parse_json, read_json
-from ps_cluster.files.malformed import Malformed
+from ps_cluster.files.values import Malformed
 from tests.helpers.bad_input import MOST_CPU_S, MOST_MEMORY, PROJECT, peak_of
 
 

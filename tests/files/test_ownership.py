@@ -125,8 +125,8 @@ def test_files_are_made_so_that_nobody_else_writes_to_them(tmp_path):
 
 
 def test_a_link_of_another_user_is_not_read_through_but_one_of_ones_own_is(common):  # noqa: F811
-    from ps_cluster.files.malformed import Malformed
     from ps_cluster.files.opening import read_bytes
+    from ps_cluster.files.values import Malformed
 
     common.chmod(0o777)
     with as_user(SOMEBODY):

@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.files.plain_text import cell, one_line, printable
+from ps_cluster.files.values import cell, one_line, printable
 
 
 @pytest.mark.parametrize(

@@ -140,22 +140,22 @@ def test_a_writer_whose_file_was_cleared_away_before_it_was_locked_makes_another
 
 
 OWN_WAYS = {
-    "bench/throughput.py": "in a folder of a random name that it has just made",
+    "tools/bench/throughput.py": "in a folder of a random name that it has just made",
     "files/writing.py": "the opener",
-    "processes/namespace.py": "/proc alone, and nothing of ours is imported there",
+    "system/namespace.py": "/proc alone, and nothing of ours is imported there",
     "data/packing.py": "in a folder of a random name that it has just made",
     "data/tfds_reader.py": "in a temporary folder that was made for it",
-    "chaos/kinds/clock.py": "in a folder that it has just made",
-    "chaos/limited_group.py": "a control group",
-    "hosts/hosts.py": "in a temporary folder that it has just made",
-    "doctor/trial_cluster.py": "in a temporary folder that was made for it",
-    "export/formats/tflite.py": "in a folder of a random name that was made for it",
+    "tools/chaos/kinds/clock.py": "in a folder that it has just made",
+    "tools/chaos/kinds/limits.py": "a control group",
+    "tools/hosts/host.py": "in a temporary folder that it has just made",
+    "tools/doctor/trial_cluster.py": "in a temporary folder that was made for it",
+    "evaluation/export_formats.py": "in a folder of a random name that was made for it",
 }
 
 
 def test_every_module_writes_with_the_one_opener():
     found = {str(path.relative_to(PACKAGE)) for path in PACKAGE.rglob("*.py") if any(map(writes, calls_in(path)))}
-    assert found <= OWN_WAYS.keys() and "processes/namespace.py" in found
+    assert found <= OWN_WAYS.keys() and "system/namespace.py" in found
 
 
 def calls_in(path):

@@ -6,8 +6,7 @@ import sys
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.fleet.fleet import FROZEN_S, Fleet, Job
-from ps_cluster.fleet.stopping import DRAIN_S, Stopping
+from ps_cluster.tools.fleet import DRAIN_S, FROZEN_S, Fleet, Job, Stopping
 from tests.helpers.processes import assert_none_left, wait_until
 
 # Gets "--run-dir ROOT …" or "--resume ROOT". What it does is in ROOT.plan: a word for each start.

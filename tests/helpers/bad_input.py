@@ -170,7 +170,7 @@ def serve() -> None:
 def _run(folder: str, arguments: list[str], environment: dict[str, str]) -> Told:
     from click.testing import CliRunner
 
-    from ps_cluster.commands.main import main
+    from ps_cluster.cli.main import main
 
     if arguments[:1] == ["evaluate"]:
         import ps_cluster.evaluation.evaluator  # noqa: F401  # so that TensorFlow's memory is not counted

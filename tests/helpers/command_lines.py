@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import click
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 
 
 def assert_sound(words: Sequence[str]) -> None:

@@ -6,16 +6,15 @@ import dataclasses
 import itertools
 from pathlib import Path
 
-from ps_cluster.catalogue.task_types import TRAINING_TYPES, WORKER, Task
-from ps_cluster.cluster import events_and_actions as ea
-from ps_cluster.cluster.decisions import Decisions
-from ps_cluster.cluster.ending import Ending
-from ps_cluster.cluster.policy import Limits
-from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config
-from ps_cluster.processes.supervisor import TaskExit
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.config.modes import TRAINING_TYPES, WORKER, Task
+from ps_cluster.launch import rules as ea
+from ps_cluster.launch.rules import Decisions, Ending
+from ps_cluster.launch.silence import Limits
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.supervisor import TaskExit
 
 
 class ToldRun:

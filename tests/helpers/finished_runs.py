@@ -4,7 +4,7 @@ import csv
 
 import numpy as np
 
-from ps_cluster.run import checkpoints
+from ps_cluster.runs import checkpoints
 
 
 def last_arrays(run_dir):

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.journal import Journal, Piece
-from ps_cluster.run.ledger import COUNTS, ROW, WHOLE
-from ps_cluster.run.rows.base import MOST_INDEX
-from ps_cluster.run.rows.checkpoint import Meta, Stretch
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.journal import Journal, Piece
+from ps_cluster.runs.ledger import COUNTS, ROW, WHOLE
+from ps_cluster.runs.result_rows import Meta, Stretch
+from ps_cluster.runs.rows import MOST_INDEX
 
 
 def rows_of(steps, **columns) -> np.ndarray:

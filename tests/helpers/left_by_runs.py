@@ -5,12 +5,12 @@ from pathlib import Path
 import keras
 import numpy as np
 
-from ps_cluster.catalogue.datasets import DATASETS, Contents
 from ps_cluster.config import build_config
+from ps_cluster.config.datasets import DATASETS, Contents
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.data.packing import write_packed
 from ps_cluster.files.writing import write_whole
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.own_data import packed
 
 SHAPE, CLASSES = (12, 10, 3), ("ant", "bee", "cat")

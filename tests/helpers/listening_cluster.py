@@ -13,15 +13,15 @@ import time
 from pathlib import Path
 
 from ps_cluster.errors import UserError
-from ps_cluster.processes.lifeline import die_with_launcher
+from ps_cluster.system.environment import die_with_launcher
 
 
 def launch(root: str, data_dir: str, setting: str) -> None:
-    from ps_cluster.cluster.local_cluster import LocalCluster
     from ps_cluster.config import build_config
-    from ps_cluster.processes.isolation import network_for
-    from ps_cluster.processes.supervisor import Supervisor
-    from ps_cluster.run.run_dir import RunDir
+    from ps_cluster.launch.local_cluster import LocalCluster
+    from ps_cluster.runs.run_dir import RunDir
+    from ps_cluster.system.isolation import network_for
+    from ps_cluster.system.supervisor import Supervisor
 
     run_dir = RunDir(Path(root))
     config = build_config(None, {"cluster.workers": 2})

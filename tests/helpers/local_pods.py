@@ -12,8 +12,8 @@ from pathlib import Path
 
 import portpicker
 
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.chaos.restarter import Restarter, RestartPolicy
+from ps_cluster.config.modes import Task
+from ps_cluster.tools.chaos.hosted_run import Restarter, RestartPolicy
 from tests.helpers.manifests import pods_of
 from tests.helpers.processes import wait_until
 

@@ -5,11 +5,9 @@ from typing import Any, NamedTuple
 
 import yaml
 
-from ps_cluster.cluster.topology import ClusterTopology, from_tf_config
 from ps_cluster.config import build_config
-from ps_cluster.deploy.deployment import Deployment, roles_of
-from ps_cluster.deploy.kubernetes_yaml import dump_documents
-from ps_cluster.deploy.workload_kind import KINDS
+from ps_cluster.launch.topology import ClusterTopology, from_tf_config
+from ps_cluster.tools.deploy.kubernetes import KINDS, Deployment, dump_documents, roles_of
 
 SETTINGS = {"data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32"}
 SIZE = {"cluster.workers": 2, "cluster.parameter_servers": 2}

@@ -2,9 +2,9 @@
 
 import tensorflow as tf
 
-from ps_cluster.training import async_trainer
-from ps_cluster.training.slice import APPLIED, Slice
-from ps_cluster.training.waiting import after
+from ps_cluster.server.shard import APPLIED, Slice
+from ps_cluster.server.waiting import after
+from ps_cluster.training import chief
 
 STEP = 50  # the step at which the mistake is made
 
@@ -20,7 +20,7 @@ def applies_twice() -> None:
 
 
 def changes_the_weights_twice() -> None:
-    rule = async_trainer.ParameterStore.__init__
+    rule = chief.ParameterStore.__init__
 
     def init(self, *args, **kwargs):
         rule(self, *args, **kwargs)
@@ -33,7 +33,7 @@ def changes_the_weights_twice() -> None:
 
             part._rule.apply = twice
 
-    async_trainer.ParameterStore.__init__ = init
+    chief.ParameterStore.__init__ = init
 
 
 def applies_without_a_row() -> None:
@@ -59,12 +59,12 @@ def writes_a_row_without_applying() -> None:
 
 
 def forgets_a_step() -> None:
-    schedule = async_trainer.Chief._schedule
+    schedule = chief.Chief._schedule
 
     def all_but_one(self, function, what):
         schedule(self, function, what[what != STEP])
 
-    async_trainer.Chief._schedule = all_but_one
+    chief.Chief._schedule = all_but_one
 
 
 MISTAKES = {

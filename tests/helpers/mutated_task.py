@@ -10,14 +10,14 @@ import os
 import sys
 from pathlib import Path
 
-from ps_cluster.cluster import task
-from ps_cluster.cluster.launcher import run_local
-from ps_cluster.cluster.local_run import complete_config, resolve_data
-from ps_cluster.cluster.one_task import run_one_task
-from ps_cluster.cluster.topology import from_tf_config
 from ps_cluster.config import build_config
-from ps_cluster.reporting.progress import make_view
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.launch import task
+from ps_cluster.launch.launcher import run_local
+from ps_cluster.launch.local_run import complete_config, resolve_data
+from ps_cluster.launch.one_task import run_one_task
+from ps_cluster.launch.topology import from_tf_config
+from ps_cluster.report.progress import make_view
+from ps_cluster.runs.run_dir import RunDir
 
 STEPS = 120
 SETTINGS = {

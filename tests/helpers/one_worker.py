@@ -8,9 +8,9 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.data.batches import BatchRows
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
-from ps_cluster.run.run_dir import IDENTITY
-from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.slice import Start
+from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.server.shard import Start
+from ps_cluster.server.store import ParameterStore
 from ps_cluster.training.step import TrainBatch, TrainStep
 from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import state_of

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from PIL import Image
 
-from ps_cluster.catalogue.datasets import DATASETS
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.data import sources
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError

@@ -4,10 +4,9 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.models.brought import look_over
-from ps_cluster.models.flat import flatten, statistics_of
-from ps_cluster.models.pure import seed_states, seeds_of
+from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.models.build import look_over
+from ps_cluster.models.flat import flatten, seed_states, seeds_of, statistics_of
 from tests.helpers.one_worker import OneWorker
 
 UPDATES, BATCH = 20, 8

@@ -12,7 +12,7 @@ import sys
 import time
 from pathlib import Path
 
-from ps_cluster.processes.lifeline import die_with_launcher
+from ps_cluster.system.environment import die_with_launcher
 
 USUAL = {"chief": "completes", "ps": "serves", "worker": "serves", "evaluator": "scores"}
 
@@ -167,7 +167,7 @@ class Run:
         self.began = time.monotonic()
 
     def row(self, phase, applied):
-        from ps_cluster.run.run_dir import LIFE
+        from ps_cluster.runs.run_dir import LIFE
 
         row = {
             "time": time.time(),
@@ -210,12 +210,12 @@ class Run:
 
     @property
     def snapshot(self):
-        from ps_cluster.run import checkpoints
+        from ps_cluster.runs import checkpoints
 
         return checkpoints.path_of(self.root / "snapshots", 1)
 
     def save_a_snapshot(self):
-        from ps_cluster.run import checkpoints
+        from ps_cluster.runs import checkpoints
 
         checkpoints.save(self.snapshot.parent, checkpoints.Checkpoint(1, {}), keep=1)
 

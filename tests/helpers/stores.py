@@ -4,9 +4,9 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.run.ledger import COUNTS, WORKER_COLUMNS
-from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.slice import Slice, Start
+from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.server.shard import Slice, Start
+from ps_cluster.server.store import ParameterStore
 
 LENGTH = 7
 

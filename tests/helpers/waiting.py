@@ -4,9 +4,9 @@ import threading
 
 import tensorflow as tf
 
-from ps_cluster.run.ledger import WORKER_COLUMNS
-from ps_cluster.training.slice import DROPPED, Turn
-from ps_cluster.training.waiting import after, sleep
+from ps_cluster.runs.ledger import WORKER_COLUMNS
+from ps_cluster.server.shard import DROPPED, Turn
+from ps_cluster.server.waiting import after, sleep
 from tests.helpers.stores import row
 
 

@@ -5,13 +5,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.api.networks_sent import write_network
-from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.catalogue.networks import NETWORKS, NetworkSettings
+from ps_cluster.api.program import write_network
+from ps_cluster.config import registry
+from ps_cluster.config.networks import NETWORKS, NetworkSettings
+from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
-from ps_cluster.models.brought import look_over
-from ps_cluster.models.build import build
+from ps_cluster.models.build import build, look_over
 from ps_cluster.models.flat import FlatNetwork
 from ps_cluster.models.fused import with_fused_layers
 
@@ -181,7 +180,7 @@ def test_a_variable_that_the_model_does_not_know_is_named():
 )
 def test_what_is_wrong_with_a_file_is_told_in_one_line(tmp_path, body, told):
     (tmp_path / "mine.py").write_text(f"def build(examples, settings):\n    {body}\n")
-    doors.trust(tmp_path / "mine.py")
+    registry.trust(tmp_path / "mine.py")
     with pytest.raises(UserError, match=told) as error:
         build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
     assert str(error.value).startswith("model.name: ") and "\n" not in str(error.value)
@@ -193,7 +192,7 @@ def test_the_line_of_a_loss_that_fails_is_told(tmp_path):
         "    model = keras.Sequential([keras.Input([6]), keras.layers.Dense(3)])\n    model.compile(loss=loss)\n"
         "    return model\n"
     )
-    doors.trust(tmp_path / "mine.py")
+    registry.trust(tmp_path / "mine.py")
     with pytest.raises(UserError, match="mine.py:3: the loss of its compile.. fails: AttributeError"):
         build(NetworkSettings(name=f"{tmp_path}/mine.py:build", precision="float32"), SPEC, seed=0)
 
@@ -211,19 +210,19 @@ def test_a_network_is_a_function_of_nothing_of_examples_or_of_examples_and_setti
         f"def build{signature}:\n    return tuple(one for one in locals().values() if type(one) not in (int, tuple)) or "
         "dict(locals()).get('both', ())\n"
     )
-    doors.trust(tmp_path / "mine.py")
+    registry.trust(tmp_path / "mine.py")
     assert NETWORKS[f"{tmp_path}/mine.py:build"].build(SPEC, "settings") == given
     names = {}
     exec((tmp_path / "mine.py").read_text(), names)
     sent = write_network(names["build"], tmp_path)
-    doors.trust(doors.parse(sent).file)
+    registry.trust(registry.parse(sent).file)
     assert NETWORKS[sent].build(SPEC, "settings") == given
 
 
 @pytest.mark.parametrize(("signature", "count"), [("(a, b, c)", "3 arguments"), ("(*, width)", "1 argument")])
 def test_a_function_that_takes_something_else_is_told_in_the_users_words(tmp_path, signature, count):
     (tmp_path / "mine.py").write_text(f"def build{signature}:\n    pass\n")
-    doors.trust(tmp_path / "mine.py")
+    registry.trust(tmp_path / "mine.py")
     with pytest.raises(UserError) as error:
         NETWORKS[f"{tmp_path}/mine.py:build"]
     assert str(error.value) == (

@@ -10,15 +10,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue import doors
-from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.catalogue.networks import NETWORKS, NetworkSettings
+from ps_cluster.config import registry
+from ps_cluster.config.networks import NETWORKS, NetworkSettings
+from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.errors import UserError
-from ps_cluster.models.brought import look_over
-from ps_cluster.models.build import build
+from ps_cluster.models.build import build, load_saved, look_over
 from ps_cluster.models.compiled import CompiledMetrics, notes
 from ps_cluster.models.flat import flatten
-from ps_cluster.models.saved import load_saved
 from ps_cluster.training.judges import judge_of
 from tests.helpers.one_worker import OneWorker
 
@@ -36,14 +34,14 @@ ROWS = {
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv(doors.TRUSTED, raising=False)
+    monkeypatch.delenv(registry.TRUSTED, raising=False)
 
 
 def pasted(number):
     """Return the network of a snippet, as a user's file."""
     file = Path.cwd() / "my.py"
     file.write_text(SNIPPETS[number])
-    doors.trust(file)
+    registry.trust(file)
     return made(f"{file}:build")
 
 

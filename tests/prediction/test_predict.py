@@ -15,7 +15,7 @@ import pytest
 from click.testing import CliRunner
 from PIL import Image
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.config import load_config
 from ps_cluster.data.packed import load_pointed
 from tests.helpers.bad_input import PROJECT, assert_one_line

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.processes import control_group, environment
-from ps_cluster.processes.control_group import Allowance, allowance
-from ps_cluster.processes.machine import describe
+from ps_cluster.system import environment
+from ps_cluster.system import machine as control_group
+from ps_cluster.system.machine import Allowance, allowance, describe
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import small, summary_of
 
@@ -151,7 +151,7 @@ def group_of_half_a_processor():
 def test_a_real_group_with_a_quota_is_seen_from_inside(group_of_half_a_processor):
     code = (
         "import os, sys; from pathlib import Path; Path(sys.argv[1], 'cgroup.procs').write_text(str(os.getpid()))\n"
-        "from ps_cluster.processes import control_group, machine\n"
+        "from ps_cluster.system import machine as control_group; from ps_cluster.system import machine\n"
         "allowed = control_group.allowance(); machine = machine.describe()\n"
         "print(allowed.cpus, allowed.threads, machine['cores'], machine['cpu_limit'])"
     )

@@ -13,9 +13,9 @@ import time
 import pytest
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.processes import environment, fork_client
-from ps_cluster.processes.fork_client import fork_server
-from ps_cluster.processes.fork_server import STOP_VARIABLE
+from ps_cluster.system import environment, fork_client
+from ps_cluster.system.fork_client import fork_server
+from ps_cluster.system.fork_server import STOP_VARIABLE
 from tests.helpers import processes
 
 ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]

@@ -12,8 +12,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from ps_cluster.processes.isolation import RunNetwork, network_for
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.isolation import RunNetwork, network_for
 from tests.helpers import listening_cluster
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
 from tests.helpers.processes import assert_none_left, of_run, wait_until

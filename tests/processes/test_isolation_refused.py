@@ -9,16 +9,16 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
-from ps_cluster.processes import isolation
-from ps_cluster.processes.isolation import network_for
+from ps_cluster.system import isolation
+from ps_cluster.system.isolation import network_for
 from tests.helpers import listening_cluster
 from tests.helpers.namespaces import as_ordinary_user, refused, skip_unless_allowed
 
 PROJECT = Path(__file__).parents[2]
 REFUSES = (sys.executable, "-c", "import sys; sys.exit('private network: unshare: Operation not permitted')")
-RUNNING = {"sweep": "ps_cluster.sweep.sweeping", "ensemble": "ps_cluster.ensemble.assembling"}
+RUNNING = {"sweep": "ps_cluster.tools.sweep.sweeping", "ensemble": "ps_cluster.tools.ensemble.assembling"}
 SENDS_ONE_OF_TWO = "import socket, sys; socket.send_fds(socket.socket(fileno=int(sys.argv[2])), [b'2'], [0])"
 
 

@@ -2,7 +2,7 @@ import subprocess
 
 import pytest
 
-from ps_cluster.processes.machine import commit_of, describe, fastest_precision
+from ps_cluster.system.machine import commit_of, describe, fastest_precision
 
 CPUINFO = """processor\t: {core}
 model name\t: Some EPYC 9B45

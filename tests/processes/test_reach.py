@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.processes import reach
+from ps_cluster.system import reach
 
 ADDRESSES = ["host-1:1", "host-2:1"]
 

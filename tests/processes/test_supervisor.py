@@ -5,8 +5,8 @@ import sys
 
 import pytest
 
-from ps_cluster.catalogue.task_types import Task
-from ps_cluster.processes.supervisor import Supervisor, TaskSpec
+from ps_cluster.config.modes import Task
+from ps_cluster.system.supervisor import Supervisor, TaskSpec
 from tests.helpers import processes
 
 TERM, KILL = signal.SIGTERM, signal.SIGKILL

@@ -6,8 +6,8 @@ import time
 
 import psutil
 
-from ps_cluster.processes import environment
-from ps_cluster.processes.tensorboard_server import TensorBoardServer
+from ps_cluster.system import environment
+from ps_cluster.system.tensorboard_server import TensorBoardServer
 from tests.helpers.processes import wait_until
 
 ANSWERS = """
@@ -72,7 +72,7 @@ def test_command_that_is_missing_is_one_notice(tmp_path):
 def test_tensorboard_ends_with_a_launcher_that_is_killed(tmp_path):
     code = (
         "import pathlib, sys, time\n"
-        "from ps_cluster.processes.tensorboard_server import TensorBoardServer\n"
+        "from ps_cluster.system.tensorboard_server import TensorBoardServer\n"
         "folder = pathlib.Path(sys.argv[1])\n"
         "with TensorBoardServer(folder, folder / 'log', lambda line: print(line, flush=True)):\n"
         "    time.sleep(120)\n"

@@ -3,12 +3,11 @@
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.data.packing import write_packed
-from ps_cluster.reporting.guess import Guess, guess_of_run
-from ps_cluster.run.rows.scores import ScoreRow
-from ps_cluster.run.rows.summary import EvaluationSummary
+from ps_cluster.report.summary import Guess, guess_of_run
+from ps_cluster.runs.result_rows import EvaluationSummary, ScoreRow
 
 
 @pytest.fixture

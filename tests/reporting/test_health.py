@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import pytest
 
-from ps_cluster.catalogue.task_types import Task
+from ps_cluster.config.modes import Task
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
-from ps_cluster.processes.environment import life_of
-from ps_cluster.processes.of_run import listens, state_of
-from ps_cluster.reporting.health import PROBES, Bounds, Surroundings, ask
-from ps_cluster.run import checkpoints
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.run.training_clock import Times
+from ps_cluster.report.health import PROBES, Bounds, Surroundings, ask
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_clock import Times
+from ps_cluster.system.environment import life_of
+from ps_cluster.system.usage import listens, state_of
 
 NOW = 10_000.0
 UP = Surroundings(

@@ -9,10 +9,10 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.reporting import metrics_server
-from ps_cluster.reporting.progress import ProgressView
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report import metrics_server
+from ps_cluster.report.progress import ProgressView
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 
 
@@ -94,7 +94,7 @@ def test_a_host_that_is_not_of_this_machine_is_refused():
 
 
 def test_a_missing_package_is_told_with_the_extra_that_brings_it(monkeypatch):
-    monkeypatch.setitem(sys.modules, "ps_cluster.reporting.run_metrics", None)
-    monkeypatch.delattr("ps_cluster.reporting.run_metrics", raising=False)
+    monkeypatch.setitem(sys.modules, "ps_cluster.report.metrics", None)
+    monkeypatch.delattr("ps_cluster.report.metrics", raising=False)
     with pytest.raises(UserError, match=r"-m pip install 'prometheus-client>=.*'; or leave it out"):
         beside(Told()).__enter__()

@@ -12,13 +12,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from ps_cluster.catalogue.objectives import OBJECTIVES
 from ps_cluster.config import build_config
-from ps_cluster.reporting import dashboard
-from ps_cluster.reporting.dashboard import RunState
-from ps_cluster.reporting.progress import LiveView, PlainView, make_view
-from ps_cluster.run.rows.scores import EvaluationRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.report import dashboard
+from ps_cluster.report.dashboard import RunState
+from ps_cluster.report.progress import LiveView, PlainView, make_view
+from ps_cluster.runs.result_rows import EvaluationRow
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 
 CLASSES = tuple("abcdefghij")
@@ -258,7 +258,7 @@ def test_durations_are_written_as_on_a_clock(seconds, text):
 def test_reader_that_leaves_does_not_end_the_run():
     script = f"""
 import sys; sys.path.insert(0, {str(Path(__file__).parents[2])!r})
-from ps_cluster.reporting.progress import make_view
+from ps_cluster.report.progress import make_view
 view = make_view()
 for number in range(1000):
     view.notice("line " + "x" * 200)

@@ -8,23 +8,20 @@ from html.parser import HTMLParser
 import numpy as np
 import pytest
 
-from ps_cluster.catalogue.datasets import Contents
+from ps_cluster.config.datasets import Contents
 from ps_cluster.data.packed import write_pointer
 from ps_cluster.data.packing import write_packed
-from ps_cluster.files.json_files import read_json
-from ps_cluster.files.json_rows import append_row
-from ps_cluster.files.malformed import Malformed
-from ps_cluster.reporting.results.after_run import NOT_SCORED, draw, try_to_draw
-from ps_cluster.reporting.results.analysis import MISTAKES, MOST_SHOWN
-from ps_cluster.reporting.results.class_results import Cell, ClassResults, Confusion
-from ps_cluster.reporting.results.label_results import LabelResults
-from ps_cluster.reporting.results.value_results import ValueResults
-from ps_cluster.reporting.results.worker_changes import steps
-from ps_cluster.run import kept_predictions
-from ps_cluster.run.kept_predictions import Predictions
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.files.json_files import append_row, read_json
+from ps_cluster.files.values import Malformed
+from ps_cluster.report.after_run import NOT_SCORED, draw, try_to_draw
+from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN
+from ps_cluster.report.class_results import Cell, ClassResults, Confusion
+from ps_cluster.report.results import steps
+from ps_cluster.report.value_results import LabelResults, ValueResults
+from ps_cluster.runs import scores as kept_predictions
+from ps_cluster.runs.result_rows import ProgressRow, Summary
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.scores import Predictions
 from tests.comparison.fake_runs import Fake, write_run
 from tests.helpers.data import pack_images, random_images
 

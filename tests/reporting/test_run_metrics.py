@@ -7,12 +7,11 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from ps_cluster.config import build_config
-from ps_cluster.reporting.run_metrics import METRICS, RunMetrics
-from ps_cluster.run import checkpoints
-from ps_cluster.run.log_events import TASK_RESTARTED
-from ps_cluster.run.rows.progress import STALENESS_BOUNDS, ProgressRow, StalenessBuckets
-from ps_cluster.run.rows.scores import EvaluationRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report.metrics import METRICS, RunMetrics
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.logs import TASK_RESTARTED
+from ps_cluster.runs.result_rows import STALENESS_BOUNDS, EvaluationRow, ProgressRow, StalenessBuckets
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 
 

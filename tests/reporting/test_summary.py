@@ -6,21 +6,19 @@ import json
 import pytest
 from rich.console import Console
 
-from ps_cluster.cluster import one_task
-from ps_cluster.cluster.topology import ClusterTopology
 from ps_cluster.config import build_config, load_config
 from ps_cluster.data.packed import write_pointer
-from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.files.yaml_files import dump_yaml, read_yaml
-from ps_cluster.reporting.closing_table import histogram_bars, print_closing_table
-from ps_cluster.reporting.summary import refresh_evaluation, write_summary
-from ps_cluster.run import checkpoints
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.rows.scaling import ScalingRow
-from ps_cluster.run.rows.scores import EvaluationRow
-from ps_cluster.run.rows.summary import Summary
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.launch import one_task
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.closing_table import histogram_bars, print_closing_table
+from ps_cluster.report.summary import refresh_evaluation, write_summary
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary
+from ps_cluster.runs.rows import ScalingRow
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
 
 RESULT = {

@@ -14,8 +14,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from ps_cluster.reporting.progress import PlainView
-from ps_cluster.reporting.terminal import Output, SafeConsole, print_error, print_line
+from ps_cluster.report.progress import PlainView
+from ps_cluster.report.terminal import Output, SafeConsole, print_error, print_line
 
 PROJECT = Path(__file__).parents[2]
 
@@ -23,9 +23,9 @@ PROJECT = Path(__file__).parents[2]
 @pytest.mark.parametrize(
     "command",
     [
-        "from ps_cluster.reporting.terminal import make_console as m; m().print('a table'); m().print('and another')",
-        "from ps_cluster.reporting.terminal import print_error as p; p('a mistake'); p('and another')",
-        "from ps_cluster.reporting.progress import make_view; make_view().notice('a line')",
+        "from ps_cluster.report.terminal import make_console as m; m().print('a table'); m().print('and another')",
+        "from ps_cluster.report.terminal import print_error as p; p('a mistake'); p('and another')",
+        "from ps_cluster.report.progress import make_view; make_view().notice('a line')",
     ],
 )
 def test_a_program_whose_terminal_was_closed_ends_as_if_it_were_there(command):

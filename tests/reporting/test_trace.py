@@ -7,12 +7,12 @@ import pytest
 from rich.console import Console
 
 from ps_cluster.errors import UserError
-from ps_cluster.reporting import trace, xplane
-from ps_cluster.run import tables
-from ps_cluster.run.audit import RoundShape
-from ps_cluster.run.ledger import NOBODY
-from ps_cluster.run.phases import GAPS, PHASE_COLUMNS
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report import trace
+from ps_cluster.runs import proof
+from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.logs import GAPS, PHASE_COLUMNS
+from ps_cluster.runs.proof import RoundShape
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.ledgers import rows_of, write_journal
 
 
@@ -22,8 +22,8 @@ def run_with(tmp_path, *steps, servers=1):
     columns = dict(zip(("worker", "pid", "scheduled_time", *PHASE_COLUMNS), zip(*steps), strict=True))
     rows = rows_of(range(len(steps)), version=range(1, len(steps) + 1), **columns)
     journals = [write_journal(run_dir.journal(index, 1), rows) for index in range(servers)]
-    tables.write_updates(run_dir.updates, journals, RoundShape(1, 1), window=2**16)
-    tables.write_applies(run_dir.applies, journals)
+    proof.write_updates(run_dir.updates, journals, RoundShape(1, 1), window=2**16)
+    proof.write_applies(run_dir.applies, journals)
     return run_dir
 
 
@@ -116,7 +116,7 @@ def test_where_nobody_hands_out_steps_and_no_server_applies_them_only_workers_ha
 
 def test_tensorboards_profile_holds_the_same_spans(run_dir):
     spans, _ = events_of(run_dir)
-    planes = xplane.messages().XSpace.FromString(run_dir.profile.read_bytes()).planes
+    planes = trace.messages().XSpace.FromString(run_dir.profile.read_bytes()).planes
     found = [
         (plane.name, number, plane.event_metadata[event.metadata_id].name, event.offset_ps, event.duration_ps)
         for plane in planes
@@ -135,8 +135,8 @@ def test_tensorboards_profile_holds_the_same_spans(run_dir):
 def test_a_trace_is_written_without_tensorflow(run_dir):
     program = f"""
 import sys, pathlib
-from ps_cluster.reporting import trace
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.report import trace
+from ps_cluster.runs.run_dir import RunDir
 trace.write_trace(RunDir(pathlib.Path({str(run_dir.root)!r})))
 sys.exit("tensorflow" in sys.modules)
 """

@@ -6,16 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.catalogue import doors
-from ps_cluster.config import build_config
-from ps_cluster.files.malformed import Malformed
-from ps_cluster.run.agreement import MOST_BYTES, Agreement
+from ps_cluster.config import build_config, registry
+from ps_cluster.files.values import Malformed
+from ps_cluster.training.agreement import MOST_BYTES, Agreement
 from tests.helpers.data import only_named
 
 HERE = {"mode.name": "sync", "data.dataset": "synthetic", "model.precision": "float32", "cluster.workers": 2}
 DATA = dataclasses.replace(only_named("synthetic", Path("/data"), 100, 10), checksum="ab" * 32)
 DOOR = """
-from ps_cluster.catalogue.modes import Mode
+from ps_cluster.config.modes import Mode
 
 class Toy(Mode):
     '''{what}'''
@@ -30,13 +29,13 @@ def agreement(dataset=DATA, **settings) -> Agreement:
 @pytest.fixture
 def toy(tmp_path, monkeypatch):
     """toy(folder, what) → the name of a mode in a file of this folder, which the user has named."""
-    monkeypatch.setenv(doors.TRUSTED, "")
+    monkeypatch.setenv(registry.TRUSTED, "")
 
     def write(folder: str, what: str) -> str:
         file = tmp_path / folder / "mine.py"
         file.parent.mkdir()
         file.write_text(DOOR.format(what=what))
-        return doors.named_by_user(f"{file}:Toy", tmp_path)
+        return registry.named_by_user(f"{file}:Toy", tmp_path)
 
     return write
 

@@ -3,10 +3,9 @@
 import numpy as np
 import pytest
 
-from ps_cluster.run.audit import MOST_PROBLEMS, RoundShape, audit
-from ps_cluster.run.journal import RECORD
-from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.step_set import StepSet
+from ps_cluster.runs.journal import RECORD
+from ps_cluster.runs.ledger import COUNTS, StepSet
+from ps_cluster.runs.proof import MOST_PROBLEMS, RoundShape, audit
 from tests.helpers.ledgers import rows_of, write_journal
 
 ONE, UPDATES = RoundShape(1, 1), 6

@@ -11,16 +11,15 @@ import safetensors.numpy
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import create_beside
-from ps_cluster.run import checkpoints
-from ps_cluster.run.checkpoints import (
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import (
     Checkpoint,
     CheckpointError,
     CheckpointGone,
     CheckpointNotWritten,
     StatesUnreadable,
 )
-from ps_cluster.run.rows.checkpoint import Meta, Stretch
-from ps_cluster.run.rows.scores import EndedMark
+from ps_cluster.runs.result_rows import EndedMark, Meta, Stretch
 
 
 def checkpoint(step: int, size: int = 100) -> Checkpoint:

@@ -8,9 +8,9 @@ from contextlib import contextmanager
 import numpy as np
 import pytest
 
-from ps_cluster.run import journal
-from ps_cluster.run.journal import RECORD, Journal, JournalDamaged, JournalNotWritten, Piece
-from ps_cluster.run.ledger import NO_ROWS
+from ps_cluster.runs import journal
+from ps_cluster.runs.journal import RECORD, Journal, JournalDamaged, JournalNotWritten, Piece
+from ps_cluster.runs.ledger import NO_ROWS
 from tests.helpers.ledgers import random_rows, rows_of, write_journal
 
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.malformed import Malformed
-from ps_cluster.run import kept_predictions
-from ps_cluster.run.kept_predictions import Predictions
+from ps_cluster.files.values import Malformed
+from ps_cluster.runs import scores
+from ps_cluster.runs.scores import Predictions
 
 ARRAYS = {"target": np.array([0, 1, 1], np.int32), "confidence": np.array([0.5, 0.75, 1], np.float32)}
 SOME = Predictions(7, "classification", "images", ("cat", "dög"), ARRAYS)
@@ -16,12 +16,12 @@ SOME = Predictions(7, "classification", "images", ("cat", "dög"), ARRAYS)
 
 @pytest.fixture
 def file(tmp_path):
-    kept_predictions.write(tmp_path / "predictions.safetensors", SOME)
+    scores.write(tmp_path / "predictions.safetensors", SOME)
     return tmp_path / "predictions.safetensors"
 
 
 def test_what_is_read_is_what_was_written(file):
-    read = kept_predictions.load(file)
+    read = scores.load(file)
     assert (read.step, read.objective, read.unit, read.classes) == (7, "classification", "images", ("cat", "dög"))
     assert {name: array.tolist() for name, array in read.arrays.items()} == {
         "target": [0, 1, 1],
@@ -42,7 +42,7 @@ def test_what_is_read_is_what_was_written(file):
 def test_a_file_that_no_evaluator_wrote_is_refused_in_one_line(tmp_path, arrays, classes, says):
     """It is written past the checks."""
     from ps_cluster.files.tensor_files import write_tensors
-    from ps_cluster.run.rows.scores import PredictionsHeader
+    from ps_cluster.runs.result_rows import PredictionsHeader
 
     header = PredictionsHeader.model_construct(
         step=1, objective="classification", unit="images", examples=min(map(len, arrays.values())),
@@ -51,17 +51,17 @@ def test_a_file_that_no_evaluator_wrote_is_refused_in_one_line(tmp_path, arrays,
     with (tmp_path / "predictions.safetensors").open("wb") as file:
         write_tensors(file, header, arrays)
     with pytest.raises(UserError, match=says) as error:
-        kept_predictions.load(tmp_path / "predictions.safetensors")
+        scores.load(tmp_path / "predictions.safetensors")
     assert "predictions.safetensors" in str(error.value) and "\n" not in str(error.value)
 
 
 def test_a_file_that_is_cut_short_is_refused_and_a_missing_one_is_missing(file):
     file.write_bytes(file.read_bytes()[:-30])
     with pytest.raises(UserError, match="damaged or cut short"):
-        kept_predictions.load(file)
+        scores.load(file)
     file.unlink()
     with pytest.raises(FileNotFoundError):
-        kept_predictions.load(file)
+        scores.load(file)
 
 
 def test_an_array_of_another_kind_is_refused():

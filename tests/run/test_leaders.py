@@ -7,20 +7,20 @@ import threading
 import numpy as np
 import pytest
 
-from ps_cluster.files import fence
+from ps_cluster.files import writing
 from ps_cluster.files.writing import remove, remove_folder, write_whole
-from ps_cluster.run import checkpoints, journal, leaders
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.leaders import Superseded, claim
-from ps_cluster.run.ledger import ROW
-from ps_cluster.run.rows.checkpoint import Meta
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs import checkpoints, journal, leaders
+from ps_cluster.runs.checkpoints import Checkpoint
+from ps_cluster.runs.leaders import Superseded, claim
+from ps_cluster.runs.ledger import ROW
+from ps_cluster.runs.result_rows import Meta
+from ps_cluster.runs.run_dir import RunDir
 
 
 @pytest.fixture
 def run_dir(tmp_path):
     yield RunDir.create(tmp_path / "run")
-    fence.set_fence(None)
+    writing.set_fence(None)
 
 
 def test_each_claim_is_the_next_epoch_and_says_whose_it_is(run_dir):
@@ -64,7 +64,7 @@ def test_a_file_that_is_no_claim_counts_for_nothing(run_dir):
     "change", [lambda path: write_whole(path, "new"), remove, lambda path: remove_folder(path.parent)]
 )
 def test_an_older_leader_renames_and_removes_nothing(run_dir, change):
-    fence.set_fence(claim(run_dir).check)
+    writing.set_fence(claim(run_dir).check)
     path = run_dir.checkpoints / "file"
     write_whole(path, "old")
     claim(run_dir)
@@ -123,14 +123,14 @@ def test_a_leader_that_wakes_up_between_its_check_and_its_change_harms_nothing_o
     def sleep():
         looks.append(len(looks))
         if looks[-1] == check:
-            fence.set_fence(None)
+            writing.set_fence(None)
             others.append(Leader(run_dir))
             for _ in range(2 * ("saves" in newer)):
                 others[0].save()
 
-    fence.set_fence(sleep)
+    writing.set_fence(sleep)
     old.save(keep=1)  # four looks: at the rename, and at the removal of three
-    fence.set_fence(None)
+    writing.set_fence(None)
     assert len(looks) >= check and others
     if "dies" in newer:
         others.append(Leader(run_dir))

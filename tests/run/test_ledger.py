@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ps_cluster.run.ledger import COLUMNS, Joiner
-from ps_cluster.run.ledger import rows_of as rows_of_table
+from ps_cluster.runs.ledger import COLUMNS, Joiner
+from ps_cluster.runs.ledger import rows_of as rows_of_table
 from tests.helpers.ledgers import random_rows, rows_of
 
 NONE = rows_of([])

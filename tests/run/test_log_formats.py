@@ -5,10 +5,9 @@ from datetime import datetime
 
 import pytest
 
-from ps_cluster.run import log_formats
-from ps_cluster.run.log_events import ALL, ASKING, DISK_REFUSES, PROGRESS
-from ps_cluster.run.log_formats import LOG_FORMAT, LOG_TASK, TEXT, JsonLines
-from ps_cluster.run.run_dir import say
+from ps_cluster.runs import logs
+from ps_cluster.runs.logs import ALL, ASKING, DISK_REFUSES, LOG_FORMAT, LOG_TASK, PROGRESS, TEXT, JsonLines
+from ps_cluster.runs.run_dir import say
 
 
 @pytest.fixture
@@ -71,7 +70,7 @@ def test_what_a_task_says_follows_the_format_of_its_command(monkeypatch, capsys)
 
 def test_a_format_that_nobody_knows_is_text(monkeypatch):
     monkeypatch.setenv(LOG_FORMAT, "xml")
-    assert log_formats.chosen() is TEXT
+    assert logs.chosen() is TEXT
 
 
 def test_events_have_names_of_their_own_and_each_warning_and_error_asks_for_something():

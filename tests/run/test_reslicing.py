@@ -3,11 +3,10 @@
 import numpy as np
 import pytest
 
-from ps_cluster.run import journal
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.reslicing import is_even, resliced
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs import journal
+from ps_cluster.runs.checkpoints import Checkpoint, is_even, resliced
+from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.ledgers import rows_of, write_journal
 
 ACCEPTED = COUNTS.index("accepted")

@@ -8,13 +8,13 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.run import checkpoints
-from ps_cluster.run.agreement import facts_of_data
-from ps_cluster.run.ledger import COLUMNS, COUNTS
-from ps_cluster.run.resume import check_journals, check_network, newest_checkpoint
-from ps_cluster.run.rows.checkpoint import Meta, ProgressState, StepsState, TallyState
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.run.training_clock import Times
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.ledger import COLUMNS, COUNTS
+from ps_cluster.runs.result_rows import Meta, ProgressState, StepsState, TallyState
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_clock import Times
+from ps_cluster.training.agreement import facts_of_data
+from ps_cluster.training.resume import check_journals, check_network, newest_checkpoint
 from tests.helpers.data import only_named
 from tests.helpers.ledgers import random_rows, state, write_journal
 
@@ -182,7 +182,7 @@ def test_layers_on_other_workers_are_other_work(tmp_path):
 
 def test_other_settings_of_a_data_set_are_other_work(resumed, tmp_path):
     (tmp_path / "mine.py").write_text(
-        "from ps_cluster.catalogue.datasets import DataSet, DataSettings\n"
+        "from ps_cluster.config.datasets import DataSet, DataSettings\n"
         "class Settings(DataSettings):\n    fold: int = 1\n"
         "class Mine(DataSet):\n    Settings = Settings\n"
     )

@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.rows.scores import EvaluationRow
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 
 LARGEST = float(np.finfo(np.float32).max)
 

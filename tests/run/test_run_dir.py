@@ -3,8 +3,8 @@ import builtins
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.run import run_dir
-from ps_cluster.run.run_dir import RunDir, check_unused, say, say_the_rest
+from ps_cluster.runs import run_dir
+from ps_cluster.runs.run_dir import RunDir, check_unused, say, say_the_rest
 
 
 def test_a_folder_with_the_code_of_a_run_is_taken_and_one_with_more_is_not(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.run.step_set import StepSet
+from ps_cluster.runs.ledger import StepSet
 
 
 def steps(*ids):

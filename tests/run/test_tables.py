@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.run import tables
-from ps_cluster.run.audit import RoundShape
-from ps_cluster.run.journal import CHUNK_ROWS, RECORD, JournalDamaged
-from ps_cluster.run.ledger import COLUMNS
+from ps_cluster.runs import proof
+from ps_cluster.runs.journal import CHUNK_ROWS, RECORD, JournalDamaged
+from ps_cluster.runs.ledger import COLUMNS
+from ps_cluster.runs.proof import RoundShape
 from tests.helpers.ledgers import rows_of, write_journal
 
 ONE = RoundShape(1, 1)
@@ -19,8 +19,8 @@ def written(tmp_path):
 
     def call(*slices, rounds=ONE, window=2**16, **options):
         call.journals = [write_journal(tmp_path / f"slice-{i}.bin", rows) for i, rows in enumerate(slices)]
-        tables.write_updates(call.path, call.journals, rounds, window, **options)
-        return tables.read_csv(call.path)
+        proof.write_updates(call.path, call.journals, rounds, window, **options)
+        return proof.read_csv(call.path)
 
     call.path = tmp_path / "updates.csv"
     return call
@@ -89,8 +89,8 @@ def test_a_damaged_row_is_told_and_leaves_the_table_of_before(written):
     content[3 * RECORD.itemsize] ^= 1
     file.write_bytes(content)
     with pytest.raises(JournalDamaged, match="row 3 of"):
-        tables.write_updates(written.path, written.journals, ONE, 2**16)
-    assert tables.read_csv(written.path)["step"].tolist() == [0, 1, 2, 3, 4]
+        proof.write_updates(written.path, written.journals, ONE, 2**16)
+    assert proof.read_csv(written.path)["step"].tolist() == [0, 1, 2, 3, 4]
 
 
 def test_every_slices_update_has_a_line_of_its_own(tmp_path):
@@ -101,8 +101,8 @@ def test_every_slices_update_has_a_line_of_its_own(tmp_path):
     ]
     journals = [write_journal(tmp_path / f"slice-{index}.bin", rows) for index, rows in enumerate(slices)]
     told = []
-    tables.write_applies(tmp_path / "applies.csv", journals, told.append)
-    lines = tables.read_csv(tmp_path / "applies.csv", tables.APPLY_ROW)
+    proof.write_applies(tmp_path / "applies.csv", journals, told.append)
+    lines = proof.read_csv(tmp_path / "applies.csv", proof.APPLY_ROW)
     assert lines.dtype.names == ("ps", "step", "version", "staleness", "worker", "pid", "entered_time", "applied_time")
     assert lines.tolist() == [
         (0, 0, 1, 0, 1, 71, 1.5, 2.5),
@@ -116,22 +116,22 @@ def test_every_slices_update_has_a_line_of_its_own(tmp_path):
 def test_a_file_with_other_columns_is_refused(tmp_path, header):
     (tmp_path / "updates.csv").write_text(f"{header}\n1,2\n")
     with pytest.raises(UserError, match=f"updates.csv': has other columns: ?{header}"):
-        tables.read_csv(tmp_path / "updates.csv")
+        proof.read_csv(tmp_path / "updates.csv")
 
 
 def test_a_lost_step_holds_nothing_back_beyond_the_window(written, monkeypatch):
     held = []
-    step_order = tables._in_step_order
+    step_order = proof._in_step_order
 
     def watched(*arguments):
         for rows, read in step_order(*arguments):
             held.append(read - len(rows))
             yield rows, read
 
-    monkeypatch.setattr(tables, "_in_step_order", watched)
+    monkeypatch.setattr(proof, "_in_step_order", watched)
     steps = [step for step in range(500) if step != 7]
     rows = rows_of(steps, version=range(1, 500))
-    monkeypatch.setattr(tables.journal, "read", lambda path, read=tables.journal.read: read(path, 10))
+    monkeypatch.setattr(proof.journal, "read", lambda path, read=proof.journal.read: read(path, 10))
     assert written(rows, window=20)["step"].tolist() == steps
     assert max(np.cumsum(held)) <= 20 + 10, "rows in memory"
 

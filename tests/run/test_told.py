@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.run.told import TOLD, Told, forget_told, read_told
+from ps_cluster.runs.leaders import TOLD, Told, forget_told, read_told
 
 
 @pytest.mark.parametrize(

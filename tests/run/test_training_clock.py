@@ -5,8 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.training_clock import Times, TrainingClock
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.training_clock import Times, TrainingClock
 
 HOUR = 3600.0
 

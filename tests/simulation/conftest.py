@@ -1,6 +1,6 @@
 import pytest
 
-from ps_cluster.simulation.costs import Costs, Links, SimulatedCluster
+from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster
 
 NOTHING_BUT_COMPUTING = {
     "measured_on": "nothing", "processor": "Some EPYC", "parameters": 1000, "bytes_per_parameter": 4, "examples_per_step": 10,

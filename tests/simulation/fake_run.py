@@ -5,13 +5,13 @@ from pathlib import Path
 import numpy as np
 
 from ps_cluster.config import build_config
-from ps_cluster.files.json_rows import append_row
+from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json, write_whole
-from ps_cluster.run import tables
-from ps_cluster.run.audit import RoundShape
-from ps_cluster.run.phases import PHASE_COLUMNS
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.runs import proof
+from ps_cluster.runs.logs import PHASE_COLUMNS
+from ps_cluster.runs.proof import RoundShape
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.ledgers import rows_of, write_journal
 
 PULL_S, COMPUTE_S, PUSH_S, GAP_S, DISPATCH_GAP_S = 0.003, 0.010, 0.001, 0.002, 0.004
@@ -36,7 +36,7 @@ def write_run(
     run_dir = RunDir.create(root)
     write_whole(run_dir.config, config.to_yaml())
     journal = write_journal(run_dir.journal(0, 1), _rows(steps, config.examples_per_step, SIZES[dispatch]))
-    tables.write_updates(run_dir.updates, [journal], RoundShape(1, 1), window=2**16)
+    proof.write_updates(run_dir.updates, [journal], RoundShape(1, 1), window=2**16)
     processes = [
         {"type": kind, "index": 0, "pid": 7, "cpu_seconds": startup_s + seconds * steps}
         for kind, seconds in CPU_OF_STEP.items()

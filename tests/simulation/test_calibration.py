@@ -3,12 +3,11 @@ import json
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.files.json_rows import append_row
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.simulation import calibration
-from ps_cluster.simulation.check import check
-from ps_cluster.simulation.prediction import simulate
+from ps_cluster.files.json_files import append_row
+from ps_cluster.runs.result_rows import ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.tools.simulate import costs as calibration
+from ps_cluster.tools.simulate.prediction import check, simulate
 from tests.simulation import fake_run
 
 

@@ -5,10 +5,10 @@ import json
 import pytest
 from click.testing import CliRunner
 
-from ps_cluster.commands.main import main
+from ps_cluster.cli.main import main
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml, parse_yaml
-from ps_cluster.simulation.costs import costs_of, known_costs, read_costs
+from ps_cluster.tools.simulate.costs import costs_of, known_costs, read_costs
 from tests.simulation.fake_run import write_run
 
 
@@ -58,10 +58,10 @@ def check_against_other_costs(tmp_path, run):
 
 
 def test_a_plan_says_when_its_costs_are_of_another_processor_than_this(monkeypatch):
-    monkeypatch.setattr("ps_cluster.simulation.simulation_run.machine.describe", lambda: {"processor": "Another"})
+    monkeypatch.setattr("ps_cluster.tools.simulate.simulation_run.machine.describe", lambda: {"processor": "Another"})
     assert "OTHER PROCESSOR" in simulate("--workers", 3, "--ps", 1).output
     known = {"processor": "AMD EPYC", "avx512_bf16": True}
-    monkeypatch.setattr("ps_cluster.simulation.simulation_run.machine.describe", lambda: known)
+    monkeypatch.setattr("ps_cluster.tools.simulate.simulation_run.machine.describe", lambda: known)
     assert "OTHER PROCESSOR" not in simulate("--workers", 3, "--ps", 1).output
 
 

@@ -1,14 +1,14 @@
 import pytest
 
-from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.simulation import ring
-from ps_cluster.simulation.prediction import predict
+from ps_cluster.config.cluster_settings import parse_stragglers
+from ps_cluster.tools.simulate import prediction
+from ps_cluster.tools.simulate.prediction import predict
 
 
 def test_a_ring_sends_almost_twice_the_gradient_in_twice_as_many_turns_as_there_are_others(costs, cluster):
-    phases = ring.phase_seconds(costs(), cluster(10, bytes_per_second=1e4, latency=0.01, mode="sync"))
+    phases = prediction.phase_seconds(costs(), cluster(10, bytes_per_second=1e4, latency=0.01, mode="sync"))
     assert phases == pytest.approx({"worker": 1, "link": 2 * 9 / 10 * 0.4, "latency": 2 * 9 * 0.01, "update": 0})
-    alone = ring.phase_seconds(costs(), cluster(1, bytes_per_second=1e4, latency=0.01, mode="sync"))
+    alone = prediction.phase_seconds(costs(), cluster(1, bytes_per_second=1e4, latency=0.01, mode="sync"))
     assert alone == {"worker": 1, "link": 0, "latency": 0, "update": 0}
 
 

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from ps_cluster.config.stragglers import parse_stragglers
-from ps_cluster.simulation.prediction import predict, simulate
+from ps_cluster.config.cluster_settings import parse_stragglers
+from ps_cluster.tools.simulate.prediction import predict, simulate
 
 EVERYTHING = {
     "steps_per_dispatch": 4, "pull_fixed_seconds": 0.01, "pull_seconds_per_parameter": 1e-5, "push_fixed_seconds": 0.02,

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.sweep.space import Interval, Listed, parse_varied, read_space
+from ps_cluster.tools.sweep.methods import Interval, Listed, parse_varied, read_space
 
 
 def axis(given):

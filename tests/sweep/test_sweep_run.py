@@ -4,17 +4,14 @@ import json
 
 import pytest
 
-from ps_cluster.files.json_rows import RowTail, append_row
-from ps_cluster.fleet.fleet import Ended
-from ps_cluster.reporting.terminal import make_console
-from ps_cluster.run.rows.progress import ProgressRow
-from ps_cluster.run.rows.scores import EvaluationRow
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.sweep.sweep_plan import SweepPlan, checked_space, read_sweep
-from ps_cluster.sweep.sweep_report import BEST, PAGE, RESULTS, write_sweep_report
-from ps_cluster.sweep.sweep_run import Running, SweepRun
-from ps_cluster.sweep.sweep_view import SweepView
-from ps_cluster.sweep.trial_book import Trial, TrialBook
+from ps_cluster.files.json_files import RowTail, append_row
+from ps_cluster.report.terminal import make_console
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.tools.fleet import Ended
+from ps_cluster.tools.sweep.plan import SweepPlan, Trial, TrialBook, checked_space, read_sweep
+from ps_cluster.tools.sweep.report import BEST, PAGE, RESULTS, SweepView, write_sweep_report
+from ps_cluster.tools.sweep.sweep_run import Running, SweepRun
 from tests.helpers.data import pack_images, random_images
 
 RATE = "optimizer.learning_rate"

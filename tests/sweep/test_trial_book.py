@@ -1,9 +1,8 @@
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.sweep.methods import SEARCH_METHODS
-from ps_cluster.sweep.space import read_space
-from ps_cluster.sweep.trial_book import FEWEST_FOR_IMPORTANCE, TrialBook
+from ps_cluster.tools.sweep.methods import SEARCH_METHODS, read_space
+from ps_cluster.tools.sweep.plan import FEWEST_FOR_IMPORTANCE, TrialBook
 
 RATE, SIZE = "optimizer.learning_rate", "training.batch_size_per_worker"
 SPACE = read_space({RATE: "0.01..1:log", SIZE: [64, 128]})

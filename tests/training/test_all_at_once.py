@@ -5,8 +5,8 @@ import threading
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.lazily import graph
-from ps_cluster.training.slice import NO_END, Slice
+from ps_cluster.config.registry import graph
+from ps_cluster.server.shard import NO_END, Slice
 from tests.helpers.stores import make_store, pull, row
 
 BOTH = threading.Barrier(2)

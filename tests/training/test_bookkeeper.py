@@ -4,12 +4,11 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.run import journal
-from ps_cluster.run.journal import Journal, JournalNotWritten
-from ps_cluster.run.ledger import COUNTS, NO_ROWS
-from ps_cluster.training.bookkeeper import Bookkeeper
-from ps_cluster.training.parameter_store import Ledgers
-from ps_cluster.training.run_progress import RunProgress
+from ps_cluster.runs import journal
+from ps_cluster.runs.journal import Journal, JournalNotWritten
+from ps_cluster.runs.ledger import COUNTS, NO_ROWS
+from ps_cluster.server.store import Ledgers
+from ps_cluster.training.run_progress import Bookkeeper, RunProgress
 from tests.helpers.ledgers import rows_of
 
 

@@ -5,8 +5,8 @@ import threading
 import numpy as np
 import pytest
 
+from ps_cluster.server.shard import NO_END, REFUSED
 from ps_cluster.training.modes.bounded import LEASE_S, BoundedSlice
-from ps_cluster.training.slice import NO_END, REFUSED
 from tests.helpers.clocks import unseen
 from tests.helpers.processes import wait_until
 from tests.helpers.stores import ledger_of, make_store, pull, row, state_of

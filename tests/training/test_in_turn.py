@@ -1,7 +1,7 @@
 import threading
 import time
 
-from ps_cluster.training.in_turn import InTurn
+from ps_cluster.training.split_trainer import InTurn
 
 
 def test_a_thread_that_takes_it_again_and_again_lets_another_one_in():

@@ -3,8 +3,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.examples import ExampleSpec, Field
 from ps_cluster.config import build_config
+from ps_cluster.config.objectives import ExampleSpec, Field
 from ps_cluster.training.judges import judge_of
 
 RNG = np.random.default_rng(0)

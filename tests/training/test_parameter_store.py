@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.imports import find
-from ps_cluster.catalogue.modes import MODES
 from ps_cluster.config import build_config
-from ps_cluster.run.checkpoints import Checkpoint
-from ps_cluster.run.reslicing import is_even, resliced
-from ps_cluster.run.run_dir import IDENTITY
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.registry import find
+from ps_cluster.runs.checkpoints import Checkpoint, is_even, resliced
+from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.server.shard import APPLIED, REFUSED, Slice
 from ps_cluster.training.modes.bounded import BoundedSlice
-from ps_cluster.training.slice import APPLIED, REFUSED, Slice
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import steps_function
 from tests.helpers.stores import (

@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.imports import find
 from ps_cluster.config import build_config
-from ps_cluster.processes.stop_requests import Drain
-from ps_cluster.run.audit import Expected, RoundShape, SliceAudit, audit
-from ps_cluster.run.ledger import COUNTS, WORKER_COLUMNS
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.run.step_set import StepSet
+from ps_cluster.config.registry import find
+from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
+from ps_cluster.runs.proof import Expected, RoundShape, SliceAudit, audit
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import Drain
+from ps_cluster.training.all_reduce import GO_ON, _train, different_replica
 from ps_cluster.training.session import Session
 from ps_cluster.training.step import expected_rates
-from ps_cluster.training.sync_trainer import GO_ON, _train, different_replica
 from tests.helpers.ledgers import rows_of, write_journal
 from tests.helpers.left_by_runs import pack_small_images
 from tests.helpers.stores import make_store, pull, row

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from ps_cluster.training.round_watch import RoundWatch
+from ps_cluster.training.all_reduce import RoundWatch
 
 
 def test_a_round_that_takes_too_long_is_given_up():

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.run.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS
+from ps_cluster.server.shard import APPLIED, DROPPED
+from ps_cluster.server.waiting import sleep
 from ps_cluster.training.modes.sync_ps import RoundSlice
-from ps_cluster.training.slice import APPLIED, DROPPED
-from ps_cluster.training.waiting import sleep
 from tests.helpers.stores import LENGTH, ledger_of, make_store, pull, row, state_of
 from tests.helpers.waiting import identity, run_workers
 

@@ -6,13 +6,11 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import RunFailed
-from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.rows.checkpoint import ProgressState
-from ps_cluster.run.rows.progress import ProgressRow, WorkerRow
-from ps_cluster.run.rows.training import Gradients, Updates
-from ps_cluster.run.run_dir import LIFE
-from ps_cluster.run.training_clock import Times, TrainingClock
-from ps_cluster.training.parameter_store import Ledgers
+from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.result_rows import Gradients, ProgressRow, ProgressState, Updates, WorkerRow
+from ps_cluster.runs.run_dir import LIFE
+from ps_cluster.runs.training_clock import Times, TrainingClock
+from ps_cluster.server.store import Ledgers
 from ps_cluster.training.run_progress import FIRST_UPDATE_S, RATE_WINDOW_S, RunProgress
 from tests.helpers.ledgers import rows_of
 

@@ -8,14 +8,13 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.run import checkpoints
-from ps_cluster.run.journal import JournalNotWritten, Piece
-from ps_cluster.run.ledger import COUNTS
-from ps_cluster.run.reslicing import newest_even
-from ps_cluster.run.rows.checkpoint import Stretch
-from ps_cluster.run.run_dir import RunDir
-from ps_cluster.run.step_set import StepSet
-from ps_cluster.run.training_clock import Times, TrainingClock
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.checkpoints import newest_even
+from ps_cluster.runs.journal import JournalNotWritten, Piece
+from ps_cluster.runs.ledger import COUNTS, StepSet
+from ps_cluster.runs.result_rows import Stretch
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_clock import Times, TrainingClock
 from ps_cluster.training import saver as module
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.saver import LONGEST_REST_S, PAUSE_FACTOR, SNAPSHOTS_KEPT, Saver, check_disk

@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.run.ledger import COLUMNS, rows_of
-from ps_cluster.training.slice_ledger import SliceLedger
-from ps_cluster.training.waiting import after
+from ps_cluster.runs.ledger import COLUMNS, rows_of
+from ps_cluster.server.shard import SliceLedger
+from ps_cluster.server.waiting import after
 from tests.helpers import ledgers
 
 WINDOW = 8

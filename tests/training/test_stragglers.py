@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.config.stragglers import Slowness, machine_means, parse_stragglers
-from ps_cluster.training.stragglers import SlowDown
-from ps_cluster.training.waiting import sleep
+from ps_cluster.config.cluster_settings import Slowness, machine_means, parse_stragglers
+from ps_cluster.server.waiting import sleep
+from ps_cluster.training.worker import SlowDown
 
 
 def seconds(text, worker, step=0, own=0.1):

@@ -4,9 +4,9 @@ import numpy as np
 import tensorflow as tf
 
 from ps_cluster.config import build_config
-from ps_cluster.run.run_dir import IDENTITY
+from ps_cluster.runs.run_dir import IDENTITY
+from ps_cluster.training.all_reduce import all_reduce_function
 from ps_cluster.training.step import StepResult
-from ps_cluster.training.sync_trainer import all_reduce_function
 from tests.helpers.stores import make_store, state_of
 
 

@@ -5,10 +5,8 @@ import json
 import numpy as np
 import pytest
 
-from ps_cluster.run.rows.checkpoint import TallyState
-from ps_cluster.run.rows.progress import WorkerRow
-from ps_cluster.run.rows.training import StalenessRow
-from ps_cluster.training.tally import Tally
+from ps_cluster.runs.result_rows import StalenessRow, TallyState, WorkerRow
+from ps_cluster.training.run_progress import Tally
 from tests.helpers.ledgers import rows_of
 
 NOBODY_LATE = 0

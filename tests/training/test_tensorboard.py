@@ -14,9 +14,9 @@ from tensorboard.plugins.base_plugin import TBContext
 from tensorboard.plugins.hparams import api_pb2, backend_context, list_session_groups
 
 from ps_cluster.config import Changed, build_config
-from ps_cluster.files.json_rows import read_rows
-from ps_cluster.run.rows.progress import ProgressRow, WorkerRow, with_work
-from ps_cluster.run.run_dir import RunDir
+from ps_cluster.files.json_files import read_rows
+from ps_cluster.runs.result_rows import ProgressRow, WorkerRow, with_work
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.training.run_progress import RunProgress
 from ps_cluster.training.session import Reporter
 from ps_cluster.training.tensorboard import EvaluationWriter, TrainingWriter

@@ -2,7 +2,7 @@ import threading
 
 import pytest
 
-from ps_cluster.training.upkeep import Upkeep
+from ps_cluster.training.chief import Upkeep
 
 
 def test_a_look_that_takes_long_is_awaited_a_moment_at_a_time_and_goes_on_meanwhile():

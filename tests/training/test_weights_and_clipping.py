@@ -4,13 +4,12 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.catalogue.examples import ExampleSpec, Field
-from ps_cluster.catalogue.objectives import OBJECTIVES, class_weights
 from ps_cluster.config import build_config
+from ps_cluster.config.objectives import OBJECTIVES, ExampleSpec, Field, class_weights
 from ps_cluster.errors import UserError
 from ps_cluster.models.flat import FlatLayout
-from ps_cluster.training.clipping import clipping_of
 from ps_cluster.training.judges import judge_of
+from ps_cluster.training.step import clipping_of
 
 CLASSES = ("cat", "dog", "7")
 SPEC = ExampleSpec({}, Field("uint8", ()), classes=CLASSES)

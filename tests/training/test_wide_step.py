@@ -6,11 +6,11 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config import build_config
+from ps_cluster.models.cuts import WideNetwork
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
-from ps_cluster.models.width import WideNetwork
-from ps_cluster.training.parameter_store import ParameterStore
-from ps_cluster.training.slice import Start
-from ps_cluster.training.wide_step import WideStep
+from ps_cluster.server.shard import Start
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.training.split_steps import WideStep
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
 from tests.helpers.stores import state_of

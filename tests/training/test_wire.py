@@ -2,8 +2,8 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training import wire
-from ps_cluster.training.wire import Message
+from ps_cluster.server import shard
+from ps_cluster.server.shard import Message
 
 FIELDS = ((tf.bfloat16, 5), (tf.float32, 0), (tf.int64, 2), (tf.float64, 3))
 
@@ -31,7 +31,7 @@ def test_small_vectors_travel_as_one_and_come_out_bit_for_bit():
 
 
 def test_a_large_vector_travels_by_itself(monkeypatch):
-    monkeypatch.setattr(wire, "LARGE_BYTES", 3 * 8)
+    monkeypatch.setattr(shard, "LARGE_BYTES", 3 * 8)
     message = Message(FIELDS)
     large, packed = message.pack(vectors())
     assert large.dtype == tf.float64 and packed.shape == [5 * 2 + 2 * 8]

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.run.step_set import StepSet
+from ps_cluster.runs.ledger import StepSet
 from ps_cluster.training.work import Steps
 
 WINDOW = 2**16

@@ -3,7 +3,7 @@
 import pytest
 import tensorflow as tf
 
-from ps_cluster.training.worker_group import WorkerGroup
+from ps_cluster.training.all_reduce import WorkerGroup
 
 
 @pytest.mark.parametrize("content", [b"", b"a", b"12345678", b"\0\xff" * 1000 + b"\0"])

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pydantic import Field
 
-from ps_cluster.catalogue.modes import Mode, ModeSettings
 from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import Mode, ModeSettings
 
 
 class AsyncSettings(ModeSettings):

@@ -6,12 +6,11 @@ import math
 
 from pydantic import Field
 
-from ps_cluster.catalogue.lazily import tf
-from ps_cluster.catalogue.modes import Mode, ModeSettings, Waits
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
-from ps_cluster.training.slice import APPLIED, DROPPED, NO_END, WAIT, Push, Start, Turn
-from ps_cluster.training.waiting import after, now_after
-from ps_cluster.training.waiting_slice import WaitingSlice
+from ps_cluster.config.modes import Mode, ModeSettings, Waits
+from ps_cluster.config.registry import tf
+from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push, Start, Turn, WaitingSlice
+from ps_cluster.server.waiting import after, now_after
 
 DEFAULT_MAX_STALENESS = 3  # where no bound is given
 # A worker that was not heard of for longer, and for longer than an update takes, counts as dead, and the others stop
@@ -93,9 +92,9 @@ class BoundedSlice(WaitingSlice):
         ]
 
     def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
-        worker, *turn = request = self._sent(worker, *turn)
+        worker, *sent = request = self._sent(worker, *turn)
         with tf.device(self._device):
-            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*turn)), request))]
+            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*sent)), request))]
 
     def _may_begin(self, worker: tf.Tensor, turn: Turn) -> tf.Tensor:
         """Return APPLIED, and count the worker as under way, or return WAIT."""

@@ -19,17 +19,17 @@ Every worker's weights are kept on the parameter server, so a worker that dies l
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.catalogue.lazily import tf
-from ps_cluster.catalogue.modes import Mode, ModeSettings
 from ps_cluster.config import RunConfig
-from ps_cluster.training.slice import APPLIED, Push, Slice, Start
-from ps_cluster.training.update_rules import decay_rates
-from ps_cluster.training.waiting import after
+from ps_cluster.config.modes import Mode, ModeSettings
+from ps_cluster.config.registry import tf
+from ps_cluster.server.shard import APPLIED, Push, Slice, Start
+from ps_cluster.server.update_rules import decay_rates
+from ps_cluster.server.waiting import after
 
 if TYPE_CHECKING:  # a module that imports TensorFlow
     from ps_cluster.training.step import StepResult, TrainStep
@@ -73,7 +73,7 @@ class ElasticSlice(Slice):
     def _slots(self) -> dict[str, tf.Variable]:
         return super()._slots | {"own": self._own, "before": self._before}
 
-    def pull(self, worker: tf.Tensor, needed: Sequence = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
+    def pull(self, worker: tf.Tensor, needed: Sequence[Any] = (), step: tf.Tensor | None = None) -> list[tf.Tensor]:
         weights, *others = super().pull(worker, needed, step)
         return [tf.reshape(weights, [self.vectors_given, self.length]), *others]
 
@@ -132,7 +132,9 @@ class LocalSteps:
 
         own, before = tf.unstack(weights)
 
-        def body(position, moved, statistics, fresh, totals):
+        def body(
+            position: tf.Tensor, moved: tf.Tensor, statistics: tf.Tensor, fresh: tf.Tensor, totals: tf.Tensor
+        ) -> tuple[tf.Tensor, ...]:
             # Add up the distance in float32: the rounding of bfloat16 weights would lose a step of SGD.
             there = tf.cast(tf.cast(own, tf.float32) + moved, own.dtype)
             here = tf.where(position == 0, before, there)

@@ -11,9 +11,8 @@ from typing import NamedTuple
 
 from pydantic import Field, field_validator
 
-from ps_cluster.catalogue.modes import Flow, Mode, ModeSettings
-from ps_cluster.catalogue.task_types import CHIEF, ON_DEATH, WORKER, OnDeath
 from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import CHIEF, ON_DEATH, WORKER, Flow, Mode, ModeSettings, OnDeath
 
 AUTO, DEVICE = "auto", "CPU:0"
 _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,4}))?")
@@ -116,7 +115,7 @@ class Layers(SplitNetwork):
     flows = (Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, "activations; gradients back"))
     fixed_workers = "each has layers of its own"
     unlabelled = SplitNetwork.unlabelled | {"placement", "soft_placement"}
-    cut = "ps_cluster.training.staged_step:cut_by_layers"
+    cut = "ps_cluster.training.split_steps:cut_by_layers"
 
     def check(self, config: RunConfig) -> None:
         super().check(config)

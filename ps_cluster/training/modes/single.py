@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ps_cluster.catalogue.modes import Mode
-from ps_cluster.catalogue.task_types import CHIEF
+from ps_cluster.config.modes import CHIEF, Mode
 
 
 class Single(Mode):

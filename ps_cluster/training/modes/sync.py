@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from ps_cluster.catalogue.modes import Flow, Mode, Waits
-from ps_cluster.catalogue.task_types import ON_DEATH, WORKER, OnDeath
+from ps_cluster.config.modes import ON_DEATH, WORKER, Flow, Mode, OnDeath, Waits
 
 
 class Sync(Mode):
@@ -17,7 +16,7 @@ class Sync(Mode):
     # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
     on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
     is_simulated = True
-    trainer = "ps_cluster.training.sync_trainer:train"
+    trainer = "ps_cluster.training.all_reduce:train"
 
 
 SYNC = Sync()

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 from pydantic import Field
 
-from ps_cluster.catalogue.lazily import tf
-from ps_cluster.catalogue.modes import Mode, ModeSettings, Waits
-from ps_cluster.catalogue.task_types import ON_DEATH, WORKER, OnDeath
 from ps_cluster.config import RunConfig
-from ps_cluster.training.parameter_store import ParameterStore, Pulled
-from ps_cluster.training.slice import APPLIED, Push, Start
-from ps_cluster.training.waiting import after, now_after
-from ps_cluster.training.waiting_slice import WaitingSlice
+from ps_cluster.config.modes import ON_DEATH, WORKER, Mode, ModeSettings, OnDeath, Waits
+from ps_cluster.config.registry import tf
+from ps_cluster.server.shard import APPLIED, Push, Start, WaitingSlice
+from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.server.waiting import after, now_after
 from ps_cluster.training.work import Work
 from ps_cluster.training.worker import Computation, Compute, Identity
 
@@ -52,7 +51,7 @@ class RoundSlice(WaitingSlice):
         sums = {"slot_sum": self._sum, "fresh_sum": self._fresh_sum, "gradients_summed": self._summed}
         return super()._state | sums
 
-    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence) -> tf.Tensor:
+    def admit_to_round(self, worker: tf.Tensor, end: tf.Tensor, needed: Sequence[Any]) -> tf.Tensor:
         """Return when `worker` asked and when it was admitted, float64 [2], in unix seconds of the parameter server.
 
         It asks once everything `needed` is done. It is admitted once a round is open to which it has not yet given a
@@ -105,7 +104,7 @@ class RoundSlice(WaitingSlice):
 class Rounds(Work):
     """Rounds of synchronous training: one dispatch for every worker. A worker that gets a second one finds it done."""
 
-    def function(self, store: ParameterStore, compute: Compute) -> Callable:
+    def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
         return rounds_function(store, compute, self._config)
 
     def dispatches(self) -> Iterator[bool]:
@@ -122,7 +121,7 @@ class Rounds(Work):
             yield True
 
 
-def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
+def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig) -> Callable[..., Any]:
     """Return the graph of one dispatch of rounds, which takes part in every round below version `end`, int64 [].
 
     Its other argument is when it was scheduled.
@@ -130,7 +129,7 @@ def rounds_function(store: ParameterStore, compute: Compute, config: RunConfig):
     computation = Computation(compute, config)
     (first,) = store.slices
 
-    def pull(identity: Identity, end: tf.Tensor, needed: Sequence = ()) -> list[tf.Tensor]:
+    def pull(identity: Identity, end: tf.Tensor, needed: Sequence[Any] = ()) -> list[tf.Tensor]:
         """Wait for the next round and pull, all on the ps: the answer to a push is the next parameters."""
         times = first.admit_to_round(identity.worker, end, needed)  # type: ignore[attr-defined]  # a slice of rounds
         pulled = store.pull(identity.worker, [times])

@@ -1,0 +1,179 @@
+"""The commands `ps-cluster data list | fetch | verify | show | rm`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps_cluster.cli.options import (
+    FOLDER,
+    NameOf,
+    OneLineErrors,
+    OutputPath,
+    Whole,
+    config_layers,
+    config_options,
+    examples,
+    layered_config,
+    option,
+)
+from ps_cluster.cli.parts import JSON_FILE, confirmed, write_json_to
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.writing import check_file
+from ps_cluster.installation import PROGRAM
+from ps_cluster.report.terminal import make_console, print_line
+
+_OPTIONS = ("--data-dir", "--target", "--image-size", "--skip-bad/--no-skip-bad")  # that say what is read
+
+_data_set = click.argument("name", type=NameOf(DATASETS), metavar="NAME")
+
+
+@click.group(
+    cls=OneLineErrors, epilog=examples("data list", "data fetch cifar10", "data show mnist --output digits.png")
+)
+def data() -> None:
+    """List, fetch, verify, show and remove data sets."""
+
+
+@data.command(
+    "list",
+    epilog=examples("data list", "data list --data-dir ~/Downloads", "data list --json - | jq '.data_sets[].name'"),
+)
+@option("--data-dir", type=FOLDER, help="Look for archives in this folder too.")
+@option("--json", "json_file", type=JSON_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
+def list_(data_dir: Path | None, json_file: Path | None) -> None:
+    """List the data sets, and what is on this machine."""
+    from ps_cluster.data import describing, sources
+    from ps_cluster.report import data_tables
+
+    if data_dir and not Path(os.path.expanduser(data_dir)).is_dir():
+        raise UserError(f"--data-dir: got '{data_dir}': there is no such folder: correct it, or leave it out")
+    cache_dir = sources.default_cache_dir()
+    entries = sources.entries(cache_dir, data_dir)
+    folder = describing.packed_folder(cache_dir)
+    if json_file:
+        content = {"packed_folder": str(folder), "data_sets": data_tables.entries_as_json(entries)}
+        if write_json_to(json_file, content):
+            return
+    data_tables.print_entries(entries, make_console())
+    print_line(f"packed copies are in {folder}")
+
+
+@data.command(epilog=examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load"))
+@_data_set
+@config_options(*_OPTIONS)
+@config_layers
+def fetch(name: str, file: Path | None, assignments: tuple[str, ...], **options: Any) -> None:
+    """Find or download a data set, pack it, and print where it is."""
+    from ps_cluster.data import sources
+    from ps_cluster.report.terminal import byte_progress
+
+    settings = layered_config(file, assignments, options | {"data__dataset": name}).data
+    with byte_progress(make_console()) as (notify, progress):
+        dataset = sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=progress)
+    examples = f"{dataset.train_examples} + {dataset.test_examples} examples"
+    origin = f", packed from {dataset.source}" if dataset.source else ""
+    print_line(f"{dataset.name} ({dataset.kind}), {examples}: {dataset.directory}{origin}")
+
+
+@data.command(epilog=examples("data verify", "data verify cifar10 mnist", "data verify cifar10.1-5740d428"))
+@click.argument("names", nargs=-1, metavar="[NAME]...")
+def verify(names: tuple[str, ...]) -> None:
+    """Read packed copies whole and check them.
+
+    Checked are manifest, sizes, targets, and the checksum of each file; without NAME of all copies.
+    """
+    from ps_cluster.data import describing, sources
+    from ps_cluster.report.data_tables import megabytes
+    from ps_cluster.report.terminal import byte_progress
+
+    cache_dir = sources.default_cache_dir()
+    found = sources.copies(cache_dir)
+    damaged = []
+    for copy in sources.named(names, found, cache_dir) if names else found:
+        with byte_progress(make_console(), told=False) as (notify, progress):
+            checked = sources.verify(copy, progress)
+            what = f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}"
+            if checked.dataset is None:
+                damaged.append(copy.directory.name)
+                notify(f"DAMAGED  {what}: {checked.problem}")
+            else:
+                without = "" if sources.has_checksums(checked) else ": packed by an earlier version, without checksums"
+                notify(f"sound    {what}{without}")
+    if not found:
+        print_line(f"there are no packed copies in {describing.packed_folder(cache_dir)}")
+    if damaged:
+        raise RunFailed(
+            f"{len(damaged)} of the packed copies are damaged: remove them ({PROGRAM} data rm {' '.join(damaged)}), "
+            "and the next command that needs one packs it again"
+        )
+
+
+@data.command(epilog=examples("data rm mnist", "data rm cifar10.1-5740d428", "data rm mnist synthetic --yes"))
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@option("--yes", is_flag=True, help="Remove without asking.")
+def rm(names: tuple[str, ...], yes: bool) -> None:
+    """Remove packed copies.
+
+    NAME is a data set, for all of its copies, or the name of one copy. Archives are left alone.
+    """
+    from ps_cluster.data import sources
+    from ps_cluster.files import ownership
+    from ps_cluster.report.data_tables import megabytes
+
+    cache_dir = sources.default_cache_dir()
+    ownership.check_folder(cache_dir, "cache (PS_CLUSTER_CACHE)", print_line)
+    chosen = sources.named(names, sources.copies(cache_dir), cache_dir)
+    for copy in chosen:
+        print_line(f"{copy.name} ({megabytes(copy.bytes)}) {copy.directory}")
+    if not yes and not confirmed(f"Remove {'it' if len(chosen) == 1 else f'these {len(chosen)} copies'}?"):
+        print_line("nothing was removed")
+        return
+    for copy in chosen:
+        sources.remove(copy)
+        print_line(f"removed {copy.directory}")
+
+
+@data.command(
+    epilog=examples(
+        "data show cifar10",
+        "data show mnist --output digits.png --seed 3",
+        "data show cifar10 --set data.augmentation.cutout_pixels=8",
+    )
+)
+@_data_set
+@config_options(*_OPTIONS, "--model")
+@config_layers
+@option(
+    "--output",
+    type=OutputPath(check_file),
+    metavar="FILE.png",
+    help="The picture to write; default: NAME.png here.",
+)
+@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Which examples are drawn, and how they are varied.")
+def show(
+    name: str, output: Path | None, seed: int, file: Path | None, assignments: tuple[str, ...], **options: Any
+) -> None:
+    """Draw examples of each class, or print columns.
+
+    Images are drawn as they are and as training varies them. Of all other examples columns and rows are printed.
+    """
+    from ps_cluster.data import sources
+    from ps_cluster.report.data_tables import print_table_of
+    from ps_cluster.report.terminal import byte_progress
+
+    config = layered_config(file, assignments, options | {"data__dataset": name})
+    with byte_progress(make_console()) as (notify, progress):
+        dataset = sources.resolve(config.data, sources.default_cache_dir(), notify=notify, progress=progress)
+    if dataset.spec.unit == "images":
+        from ps_cluster.report.sheets import write_sheet
+
+        print_line(f"written: {write_sheet(dataset, config.data, output, seed)}")
+        return
+    if output:
+        raise UserError(f"--output: got '{output}': examples that are no images are shown here: leave it out")
+    print_table_of(dataset, make_console())

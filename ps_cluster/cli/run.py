@@ -1,0 +1,162 @@
+"""The command `ps-cluster run`."""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps_cluster.cli.options import (
+    FOLDER,
+    OneOf,
+    config_layers,
+    config_options,
+    examples,
+    option,
+    overrides,
+    refuse_others,
+    resolved_config,
+    tensorboard_option,
+    trusted_code,
+)
+from ps_cluster.cli.parts import METRICS_OPTIONS, log_format_option, metrics_options
+from ps_cluster.config import Resolved
+from ps_cluster.config.layers import loaded, variables, without_variables
+from ps_cluster.config.modes import MODES
+from ps_cluster.errors import UserError
+from ps_cluster.installation import PROGRAM
+from ps_cluster.report.terminal import print_line
+
+GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
+
+
+@click.command(
+    epilog=examples(
+        "run --workers 3 --ps 1",
+        "run --mode bounded --max-staleness 2 --learning-rate 0.3 --augment flip,crop=4",
+        "run --model tutorial_cnn --set schedule.kind=cosine --dry-run",
+    )
+)
+@trusted_code
+@config_options()
+@config_layers
+@option("--run-dir", type=FOLDER, help="Folder of all files of the run; default: a new one in runs/.")
+@option(
+    "--resume",
+    type=FOLDER,
+    metavar="RUN_DIR",
+    help="Continue an earlier run; --epochs or --steps make it longer, --ps cuts the parameters anew.",
+)
+@option(
+    "--split",
+    type=OneOf(sorted({mode.splits for mode in MODES})),
+    help="What the workers share: data: each has all layers, and --mode says how; layers, width: the modes of these names.",
+)
+@option("--dry-run", is_flag=True, help="Print the configuration with where each value comes from; start nothing.")
+@option("--profile", is_flag=True, help="Write a trace of every step, and print where the time went.")
+@tensorboard_option
+@metrics_options
+@log_format_option
+@click.pass_context
+def run(
+    context: click.Context,
+    /,
+    file: Path | None,
+    assignments: tuple[str, ...],
+    run_dir: Path | None,
+    resume: Path | None,
+    split: str | None,
+    dry_run: bool,
+    profile: bool,
+    tensorboard: bool,
+    metrics_port: int | None,
+    metrics_host: str,
+    **options: Any,
+) -> int:
+    """Train on a cluster of processes on this machine."""
+    from ps_cluster.launch import local_run
+    from ps_cluster.report import metrics_server
+    from ps_cluster.report.progress import make_view
+    from ps_cluster.runs.logs import LAUNCHER
+    from ps_cluster.runs.run_dir import RunDir
+    from ps_cluster.system.usage import age_seconds
+
+    watched = partial(metrics_server.beside, port=metrics_port, host=metrics_host, task=LAUNCHER)
+    began = time.monotonic() - age_seconds(os.getpid())
+    if resume:
+        may_change = ("training__epochs", "training__steps", "cluster__parameter_servers", "cluster__isolation")
+        allowed = ("resume", "dry_run", "profile", "tensorboard", "log_format", *METRICS_OPTIONS, *may_change)
+        refuse_others(context, *allowed, because="--resume goes on with")
+        _tell_of_unused_variables()
+        more = overrides((), options) | ({GRADIENTS: True} if tensorboard else {})
+        if dry_run:
+            return _print_plan(loaded(RunDir.open(resume).config, more, os.environ))
+        root = resume
+        with watched(make_view()) as view:
+            code = local_run.resume_run(resume, more, view=view, began=began, tensorboard=tensorboard)
+    else:
+        if tensorboard and not any(text.startswith(GRADIENTS) for text in assignments):
+            assignments = (*assignments, f"{GRADIENTS}=true")
+        resolved = resolved_config(file, assignments, options | _mode_that_splits(split, options["mode__name"]))
+        config = resolved.config
+        if split and config.mode_kind.splits != split:
+            splits = f"mode {config.mode.name} splits the {config.mode_kind.splits}"
+            raise UserError(f"--split: got '{split}', but {splits}: leave one of them out")
+        if dry_run:
+            return _print_plan(resolved)
+        root = run_dir or local_run.new_root(config.mode.name, config.model.name)
+        with watched(make_view()) as view:
+            code = local_run.start_run(config, root, view=view, began=began, tensorboard=tensorboard)
+    if profile and code == 0:
+        _print_profile(root)
+    _print_placement(root)
+    return code
+
+
+def _mode_that_splits(what: str | None, mode: str | None) -> dict[str, str]:
+    """Return the option that chooses the only mode that splits `what`; nothing where there are several, or one is given."""
+    found = [one.name for one in MODES if one.splits == what]
+    return {"mode__name": found[0]} if len(found) == 1 and mode is None else {}
+
+
+def _tell_of_unused_variables() -> None:
+    for name in variables(os.environ.keys() - without_variables(os.environ)):
+        print_line(f"{name} does not count here: --resume goes on with the run as it was")
+
+
+def _print_plan(resolved: Resolved) -> int:
+    from ps_cluster.launch import local_run
+    from ps_cluster.system.machine import room
+
+    for line in local_run.lines(resolved, room()):
+        print_line(line)
+    return 0
+
+
+def _print_profile(root: Path) -> None:
+    from ps_cluster.files import locks
+    from ps_cluster.launch import local_run
+    from ps_cluster.report import trace
+    from ps_cluster.report.terminal import make_console
+    from ps_cluster.runs.run_dir import RunDir
+
+    run_dir = RunDir(Path(os.path.realpath(root)))
+    with locks.sole_use(root, local_run.WHAT, notify=lambda line: None):  # the run already printed this notice
+        trace.write_trace(run_dir)
+    trace.print_shares(run_dir, make_console())
+
+
+def _print_placement(root: Path) -> None:
+    """Print the device of each operation of a step, if the run was to log it."""
+    from ps_cluster.report.run_list import placement_lines
+    from ps_cluster.runs.run_dir import RunDir
+
+    file = RunDir(Path(os.path.realpath(root))).placement
+    if file.is_file():
+        for line in placement_lines(file):
+            print_line(line)
+        print_line(f"the table of the run again: {PROGRAM} runs show {root}")

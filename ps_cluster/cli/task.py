@@ -1,0 +1,122 @@
+"""The command `ps-cluster task`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ps_cluster.cli.options import (
+    OUTPUT_FOLDER,
+    OneOf,
+    Whole,
+    config_layers,
+    config_options,
+    examples,
+    layered_config,
+    option,
+)
+from ps_cluster.cli.parts import log_format_option, metrics_options, waiting_options
+from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, Task
+from ps_cluster.errors import UserError
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs.logs import LOG_TASK
+
+if TYPE_CHECKING:
+    from ps_cluster.launch.topology import ClusterTopology
+
+
+@click.command(
+    epilog=examples(
+        "task --run-dir shared/run --dataset cifar10 --data-dir data --precision bfloat16",
+        "task --run-dir shared/run --cluster cluster.yaml --type worker --index 1 --dataset mnist --precision float32",
+        "task --run-dir shared/run --mode sync --dataset mnist --precision float32 --resume never",
+        "task --run-dir shared/run --dataset mnist --precision float32 --isolation interface=wg0",
+    )
+)
+@option(
+    "--run-dir",
+    type=OUTPUT_FOLDER,
+    required=True,
+    help="The run directory; the leader and the evaluator must share it.",
+)
+@option(
+    "--cluster",
+    "cluster_file",
+    type=click.Path(path_type=Path),
+    help="A YAML file with the addresses of each type, as chief: [a:2222]. It takes the place of TF_CONFIG.",
+)
+@option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="With --cluster: the type of this task.")
+@option("--index", type=Whole(0), help="With --cluster: which task of its type this is, from 0.")
+@option(
+    "--resume",
+    type=OneOf(("auto", "never", "always")),
+    is_flag=False,
+    flag_value="always",
+    default="auto",
+    help="Go on from the newest checkpoint or snapshot in the run directory; auto: if there is one. "
+    "Without a value: always.",
+)
+@waiting_options(600.0)
+@config_options(
+    "--mode", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision", "--seed"
+)  # fmt: skip
+@option(
+    "--isolation",
+    "cluster__isolation",
+    metavar="interface=NAME",
+    help="Close this task's port to all but this interface, by a firewall rule that ends with the task.",
+)
+@config_layers
+@metrics_options
+@log_format_option
+def task(
+    run_dir: Path,
+    cluster_file: Path | None,
+    kind: str | None,
+    index: int | None,
+    resume: str,
+    wait_seconds: float,
+    min_workers: int | None,
+    metrics_port: int | None,
+    metrics_host: str,
+    file: Path | None,
+    assignments: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Run one task of a cluster on several machines, described by TF_CONFIG or --cluster.
+
+    Give every task the same options, but for --type and --index. The same command goes on where it ended.
+    """
+    from ps_cluster.launch import one_task
+    from ps_cluster.report import metrics_server
+    from ps_cluster.report.progress import make_lines
+
+    topology, own = _given_cluster(cluster_file, kind, index)
+    os.environ[LOG_TASK] = str(own)
+    config = layered_config(file, assignments, options, topology.size)
+    with metrics_server.beside(make_lines(), metrics_port, metrics_host, str(own)) as view:
+        one_task.run_one_task(
+            config, run_dir, topology, own,
+            resume=resume, wait_s=wait_seconds, min_workers=min_workers, view=view, notify=print_line,
+        )  # fmt: skip
+
+
+def _given_cluster(file: Path | None, kind: str | None, index: int | None) -> tuple[ClusterTopology, Task]:
+    """Return the cluster that the options or TF_CONFIG describe, and the task that this process is."""
+    from ps_cluster.launch import topology
+
+    tf_config = os.environ.get("TF_CONFIG")
+    if file is None:
+        for name, value in (("--type", kind), ("--index", index)):
+            if value is not None:
+                raise UserError(f"{name}: got {value}, but no --cluster: give that too, or let TF_CONFIG name the task")
+        return topology.from_tf_config(tf_config, print_line)
+    if kind is None or index is None:
+        raise UserError("--cluster: give --type and --index too: they say which task of the cluster this is")
+    found = topology.from_file(file, Task(kind, index), print_line)
+    if tf_config:
+        print_line("TF_CONFIG is not used: --cluster takes its place")
+    return found

@@ -1,0 +1,548 @@
+"""Base classes of data sets and of forms of data; which examples a run takes, and the settings of augmentation."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NamedTuple
+
+import numpy as np
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+
+from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Rows, check_rows
+from ps_cluster.config.objectives import Field as ArrayField
+from ps_cluster.config.registry import Kinds, PathFromText, Section
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.values import Malformed, decimal, whole
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
+
+
+# The settings of image augmentation, and their short form. Without TensorFlow, because the launcher reads them too.
+
+
+def _ascending(factors: tuple[float, float]) -> tuple[float, float]:
+    lowest, highest = factors
+    if lowest > highest:
+        raise ValueError(f"lowest factor {lowest} is above the highest, {highest}")
+    return factors
+
+
+Factor = Annotated[float, Field(ge=0, le=100)]
+# The tuple is not strict, because YAML has a list; its factors are.
+FactorRange = Annotated[tuple[Factor, Factor], Field(strict=False), AfterValidator(_ascending)]
+
+
+class Augmentation(BaseModel):
+    """The variations that `ps_cluster.data.augment.augment` draws; the defaults draw none.
+
+    A value out of range raises pydantic's `ValidationError`, which names the field and the value.
+    """
+
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
+    )
+
+    crop_padding_pixels: int = Field(0, ge=0, le=10_000)
+    """Pad by this much on every side, mirrored, and crop back at random."""
+
+    flip: Literal["none", "random", "alternating"] = "none"
+    """Mirror left-right: a coin for every image and step, or each image in every second epoch."""
+
+    hue_delta: float = Field(0.0, ge=0, le=0.5)
+    """Turn the hue by up to this fraction of the circle, either way."""
+
+    contrast_range: FactorRange = (1.0, 1.0)
+    """Multiply the distance from each channel's mean by a factor from this range."""
+
+    saturation_range: FactorRange = (1.0, 1.0)
+    """Multiply the saturation by a factor from this range."""
+
+    cutout_pixels: int = Field(0, ge=0, le=10_000)
+    """Side of the square that is blanked with the mean colour."""
+
+    def check(self, shape: tuple[int, ...]) -> None:
+        """Raise ValueError, with the setting and its value, for variations that images of `shape` do not allow."""
+        *sides, channels = shape
+        if self.crop_padding_pixels >= min(sides):
+            raise ValueError(
+                f"data.augmentation.crop_padding_pixels: got {self.crop_padding_pixels}: images of {sides[0]}x{sides[1]} "
+                f"have at most {min(sides) - 1} to mirror"
+            )
+        if channels != 3 and (self.hue_delta or self.saturation_range != (1, 1)):
+            raise ValueError(
+                f"data.augmentation: hue_delta and saturation_range need 3 channels, images have {channels}"
+            )
+
+
+class Variation(NamedTuple):
+    """A part of the short form `flip,crop=4,hue=0.1`: the setting that it gives, how it is read, and how it is written.
+
+    `bare`: the value of the name alone; None where it needs one.
+    """
+
+    setting: str
+    read: Callable[[str], Any]
+    form: str
+    bare: Any = None
+
+
+def _range(text: str) -> list[float]:
+    lowest, _, highest = text.partition("-")
+    return [decimal(lowest), decimal(highest)]
+
+
+# What a name alone means is what configs/default.yaml has.
+VARIATIONS = {
+    "flip": Variation("flip", str, "flip or flip=random", "alternating"),
+    "crop": Variation("crop_padding_pixels", whole, "crop or crop=4", 2),
+    "hue": Variation("hue_delta", decimal, "hue=0.1"),
+    "contrast": Variation("contrast_range", _range, "contrast=0.8-1.2"),
+    "saturation": Variation("saturation_range", _range, "saturation=0.8-1.2"),
+    "cutout": Variation("cutout_pixels", whole, "cutout=8"),
+}
+NO_VARIATION = "none"
+
+
+def read_variations(text: str) -> dict[str, Any]:
+    """Return all settings for the short form, e.g. "flip,crop=4,hue=0.1" or "none". What it leaves out is switched off.
+
+    Raises:
+      ValueError: a name that is unknown or there twice, or a value that can't be read.
+    """
+    settings = Augmentation().model_dump(mode="json")
+    seen: set[str] = set()
+    for part in () if text.strip() == NO_VARIATION else text.split(","):
+        name, has_value, value = (piece.strip() for piece in part.partition("="))
+        if name not in VARIATIONS:
+            forms = ", ".join(variation.form for variation in VARIATIONS.values())
+            raise ValueError(f"{did_you_mean(name, VARIATIONS)}there are {forms}, and {NO_VARIATION} alone")
+        if name in seen:
+            raise ValueError(f"{name} is there twice")
+        seen.add(name)
+        variation = VARIATIONS[name]
+        settings[variation.setting] = _value(variation, value) if has_value else variation.bare
+        if settings[variation.setting] is None:
+            raise ValueError(f"{name} needs a value: write {variation.form}")
+    return settings
+
+
+def _value(variation: Variation, text: str) -> Any:
+    try:
+        return variation.read(text)
+    except Malformed as error:
+        raise ValueError(f"{text!r:.80} {error}: write {variation.form}") from error
+
+
+# The part of the training examples that a run, or each of its workers, sees: all, a shard, a sample. No TensorFlow.
+
+ALL = "all"
+OF_WORKER = "shard:worker"  # of as many shards as there are workers, each worker sees the one of its index
+MOST_SHARDS = 1000
+# A bootstrap sample takes one of so many copies of each example, each once: near enough to drawing with replacement.
+COPIES = 1024
+_SHARD = re.compile(r"shard:(0|[1-9][0-9]{0,3})/([1-9][0-9]{0,3})")
+_BOOTSTRAP = re.compile(r"bootstrap:(0|[1-9][0-9]{0,8})")
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A part of N examples: every `of`-th from `index` on, of a random order (by `seed`) of `copies` of each example.
+
+    A shard has one copy: shards of the same `of` are disjoint, and together they are all. A bootstrap sample (Breiman
+    1996, "Bagging Predictors") has N of many copies, so on average 63 % of the examples, some of them several times.
+    """
+
+    seed: int = 0
+    index: Any = 0  # int; in the graph of a worker also int64 []
+    of: int = 1
+    copies: int = 1
+
+    def size(self, examples: int) -> Any:
+        """Return how many of so many examples it has: an int, or int64 [] as `index` is."""
+        return (examples - self.index + self.of - 1) // self.of
+
+
+def parse_sample(text: str) -> Sample | None:
+    """Return the sample of "shard:0/4" or "bootstrap:7" (its seed). Raises ValueError for another text.
+
+    None where the run sees all: "all", and "shard:worker", of which each worker makes its own sample.
+    """
+    if text in (ALL, OF_WORKER):
+        return None
+    if found := _BOOTSTRAP.fullmatch(text):
+        return Sample(seed=int(found[1]), copies=COPIES)
+    found = _SHARD.fullmatch(text)
+    if found is None or int(found[1]) >= int(found[2]) or int(found[2]) > MOST_SHARDS:
+        raise ValueError(
+            f"{text!r:.80} is no sample: write all, shard:0/4 (the first of four), shard:worker (each worker's own) or "
+            "bootstrap:7 (its seed)"
+        )
+    return Sample(index=int(found[1]), of=int(found[2]))
+
+
+# The forms of data that are read from a path, without code of the user's.
+#
+# `--dataset PATH` is recognised once, where the user has written it. From then on the data set's name is `FORM:/the/path`,
+# so nobody has to look at the disk to know which settings it has. The forms are in `ps_cluster/data/forms/`, one file each.
+
+
+class Form:
+    """A form of data. Subclass it, and write both methods.
+
+    Attributes:
+      name: its name; users may write `name:path` to choose it.
+      looks_for: in words, what a path must be.
+      endings: of names of files that have this form.
+      Settings: the class of the section `data` of its data sets.
+    """
+
+    name = ""
+    looks_for = ""
+    endings: tuple[str, ...] = ()
+    Settings: type[DataSettings]
+
+    def recognises(self, path: Path) -> bool:
+        """Return whether a file or folder has this form. Looks at names, and at the beginning of a file at most."""
+        return path.suffix.lower() in self.endings and os.path.isfile(path)
+
+    def dataset(self, path: Path) -> DataSet:
+        """Return the data set at a path, which need not exist. `read` refuses what is damaged."""
+        raise NotImplementedError
+
+
+FORMS: Kinds[Form] = Kinds("form of data", Form, "ps_cluster.data.forms", "ps_cluster.forms")
+
+
+class Place(NamedTuple):
+    """A path in a form of data."""
+
+    form: Form
+    path: Path
+
+    def __str__(self) -> str:
+        return f"{self.form.name}:{self.path}"
+
+
+def parse(text: str) -> Place | None:
+    """Return the place that `FORM:PATH` names, None for any other text."""
+    form, _, path = text.partition(":")
+    return Place(FORMS[form], Path(path)) if path and form.isidentifier() and form in FORMS else None
+
+
+def named_by_user(text: str, folder: Path) -> str:
+    """Return `FORM:/the/path` for a path that the user has written, as seen from `folder`; any other text as it is.
+
+    Raises:
+      UserError: there is nothing at the path, or it has no known form.
+    """
+    if place := parse(text):
+        return str(place._replace(path=_absolute(place.path, folder)))
+    return str(_recognised(_absolute(Path(text), folder))) if _is_path(text, folder) else text
+
+
+def _is_path(text: str, folder: Path) -> bool:
+    if "/" in text or os.path.exists(folder / text):
+        return True
+    ending = Path(text).suffix.lower()  # without one, installed forms need not be loaded
+    return bool(ending) and any(ending in form.endings for form in _all_forms())
+
+
+def _all_forms() -> Iterator[Form]:
+    """Yield the package's own forms, then those of installed packages."""
+    return (FORMS[name] for name in FORMS.names)
+
+
+def _absolute(path: Path, folder: Path) -> Path:
+    return Path(os.path.normpath(folder.absolute() / os.path.expanduser(path)))
+
+
+def _recognised(path: Path) -> Place:
+    if not os.path.exists(path):
+        raise UserError(f"dataset: there is no '{path}': correct the path; docs/own-data.md shows what it may lead to")
+    for form in _all_forms():
+        if form.recognises(path):
+            return Place(form, path)
+    code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
+    known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
+    raise UserError(f"dataset: '{path}' has no form that is known. {code}{known}. docs/own-data.md shows each")
+
+
+# The data sets: how each is found and read, what its examples are, and how they are varied. No TensorFlow.
+#
+# The package's own are in `ps_cluster/data/sets/`, one file each.
+
+SPLITS = ("train", "test")
+MOST_CLASSES = 2**16
+
+
+class DataSettings(Section):
+    """The section `data` of a configuration. A data set adds settings of its own in a subclass, with defaults."""
+
+    dataset: Annotated[str, AfterValidator(lambda name: DATASETS.check_name(name))] = Field(
+        description="The data set, or a path to your own data; auto: CIFAR-10 if it can be had, else the generated one."
+    )
+    data_dir: PathFromText | None = Field(
+        default=None, description="Its archive or folder; null: look in the caches, then download."
+    )
+
+
+class ImageSettings(DataSettings):
+    """Settings of data sets of images."""
+
+    augmentation: Augmentation = Field(default=Augmentation())
+
+
+class OwnDataSettings(DataSettings):
+    """Settings of data that users bring."""
+
+    objective: Literal["auto", "classification", "multi-label", "regression"] = Field(
+        default="auto", description="What is trained for; auto: by the targets."
+    )
+    held_out: float = Field(
+        default=0.1, gt=0, lt=1, description="Share of the examples that is held out to test on, where no others are."
+    )
+
+
+class OwnImageSettings(OwnDataSettings, ImageSettings):
+    """Settings of images that users bring."""
+
+
+class NotThisDataSet(UserError):
+    """A file or folder is not the data set that was looked for. The message starts with its path."""
+
+
+class Download(NamedTuple):
+    """The address of a file of a data set, its SHA-256 in hexadecimal, and its size."""
+
+    url: str
+    sha256: str
+    bytes: int
+
+    @property
+    def file(self) -> str:
+        return self.url.rpartition("/")[2]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """A data set as it was read.
+
+    Attributes:
+      spec: the form of its examples. `mean` and `std` of its fields may be left empty.
+      arrays: split ("train", "test") → name of a field → rows [N, ...]: an array, which may be memory-mapped, or what
+        returns arrays for slices of itself. The target's name is "target", that of weights "weight".
+      notes: lines for a person to read, e.g. what was held out.
+      encoding: how columns of a table became numbers (runs/rows.py); None if they did not.
+    """
+
+    spec: ExampleSpec
+    arrays: Mapping[str, Mapping[str, Rows]]
+    notes: tuple[str, ...] = ()
+    encoding: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(
+        cls,
+        train: Mapping[str, Rows],
+        test: Mapping[str, Rows],
+        *,
+        objective: str = "classification",
+        classes: Sequence[str] = (),
+    ) -> Contents:
+        """Return contents whose spec is that of the arrays of `train`: field → [N, ...], with the target as "target",
+        and weights, if there are any, as "weight".
+
+        Args:
+          classes: names of the classes or labels; () numbers them.
+
+        Raises:
+          UserError: there is no target, or something is no array.
+        """
+        _check_split(train)
+        fields = {name: ArrayField(str(array.dtype), array.shape[1:]) for name, array in train.items()}
+        target, weight = fields.pop(TARGET), fields.pop(WEIGHT, None)
+        if not classes and objective == "classification":
+            classes = [str(label) for label in range(_number_of_classes(train[TARGET]))]
+        elif not classes and objective == "multi-label":
+            classes = [str(label) for label in range(int(np.prod(target.shape)))]
+        return cls(ExampleSpec(fields, target, objective, tuple(classes), weight), {"train": train, "test": test})
+
+
+def _check_split(rows: Mapping[str, Rows]) -> None:
+    try:
+        for name, array in rows.items():
+            check_rows(f"'{name}'", array)
+    except Malformed as error:
+        raise UserError(f"dataset: {error}") from error
+    if TARGET not in rows:
+        raise UserError(f"dataset: '{TARGET}' is missing, there is {', '.join(rows) or 'nothing'}: name the targets so")
+
+
+def _number_of_classes(labels: Rows) -> int:
+    if np.dtype(labels.dtype).kind not in "iu" or not len(labels):
+        return 0  # packing says what is wrong
+    highest = int(labels[:].max())
+    if highest >= MOST_CLASSES:
+        raise UserError(f"dataset: a label is {highest}, of at most {MOST_CLASSES:,} classes: number them from 0")
+    return highest + 1
+
+
+NO_IMAGES: Mapping[str, Any] = {"model": {"name": "mlp"}}
+"""The recipe of data that is no images: networks for images, such as the default one, can't take it."""
+
+
+class DataSet:
+    """A data set. Subclass it and write `read`, or bring a function that returns `Contents`.
+
+    Attributes:
+      name: the name by which users choose it.
+      title: its name in sentences, if that is another.
+      generated: whether a program made it up. That is said wherever a number of it is.
+      Settings: the class of the section `data`, with this data set's own settings.
+      recipe: a layer of settings in which it differs from configs/default.yaml, whatever the network.
+      recipes: network → a layer of settings for this data set with this network.
+      version: raise it whenever `read` returns something else for the same source: it is packed again then.
+      archive: name of the file, or the files, that users have. downloads: where they are; none if it can't be downloaded.
+      wanted: what to look for in a folder, in words.
+      path: of data that a user has named by its path, that path. It is packed again when something there changes.
+      candidates_of: for a name that stands for several data sets, their names, best first.
+      offered: whether help and lists of choices name it.
+      augment: "module:function" that varies a batch (`ps_cluster.data.augment:augment`); None: it is trained as it is.
+      views: "module:function" that averages a network's scores over views of each example; None: there are none.
+    """
+
+    page = "docs/own-data.md"
+    name = ""
+    title = ""
+    generated = False
+    Settings: type[DataSettings] = DataSettings
+    recipe: Mapping[str, Any] = {}
+    recipes: Mapping[str, Mapping[str, Any]] = {}
+    version = 1
+    archive = ""
+    downloads: tuple[Download, ...] = ()
+    wanted = ""
+    path: Path | None = None
+    candidates_of: tuple[str, ...] = ()
+    offered = True
+    augment: Any = None
+    views: Any = None
+
+    @property
+    def full_name(self) -> str:
+        """Its name in sentences."""
+        return self.title or self.name
+
+    @property
+    def kind(self) -> str:
+        """The word for its origin: "synthetic" if it is generated, else "real"."""
+        return "synthetic" if self.generated else "real"
+
+    @property
+    def is_on_disk(self) -> bool:
+        """True if it is read from files that have to be found or downloaded."""
+        return bool(self.wanted)
+
+    def candidates(self, place: Path) -> Iterable[Path]:
+        """Yield the paths that it could be read from: `place`, or what is in that folder, best first. Opens nothing."""
+        return ()
+
+    def read(self, source: Path | None, settings: DataSettings) -> Contents:
+        """Return the whole data set, read from a candidate; from None if it is not on disk.
+
+        Args:
+          settings: the section `data`, an object of `Settings`.
+
+        Raises:
+          NotThisDataSet: `source` is damaged or something else.
+        """
+        raise NotImplementedError
+
+    def own_settings(self, settings: DataSettings) -> dict[str, Any]:
+        """Return the settings on which `read` may depend: those that only this data set has."""
+        return settings.model_dump(mode="json", exclude=set(ImageSettings.model_fields))
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit this data set."""
+        if config.evaluation.augment_last and self.views is None:
+            raise ValueError(f"evaluation.augment_last: got True: data set {self.name} has no views: leave it out")
+
+    def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit its examples."""
+        OBJECTIVES[spec.objective].check(config, spec)
+
+
+class ImageDataSet(DataSet):
+    """A data set whose examples are one image each."""
+
+    Settings = ImageSettings
+    augment = "ps_cluster.data.augment:augment"
+    views = "ps_cluster.evaluation.views:mean_over_views"
+
+    def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
+        super().check_examples(config, spec)
+        if config.evaluation.augment_last and not OBJECTIVES[spec.objective].has_accuracy:
+            raise ValueError(f"evaluation.augment_last: got True: a {spec.objective} has no accuracy: leave it out")
+        image = spec.image(config.model.name)
+        config.data.augmentation.check(image.shape)  # type: ignore[attr-defined]  # its Settings have it
+
+
+def _from_function(found: Any) -> Any:
+    """Return a data set for a function that returns `Contents`; return anything else as it is."""
+    if isinstance(found, type) or not callable(found):
+        return found
+    return _Function(found)
+
+
+class _Function(DataSet):
+    """A data set that a function without arguments returns: `Contents`, or arrays (data/array_files.py)."""
+
+    Settings = OwnDataSettings
+
+    def __init__(self, function: Callable[[], Any]):
+        self._function = function
+
+    def read(self, source: Path | None, settings: DataSettings) -> Any:
+        return self._function()
+
+
+class _DataSets(Kinds[DataSet]):
+    """All data sets: by name, or by the path of data in one of the forms that are known."""
+
+    @property
+    def with_settings(self) -> Iterator[Any]:
+        """Yield the package's own data sets, and the forms."""
+        return chain((one for one in self if one.offered), FORMS)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(name for name in super().names if name not in self.own or self.own[name].offered)
+
+    def named_by_user(self, name: str, folder: Path) -> str:
+        """Return a name that the user has written: of code with its whole path, of data also with its form."""
+        if super().__contains__(name):
+            return super().named_by_user(name, folder)
+        return named_by_user(name, folder)
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or isinstance(name, str) and parse(name) is not None
+
+    def unknown(self, name: str) -> str:
+        return f"{super().unknown(name)}, and a path to your own data"
+
+    def _load(self, name: str) -> DataSet:
+        place = None if super().__contains__(name) else parse(name)
+        if place is None:
+            return super()._load(name)
+        return self._made(place.form.dataset(place.path), name)
+
+
+DATASETS: Kinds[DataSet] = _DataSets(
+    "data set", DataSet, "ps_cluster.data.sets", "ps_cluster.datasets", wrap=_from_function
+)

@@ -1,0 +1,213 @@
+"""The types of tasks in a cluster, and the table of what happens when one dies."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+
+from pydantic import AfterValidator, Field
+
+from ps_cluster.config.registry import Kinds, Section
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
+
+CHIEF, PS, WORKER, EVALUATOR = "chief", "ps", "worker", "evaluator"
+TRAINING_TYPES = (CHIEF, PS, WORKER)
+
+
+@dataclass(frozen=True, order=True)
+class Task:
+    """One process of a run, e.g. `worker-2`."""
+
+    type: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.type}-{self.index}"
+
+
+@dataclass(frozen=True)
+class OnDeath:
+    """The reaction to a task's unexpected end: it is started again, at most `restarts` times in a row."""
+
+    restarts: int
+    whole_cluster: bool  # all training tasks start again with it, from the newest snapshot
+    dispensable: bool  # when it is given up, the run goes on without it (a worker or ps: only while there are others)
+
+
+OnDeaths = Mapping[str, OnDeath]  # by task type
+
+ON_DEATH: OnDeaths = {
+    CHIEF: OnDeath(restarts=5, whole_cluster=True, dispensable=False),
+    PS: OnDeath(restarts=5, whole_cluster=True, dispensable=True),
+    WORKER: OnDeath(restarts=5, whole_cluster=False, dispensable=True),
+    EVALUATOR: OnDeath(restarts=3, whole_cluster=False, dispensable=True),
+}
+
+
+# The base class of modes: every part in which one may differ from plain asynchronous training.
+#
+# The package's own are in ps_cluster/training/modes/, one file each.
+
+
+class Waits(Enum):
+    """The reasons for which a worker may have to wait."""
+
+    FOR_NOBODY = "nobody"
+    FOR_A_BOUND = "a bound on how far it may be ahead, or an update behind"
+    IN_ROUNDS = "all other workers' gradients of a round, on the parameter server"
+    FOR_ALL_REDUCE = "all other workers, in each all-reduce"
+
+
+class Flow(NamedTuple):
+    """Data that tasks of one type send to those of another, or of the same, for the picture of a cluster."""
+
+    sender: str
+    receiver: str
+    what: str
+
+
+class ModeSettings(Section):
+    """The section `mode` of a configuration. A mode adds settings of its own in a subclass, with defaults."""
+
+    name: Annotated[str, AfterValidator(lambda name: MODES.check_name(name))] = Field(
+        description="How gradients of the workers become updates."
+    )
+
+
+class Mode:
+    """A way to turn the workers' gradients into updates. Subclass it, and override the parts in which yours differs.
+
+    Attributes:
+      name: the name by which users choose it.
+      says: one sentence for --help on what it does.
+      Settings: the class of the section `mode`, with this mode's own settings.
+      splits: what its workers share: the "data", each with all layers; or the "layers" of one network; or their "width".
+      tasks: the task types in its cluster; all of them are required.
+      flows: what its tasks send to each other; those of types that it does not have are left out.
+      most_parameter_servers: the largest number of parameter servers it supports; None: any number.
+      waits: what a worker may have to wait for.
+      is_stale: whether an update may come from older weights than those that it is applied to.
+      pins_workers: whether `cluster.pin_workers: auto` pins each worker to its own cores.
+      fixed_workers: why the number of workers can't change during a run; "": it can (`ps-cluster scale`).
+      on_death: the reaction to the death of a task, by its type.
+      ignores: settings and whole sections (dotted keys) that it does not use, beside those of tasks it does not have.
+      rated_as: the mode, of a single process, whose learning rates in a network's recipe it takes too; "": its own.
+      own_rule: the only optimizer rule that it works with; None: any.
+      unlabelled: its own settings that `label` leaves out.
+      is_simulated: whether `simulate` can predict it.
+      trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…, leading=…)`, run by
+        the leader; in modes without parameter servers by every task.
+      slice: the `training.slice.Slice` that a parameter server holds, or "module:class" of it.
+      work: the `training.work.Work` that the chief hands out, or "module:class" of it.
+      step: the class that wraps a `TrainStep` as a worker's step, or "module:class" of it; None: the `TrainStep` itself.
+    """
+
+    name = ""
+    says = ""
+    splits = "data"
+    Settings: type[ModeSettings] = ModeSettings
+    tasks: tuple[str, ...] = (CHIEF, PS, WORKER)
+    flows: tuple[Flow, ...] = (
+        Flow(CHIEF, WORKER, "step ids"),
+        Flow(PS, WORKER, "weights"),
+        Flow(WORKER, PS, "gradients"),
+    )
+    most_parameter_servers: int | None = None
+    waits = Waits.FOR_NOBODY
+    is_stale = True
+    pins_workers = False
+    fixed_workers = ""
+    on_death: OnDeaths = ON_DEATH
+    ignores: frozenset[str] = frozenset({"staleness"})
+    rated_as = ""
+    own_rule: str | None = None
+    unlabelled: frozenset[str] = frozenset()
+    is_simulated = False
+    trainer: Any = "ps_cluster.training.chief:train"
+    slice: Any = "ps_cluster.server.shard:Slice"
+    work: Any = "ps_cluster.training.work:Steps"
+    step: Any = None
+
+    @property
+    def has_parameter_servers(self) -> bool:
+        """True if chief, parameter servers and workers are separate processes."""
+        return PS in self.tasks
+
+    @property
+    def cannot_scale(self) -> str:
+        """Why the number of workers can't change, for messages."""
+        return f"mode {self.name} keeps its number of workers: {self.fixed_workers}"
+
+    @property
+    def trainer_type(self) -> str:
+        """The type of the tasks that compute gradients."""
+        return WORKER if WORKER in self.tasks else CHIEF
+
+    @property
+    def shares_steps(self) -> bool:
+        """True if all workers take part in each step, each with the slice of its own part of the network."""
+        return self.splits != "data"
+
+    def place(self, workers: Any) -> tuple[str, Any]:
+        """Return mode and workers, as a recipe's rates name them. `workers`: `cluster.workers`."""
+        if self.rated_as:
+            return self.rated_as, 1
+        return self.name, workers if WORKER in self.tasks else 1
+
+    def slices(self, config: RunConfig) -> int:
+        """Return into how many slices the parameters are cut."""
+        return config.cluster.parameter_servers if self.has_parameter_servers else 1
+
+    @property
+    def averages(self) -> bool:
+        """True if an update is the mean of the gradients of all workers. Each gradient has its own step id."""
+        return self.waits in (Waits.IN_ROUNDS, Waits.FOR_ALL_REDUCE)
+
+    def settings(self, config: RunConfig) -> Any:
+        """Return the section `mode`: an object of `Settings`."""
+        return config.mode
+
+    def check(self, config: RunConfig) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit together."""
+        servers = config.cluster.parameter_servers
+        if self.most_parameter_servers is not None and servers > self.most_parameter_servers:
+            raise ValueError(
+                f"cluster.parameter_servers: got {servers}: mode {self.name} works with {self.most_parameter_servers}"
+            )
+        if self.own_rule is not None and config.optimizer.rule != self.own_rule:
+            raise ValueError(f"optimizer.rule: got '{config.optimizer.rule}': mode {self.name} needs {self.own_rule}")
+
+    def late_workers(self, config: RunConfig) -> int:
+        """Return how many workers' gradients may come too late for an update and are dropped."""
+        return 0
+
+    def batches_per_step(self, config: RunConfig) -> int:
+        """Return how many batches one step id has."""
+        return 1
+
+    def delay(self, config: RunConfig) -> int:
+        """Return by how many versions a pull returns older weights than the newest."""
+        return 0
+
+    def emulated_workers(self, config: RunConfig) -> int:
+        """Return the number of workers whose staleness is emulated; it may be more than there are."""
+        return config.training_workers
+
+    def expected_staleness(self, config: RunConfig) -> int | None:
+        """Return the mean staleness to expect with equally fast workers; None if unknown."""
+        return None
+
+    def most_staleness(self, config: RunConfig) -> int | None:
+        """Return the bound on the staleness of every update; None: there is none."""
+        return None if self.is_stale else 0
+
+    def label(self, config: RunConfig) -> str:
+        """Return the mode's name with the settings that make it another method, e.g. "bounded s=2"."""
+        return self.name
+
+
+MODES: Kinds[Mode] = Kinds("mode", Mode, "ps_cluster.training.modes", "ps_cluster.modes")

@@ -1,0 +1,166 @@
+"""The base class of networks. The package's own are in ps_cluster/models/networks.py."""
+
+from __future__ import annotations
+
+import inspect
+import os
+from collections.abc import Callable, Mapping
+from itertools import takewhile
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import numpy as np
+from pydantic import AfterValidator, Field
+
+from ps_cluster.config import registry
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.registry import Kinds, Section, find, keras
+from ps_cluster.errors import UserError
+
+
+class NetworkSettings(Section):
+    """The section `model` of a configuration. A network adds settings of its own in a subclass, with defaults."""
+
+    name: Annotated[str, AfterValidator(lambda name: NETWORKS.check_name(name))] = Field(description="The network.")
+    precision: Literal["auto", "bfloat16", "float32"] = Field(
+        description="Dtype of the computation; auto: bfloat16 where the processor has instructions for it."
+    )
+
+
+class ActivationSettings(NetworkSettings):
+    """The settings of a network whose activation can be chosen."""
+
+    activation: Literal["relu", "gelu", "silu"] = Field(default="relu", description="Function after each hidden layer.")
+
+
+class Network:
+    """A network. Subclass it, or bring a function that returns a Keras model (`FunctionNetwork`).
+
+    Attributes:
+      name: the name by which users choose it.
+      Settings: the class of the section `model`, with this network's own settings.
+      worker_mb: measured memory in MB of a worker's process with a batch of 128 (launch/topology.py); None if unknown.
+      recipe: a layer of settings in which it differs from configs/default.yaml. Under `modes` it can have a learning
+        rate and a momentum for a mode, number of workers and batch, found on held-out examples (config/recipes.py).
+    """
+
+    page = "docs/own-network.md"
+    name = ""
+    Settings: type[NetworkSettings] = NetworkSettings
+    worker_mb: float | None = None
+    recipe: Mapping[str, Any] = {}
+
+    def build(self, examples: ExampleSpec, settings: Any) -> keras.Model:
+        """Return a Keras model that takes raw `examples` and returns `examples.outputs` numbers for each.
+
+        A plain Keras model: one that is saved loads without this code. Raise ValueError where the examples don't fit.
+        """
+        raise NotImplementedError
+
+    def initialise(self, model: keras.Model, spec: ExampleSpec, examples: Mapping[str, np.ndarray] | None) -> None:
+        """Change Keras's initial weights, which `build` has left.
+
+        Args:
+          spec: what `build` was given.
+          examples: name of a field → its first training examples [N, …]; None if the weights are loaded next.
+        """
+
+
+class FunctionNetwork(Network):
+    """A function of nothing, of the examples, or of the examples and the settings."""
+
+    def __init__(self, function: Callable[..., Any]):
+        """Keep the function. Raises UserError where it takes other arguments; a pickled one is asked when it is built."""
+        self._function = function
+        if not isinstance(function, registry.PickledFunction):
+            arguments_taken(function)
+
+    def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
+        """Return the model that the function returns."""
+        return self._function(*(examples, settings)[: arguments_taken(self._function)])
+
+
+def arguments_taken(function: Callable[..., Any]) -> int:
+    """Return how many of (examples, settings) a user's function is given: 0, 1 or 2.
+
+    An argument with a default keeps it, unless it is called `examples` or `settings`.
+
+    Raises:
+      UserError: it takes others; says so in its own words.
+    """
+    signature = inspect.signature(function)
+    parameters = signature.parameters.values()
+    count = sum(1 for _ in takewhile(_is_given, parameters))
+    if any(one.kind is one.VAR_POSITIONAL for one in parameters):
+        count = 2
+    try:
+        signature.bind(*("examples", "settings")[:count])
+    except TypeError as error:
+        code = getattr(function, "__code__", None)
+        where = f" in {Path(code.co_filename).name}" if code else ""
+        takes = f"takes {len(parameters)} argument{'s' * (len(parameters) > 1)}"
+        raise UserError(
+            f"model.name: {getattr(function, '__name__', 'build')}{signature}{where} {takes}: a network is a function of "
+            "nothing, of examples, or of examples and settings"
+        ) from error
+    return count
+
+
+def _is_given(parameter: inspect.Parameter) -> bool:
+    positional = parameter.kind in (parameter.POSITIONAL_ONLY, parameter.POSITIONAL_OR_KEYWORD)
+    return positional and (parameter.default is parameter.empty or parameter.name in ("examples", "settings"))
+
+
+class SavedNetwork(Network):
+    """A model in a .keras file: its weights are the initial ones."""
+
+    def __init__(self, file: Path):
+        self._file = file
+
+    def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
+        """Return the saved model."""
+        return find("ps_cluster.models.build:load_saved")(self._file, examples)
+
+
+class Networks(Kinds[Network]):
+    """The networks, and models that Keras has saved as FILE.keras."""
+
+    def __contains__(self, name: object) -> bool:
+        return _is_saved(name) or super().__contains__(name)
+
+    def named_by_user(self, name: str, folder: Path) -> str:
+        """Return a name that the user has written, a file with its whole path; it may be read from now on."""
+        if not _is_saved(name):
+            return super().named_by_user(name, folder)
+        file = Path(os.path.normpath(folder.absolute() / os.path.expanduser(name)))
+        registry.trust(file)
+        return str(file)
+
+    def code_of(self, name: str) -> Path | None:
+        return Path(name) if _is_saved(name) else super().code_of(name)
+
+    def unknown(self, name: str) -> str:
+        return f"{super().unknown(name)}, or a saved model as FILE.keras"
+
+    def _load(self, name: str) -> Network:
+        if not _is_saved(name):
+            return super()._load(name)
+        if not Path(name).is_file():
+            raise UserError(f"model.name: '{name}': there is no such file")
+        if not registry.is_trusted(Path(name)):
+            raise UserError(f"model.name: '{name}' is named by a run directory alone: add --code '{name}' to load it")
+        network = SavedNetwork(Path(name))
+        network.name = name
+        return network
+
+
+def _is_saved(name: object) -> bool:
+    return isinstance(name, str) and name.endswith(".keras")
+
+
+def _from_function(found: Any) -> Any:
+    """Return a network for a function that builds a model; return anything else as it is."""
+    return found if isinstance(found, type) or not callable(found) else FunctionNetwork(found)
+
+
+NETWORKS = Networks("network", Network, "ps_cluster.models.networks", "ps_cluster.networks", wrap=_from_function)

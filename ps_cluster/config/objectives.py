@@ -1,0 +1,354 @@
+"""The form of a data set's examples: named arrays of any dtype and shape. No TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+import numpy as np
+
+from ps_cluster.config.registry import Kinds
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files.values import Malformed, number_text
+
+if TYPE_CHECKING:
+    from ps_cluster.config import RunConfig
+
+TARGET, WEIGHT = "target", "weight"  # the names of the arrays that are no inputs
+
+
+@runtime_checkable
+class Rows(Protocol):
+    """A field of many examples: a numpy array, or anything that makes parts of one when it is asked for them."""
+
+    @property
+    def dtype(self) -> Any: ...
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    def __len__(self) -> int: ...
+
+    def __getitem__(self, part: slice, /) -> np.ndarray: ...
+
+
+def check_rows(what: str, value: object) -> None:
+    """Raise Malformed for a value that is no array with a row for each example."""
+    refuse_sparse(what, value)
+    if not isinstance(value, Rows) or not value.shape:
+        raise Malformed(f"{what} is {type(value).__name__}, not an array with a row for each example")
+
+
+def refuse_sparse(what: str, value: object) -> None:
+    """Raise Malformed for a sparse matrix of scipy, which looks like an array and has no length."""
+    if hasattr(value, "toarray"):
+        raise Malformed(f"{what} is a sparse {type(value).__name__}: give an array, e.g. its toarray()")
+
+
+@dataclass(frozen=True)
+class Field:
+    """One array of an example.
+
+    Attributes:
+      dtype: numpy's name of it, e.g. "uint8".
+      shape: of one example, e.g. (32, 32, 3); () for a number.
+      mean, std: of the training examples along the last axis (one value for a number), in the field's own units; empty
+        if unknown.
+      codes: of rows of codes, such as the categories of a table: how many there are in each place of the last axis, so
+        that they go from 0 to less than that; empty if these are no codes.
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+    codes: tuple[int, ...] = ()
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of one example."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+    @property
+    def is_image(self) -> bool:
+        """True for pixels: uint8 [height, width, channels], with 1 or 3 channels."""
+        return self.dtype == "uint8" and len(self.shape) == 3 and self.shape[-1] in (1, 3)
+
+    @property
+    def network_dtype(self) -> str:
+        """The dtype in which networks are given it: float32 for pixels, else its own."""
+        return "float32" if self.is_image else self.dtype
+
+
+@dataclass(frozen=True)
+class ExampleSpec:
+    """The form of an example: the inputs that a network is given, and the target that it shall predict.
+
+    Attributes:
+      inputs: name → field, in the network's order.
+      target: the field to predict, e.g. a label.
+      objective: name of the kind of task (config/objectives.py), e.g. "classification".
+      classes: names of the classes, by label; of a regression's target none.
+      weight: the field that says how much an example counts, a float of shape (); None if all count alike.
+    """
+
+    inputs: Mapping[str, Field]
+    target: Field
+    objective: str = "classification"
+    classes: tuple[str, ...] = ()
+    weight: Field | None = None
+
+    @property
+    def outputs(self) -> int:
+        """The number of values that a network returns for an example."""
+        return len(self.classes) or math.prod(self.target.shape)
+
+    @property
+    def unit(self) -> str:
+        """The word for several examples: "images" where each is one, else "examples"."""
+        fields = list(self.inputs.values())
+        return "images" if len(fields) == 1 and fields[0].is_image else "examples"
+
+    def image(self, network: str) -> Field:
+        """Return the only input, which is an image. Raises UserError, which names the network, for other examples."""
+        fields = list(self.inputs.values())
+        if len(fields) != 1 or not fields[0].is_image:
+            raise UserError(f"model.name: '{network}' takes images (uint8 [height, width, 1 or 3]); got {self}")
+        return fields[0]
+
+    def __str__(self) -> str:
+        """Return the inputs, e.g. "image uint8 [32, 32, 3]"."""
+        return ", ".join(f"{name} {field.dtype} {list(field.shape)}" for name, field in self.inputs.items())
+
+
+# The objectives: what a network is trained for, and how its outputs are judged. No TensorFlow.
+#
+# Each names its TensorFlow part, a subclass of `ps_cluster.training.judges.Judge`.
+
+SMOOTHING = "training.label_smoothing"
+
+
+class Objective:
+    """A kind of task. Subclass it, and override what differs.
+
+    Attributes:
+      name: the name by which data sets choose it.
+      has_accuracy: whether its metric is a share of what is right, 0 to 1; otherwise it is an error, better if smaller.
+      judge: "module:class" of its loss, metric and prediction (`ps_cluster.training.judges.Judge`).
+      takes_probabilities: whether its metric is right for outputs that are probabilities, too.
+      has_units: whether networks are trained in standard deviations of the target, and saved in its own units.
+      results: "module:class" of what is found out about its predictions (`ps_cluster.report.analysis.Analysis`);
+        None: nothing. Its judge's `kept` has what is needed for it.
+      smooths_labels: whether `training.label_smoothing` has a meaning.
+      weighs_classes: whether `training.class_weights` has a meaning.
+      activation: Keras's name of what turns the outputs of a saved model into predictions.
+    """
+
+    name = ""
+    has_accuracy = True
+    judge: Any = None
+    takes_probabilities = False
+    has_units = False
+    results: Any = None
+    smooths_labels = True
+    weighs_classes = False
+    activation = "linear"
+
+    @property
+    def field(self) -> str:
+        """The name of the metric in rows and summary: "accuracy", or "error" for one that is better if smaller."""
+        return "accuracy" if self.has_accuracy else "error"
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        """Raise ValueError, in a few words, for targets of a split that can't be trained on."""
+
+    def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
+        """Raise ValueError, in a few words, if targets that are held out differ from all, `target`, as in sorted data."""
+
+    def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield name and indices, int64 [M], of the examples that belong together by their target [N, ...]."""
+        yield "all", np.arange(len(target))
+
+    def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the target of an example in words."""
+        return ", ".join(number_text(value) for value in np.ravel(target))
+
+    def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the judge's prediction of an example, [outputs], in the words of `named_target`."""
+        return self.named_target(prediction, spec)
+
+    def task(self, outputs: int) -> str:
+        """Return what is to be predicted, in words."""
+        return f"{self.name} with {outputs} outputs"
+
+    def decisions(self, predictions: np.ndarray) -> np.ndarray:
+        """Return what predictions [N, outputs] decide for: [N] or [N, outputs]."""
+        return predictions
+
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        """Return the metric of each prediction [N, outputs], [N]; the judge has it for outputs, in a graph."""
+        raise NotImplementedError
+
+    def check(self, config: RunConfig, spec: ExampleSpec) -> None:
+        """Raise ValueError, with the setting and its value, for settings that do not fit the examples."""
+        if config.training.class_weights and not self.weighs_classes:
+            raise ValueError(
+                f"training.class_weights: got {config.training.class_weights}: only a classification has them"
+            )
+        class_weights(config.training.class_weights, spec.classes)
+        smoothing = config.training.label_smoothing
+        if smoothing and not self.smooths_labels:
+            raise ValueError(f"{SMOOTHING}: got {smoothing}: a {self.name} has no labels: leave it out")
+
+
+class Classification(Objective):
+    """Each example is of one class. Target: a whole number, from 0."""
+
+    name = "classification"
+    judge = "ps_cluster.training.judges:ClassificationJudge"
+    takes_probabilities = True
+    results = "ps_cluster.report.class_results:ClassResults"
+    weighs_classes = True
+    activation = "softmax"
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        if spec.target.shape or target.dtype.kind not in "iu":
+            raise ValueError(f"labels are {target.dtype} {list(spec.target.shape)}, not one whole number each")
+        lowest, highest = int(target.min()), int(target.max())
+        if lowest < 0 or highest >= len(spec.classes):
+            raise ValueError(f"a label is {lowest if lowest < 0 else highest}, of {len(spec.classes)} classes")
+
+    def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield those of each class."""
+        ends = np.cumsum(np.bincount(target, minlength=len(spec.classes)))
+        yield from zip(spec.classes, np.split(np.argsort(target, kind="stable"), ends[:-1]))
+
+    def task(self, outputs: int) -> str:
+        return f"{outputs:,} classes"
+
+    def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
+        return spec.classes[int(target)]
+
+    def named_prediction(self, prediction: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the most probable class."""
+        return spec.classes[int(np.argmax(prediction))] if np.isfinite(prediction).all() else "not a number"
+
+    def decisions(self, predictions: np.ndarray) -> np.ndarray:
+        """Return the most probable class, [N]."""
+        labels: np.ndarray = np.argmax(predictions, axis=1)
+        return labels
+
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        right: np.ndarray = self.decisions(predictions) == target
+        return right
+
+    def check_held_out(self, target: np.ndarray, held_out: np.ndarray, spec: ExampleSpec) -> None:
+        """Refuse a part without a class that a random part would lack with a probability below one in a million."""
+        counts, of_part = (np.bincount(labels, minlength=len(spec.classes)) for labels in (target, held_out))
+        missing = np.flatnonzero((counts > 0) & (of_part == 0))
+        share = counts[missing].sum() / len(target)
+        if share and len(held_out) * math.log1p(-min(share, 1 - 1e-12)) < math.log(1e-6):
+            raise ValueError(f"has no example of class '{spec.classes[missing[0]]}': the data seems sorted: shuffle it")
+
+
+class MultiLabel(Objective):
+    """Each example has any number of labels. Target: 0 or 1 for each."""
+
+    name = "multi-label"
+    judge = "ps_cluster.training.judges:MultiLabelJudge"
+    results = "ps_cluster.report.value_results:LabelResults"
+    activation = "sigmoid"
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        if spec.target.shape != (len(spec.classes),):
+            raise ValueError(f"targets have shape {list(spec.target.shape)}, for {len(spec.classes)} labels")
+        if not np.isin(target, (0, 1)).all():
+            raise ValueError("a target is neither 0 nor 1")
+
+    def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield those of each label; an example may have several."""
+        for index, label in enumerate(spec.classes):
+            yield label, np.flatnonzero(target[:, index])
+
+    def task(self, outputs: int) -> str:
+        return f"{outputs:,} labels, several at once"
+
+    def named_target(self, target: np.ndarray, spec: ExampleSpec) -> str:
+        """Return the labels that the example has; of predictions those above 1/2."""
+        return ", ".join(label for label, share in zip(spec.classes, target) if share > 0.5) or "none"
+
+    def decisions(self, predictions: np.ndarray) -> np.ndarray:
+        """Return whether an example has each label, bool [N, labels]."""
+        return predictions > 0.5
+
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        shares: np.ndarray = (self.decisions(predictions) == (target > 0.5)).mean(1)
+        return shares
+
+
+class Regression(Objective):
+    """Each example has one or several numbers to predict. Target: floating-point."""
+
+    name = "regression"
+    has_accuracy = False
+    judge = "ps_cluster.training.judges:RegressionJudge"
+    has_units = True
+    results = "ps_cluster.report.value_results:ValueResults"
+    smooths_labels = False
+
+    def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
+        if target.dtype.kind != "f" or len(spec.target.shape) > 1:
+            raise ValueError(f"targets are {target.dtype} {list(spec.target.shape)}, not one or a row of numbers each")
+        if spec.classes:
+            raise ValueError(f"a regression has no classes, and {len(spec.classes)} are named")
+        if not np.isfinite(target).all():
+            raise ValueError("a target is not a finite number")
+
+    def groups(self, target: np.ndarray, spec: ExampleSpec) -> Iterator[tuple[str, np.ndarray]]:
+        """Yield those of each range of the first number: eight, each half a standard deviation wide, about the mean."""
+        first = target.reshape(len(target), -1)[:, 0]
+        mean, std = (float(known[0]) if known else 0.0 for known in (spec.target.mean, spec.target.std))
+        edges = mean + std * np.arange(-1.5, 2, 0.5)
+        texts = [f"{edge:.3g}" for edge in edges]
+        middle = (f"{low} to {high}" for low, high in zip(texts, texts[1:]))
+        which = np.searchsorted(edges, first, side="right")
+        for index, name in enumerate((f"below {texts[0]}", *middle, f"{texts[-1]} and above")):
+            yield name, np.flatnonzero(which == index)
+
+    def task(self, outputs: int) -> str:
+        return f"regression of {outputs:,} number{'s' * (outputs > 1)}"
+
+    def metrics(self, target: np.ndarray, predictions: np.ndarray) -> np.ndarray:
+        errors: np.ndarray = np.abs(predictions - target.reshape(predictions.shape)).mean(1)
+        return errors
+
+
+def class_weights(given: Mapping[str, float], classes: Sequence[str]) -> np.ndarray:
+    """Return float32 [classes]: the weight of each class, 1 for those that are not named.
+
+    Args:
+      given: name of a class, or its label as text → weight.
+    Raises:
+      ValueError: there is no such class, or it is named twice.
+    """
+    weights = np.ones(len(classes), np.float32)
+    named: set[int] = set()
+    for name, weight in given.items():
+        label = classes.index(name) if name in classes else int(name) if name.isdecimal() else -1
+        if not 0 <= label < len(classes) or label in named:
+            known = ", ".join(classes[:10]) + ", …" * (len(classes) > 10)
+            what = "named twice" if label in named else f"not one of the classes {known}, nor a label from 0"
+            hint = "" if label in named else did_you_mean(name, classes)
+            raise ValueError(f"training.class_weights: got '{name}': {hint}it is {what}")
+        named.add(label)
+        weights[label] = weight
+    return weights
+
+
+CLASSIFICATION = Classification()
+MULTI_LABEL = MultiLabel()
+REGRESSION = Regression()
+
+OBJECTIVES: Kinds[Objective] = Kinds("objective", Objective, "ps_cluster.config.objectives", "ps_cluster.objectives")

@@ -1,1 +1,0 @@
-"""The kinds of workloads, one file each."""

@@ -1,0 +1,298 @@
+"""The formats of exported models: what each needs, how it is written, and how it is loaded again to be checked."""
+
+from __future__ import annotations
+
+import importlib.util
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ps_cluster.config.objectives import ExampleSpec
+from ps_cluster.config.registry import Kinds, tf
+from ps_cluster.errors import UserError
+from ps_cluster.installation import to_add, to_install
+
+if TYPE_CHECKING:
+    import keras
+
+    from ps_cluster.evaluation.predict import FinishedRun, Inputs
+
+SAMPLES = 200  # training examples from which the ranges of a quantised model are found
+
+
+class Exported:
+    """A model to write.
+
+    Attributes:
+      run: that has left it.
+      model: takes raw examples, computes in float32 and returns predictions [B, outputs].
+      spec: the form of the examples.
+    """
+
+    def __init__(self, run: FinishedRun, model: keras.Model):
+        self.run, self.model, self.spec = run, model, run.spec
+
+    @property
+    def output_name(self) -> str:
+        """The name of the predictions, in formats that have one."""
+        return "probabilities" if self.spec.classes else "values"
+
+    @cached_property
+    def graph(self) -> Any:
+        """The model as a graph of raw inputs by name; images are uint8."""
+        from ps_cluster.evaluation.predict import graph_of
+
+        return graph_of(self.model, self.spec)
+
+    def samples(self) -> Inputs:
+        """Return some raw training examples, evenly spaced."""
+        ids = spaced(self.run.dataset.train_examples, SAMPLES)
+        return {name: np.asarray(rows[ids]) for name, rows in self.run.dataset.inputs("train").items()}
+
+
+class ExportFormat:
+    """A format. Subclass it, and write both methods.
+
+    Attributes:
+      name: its name; says: in a few words, what it is.
+      file: the name of the file or folder that is written.
+      tolerance: the largest difference of a probability from the original's that is allowed; None if it is only told.
+      packages: modules that have to be installed; extra: the extra of this package that brings them.
+    """
+
+    name = ""
+    says = ""
+    page = "docs/export.md"
+    file = ""
+    tolerance: float | None = 1e-4
+    packages: tuple[str, ...] = ()
+    extra = ""
+
+    def check(self, spec: ExampleSpec) -> None:
+        """Raise UserError where this format can't be written here, or not for such examples."""
+        if missing := [name for name in self.packages if importlib.util.find_spec(name) is None]:
+            raise UserError(
+                f"--to: '{self.name}' needs {missing[0]}, which is not installed: "
+                f"{to_install(self.extra) if self.extra else to_add(missing)}; or leave {self.name} out"
+            )
+
+    def write(self, exported: Exported, path: Path) -> None:
+        """Write the model to `path`, which does not exist."""
+        raise NotImplementedError
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        """Return what was written as a function of raw examples, as `Predictor` is."""
+        raise NotImplementedError
+
+
+EXPORT_FORMATS: Kinds[ExportFormat] = Kinds(
+    "export format", ExportFormat, "ps_cluster.evaluation.export_formats", "ps_cluster.export_formats"
+)
+
+
+def spaced(count: int, most: int) -> np.ndarray:
+    """Return int64 [n]: at most `most` places of `count`, evenly spaced."""
+    wanted = min(count, most)
+    return np.arange(wanted) * count // wanted
+
+
+# Keras's own files: .keras, and the older .h5.
+
+
+class KerasFile(ExportFormat):
+    name = "keras"
+    says = "Keras's own file"
+    file = "model.keras"
+
+    def write(self, exported: Exported, path: Path) -> None:
+        exported.model.save(path)
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        from ps_cluster.evaluation.predict import graph_of
+        from ps_cluster.models.build import load_finished
+
+        graph = graph_of(load_finished(path), exported.spec)
+        return lambda inputs: graph(**inputs).numpy()
+
+
+class KerasH5(KerasFile):
+    name = "h5"
+    says = "Keras's older file"
+    file = "model.h5"
+
+
+KERAS_FILE = KerasFile()
+KERAS_H5 = KerasH5()
+
+
+# ONNX, for ONNX Runtime and Triton.
+
+
+class OnnxFile(ExportFormat):
+    name = "onnx"
+    says = "ONNX"
+    file = "model.onnx"
+    packages = ("tf2onnx", "onnx", "onnxruntime")
+    extra = "onnx"
+
+    def write(self, exported: Exported, path: Path) -> None:
+        from ps_cluster.evaluation.predict import signature_of
+        from ps_cluster.models.flat import as_arguments
+
+        # Keras mends tf2onnx for NumPy 2.
+        signature = [as_arguments(signature_of(exported.spec))]
+        exported.model.export(path, format="onnx", verbose=False, input_signature=signature)
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        import onnxruntime
+
+        session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+
+        def predictions(inputs: Inputs) -> np.ndarray:
+            found: np.ndarray = session.run(None, dict(inputs))[0]
+            return found
+
+        return predictions
+
+
+ONNX_FILE = OnnxFile()
+
+
+# TensorFlow's SavedModel, for TensorFlow Serving and Triton.
+
+VERSION = "1"  # servers look for a folder with a number, and take the largest
+
+
+class SavedModel(ExportFormat):
+    """A signature takes raw examples by name. It returns predictions and, beside each, the name of its class."""
+
+    name = "savedmodel"
+    says = "TensorFlow's SavedModel"
+    file = "savedmodel"
+
+    def write(self, exported: Exported, path: Path) -> None:
+        from ps_cluster.evaluation.predict import signature_of
+
+        names = tf.constant(exported.spec.classes)
+
+        def serve(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+            predictions = exported.graph(**inputs)
+            # A row of names for each example: a server takes only outputs that have as many rows as the inputs.
+            classes = {"classes": tf.broadcast_to(names, tf.shape(predictions))} if exported.spec.classes else {}
+            return {exported.output_name: predictions, **classes}
+
+        module = tf.Module()
+        module.model = exported.model  # so that its variables are saved
+        signature = tf.function(serve, autograph=False).get_concrete_function(**signature_of(exported.spec))
+        tf.saved_model.save(module, str(path / VERSION), signatures={"serving_default": signature})
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        loaded = tf.saved_model.load(str(path / VERSION))
+
+        def predictions(inputs: Inputs) -> np.ndarray:
+            serve = loaded.signatures["serving_default"]  # looked up here: without `loaded` its variables are gone
+            found = serve(**{name: tf.constant(rows) for name, rows in inputs.items()})
+            rows: np.ndarray = found[exported.output_name].numpy()
+            return rows
+
+        return predictions
+
+
+SAVED_MODEL = SavedModel()
+
+
+# TensorFlow Lite, for phones and small computers: in float32, or quantised to whole numbers of 8 bits.
+
+
+class Tflite(ExportFormat):
+    name = "tflite"
+    says = "TensorFlow Lite"
+    file = "model.tflite"
+    image_dtype = "uint8"
+
+    def write(self, exported: Exported, path: Path) -> None:
+        with tempfile.TemporaryDirectory(prefix="ps-cluster-tflite-") as folder:
+            _save_frozen(exported, self.image_dtype, folder)
+            converter = tf.lite.TFLiteConverter.from_saved_model(folder)
+            self.configure(converter, exported)
+            path.write_bytes(converter.convert())
+
+    def configure(self, converter: Any, exported: Exported) -> None:
+        """Set what the conversion differs in."""
+
+    def load(self, exported: Exported, path: Path) -> Callable[[Inputs], np.ndarray]:
+        runner = tf.lite.Interpreter(str(path)).get_signature_runner()
+        forms, (result,) = runner.get_input_details(), runner.get_output_details().values()
+
+        def predictions(inputs: Inputs) -> np.ndarray:
+            found = runner(**{name: _quantised(rows, forms[name]) for name, rows in inputs.items()})
+            return _restored(found[exported.output_name], result)
+
+        return predictions
+
+
+class TfliteInt8(Tflite):
+    name = "tflite-int8"
+    says = "TensorFlow Lite in 8 bits"
+    file = "model-int8.tflite"
+    tolerance = None
+    image_dtype = "float32"  # the converter quantises it
+
+    def check(self, spec: ExampleSpec) -> None:
+        super().check(spec)
+        if spec.unit != "images":
+            raise UserError(f"--to: '{self.name}' is for images, and the network takes {spec}: leave it out")
+
+    def configure(self, converter: Any, exported: Exported) -> None:
+        samples = exported.samples()
+
+        def representative() -> Iterator[Inputs]:
+            for place in range(len(next(iter(samples.values())))):
+                yield {name: rows[place : place + 1].astype(np.float32) for name, rows in samples.items()}
+
+        converter.optimizations = [tf.lite.Optimize.DEFAULT]
+        converter.representative_dataset = representative
+        converter.target_spec.supported_ops = [tf.lite.OpsSet.TFLITE_BUILTINS_INT8]
+        converter.inference_input_type = converter.inference_output_type = tf.uint8
+
+
+def _save_frozen(exported: Exported, image_dtype: str, folder: str) -> None:
+    """Save the model without variables. With Keras's, the converter of TensorFlow 2.21 writes a file that reads none."""
+    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
+
+    from ps_cluster.evaluation.predict import graph_of, signature_of
+
+    frozen = convert_variables_to_constants_v2(graph_of(exported.model, exported.spec, image_dtype=image_dtype))
+    order = [tensor.name.partition(":")[0] for tensor in frozen.inputs]
+
+    def named(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
+        (predictions,) = frozen(*(inputs[name] for name in order))
+        return {exported.output_name: predictions}
+
+    signature = signature_of(exported.spec, image_dtype)
+    graph = tf.function(named, autograph=False).get_concrete_function(**signature)
+    tf.saved_model.save(tf.Module(), folder, signatures={"serving_default": graph})
+
+
+def _quantised(rows: np.ndarray, form: Any) -> np.ndarray:
+    """Return raw rows as the file takes them: divided by the scale of a quantised input, if it is one."""
+    scale, zero = form["quantization"]
+    if not scale:
+        return rows
+    limits = np.iinfo(form["dtype"])
+    places: np.ndarray = np.clip(np.round(rows / scale) + zero, limits.min, limits.max)
+    return places.astype(form["dtype"])
+
+
+def _restored(rows: np.ndarray, form: Any) -> np.ndarray:
+    """Return an output as float32."""
+    scale, zero = form["quantization"]
+    return (rows.astype(np.float32) - zero) * scale if scale else rows
+
+
+TFLITE = Tflite()
+TFLITE_INT8 = TfliteInt8()

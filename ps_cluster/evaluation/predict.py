@@ -1,0 +1,423 @@
+"""Load the best model of a run, and predict with it in float32. TensorFlow is imported when a predictor is made."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import chain, groupby
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from ps_cluster.config import RunConfig, load_config
+from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.data.array_files import open_npy, open_npz
+from ps_cluster.data.packed import PackedDataset, load_form
+from ps_cluster.data.pictures import ENDINGS, Images, Picture, Size, look_at_all
+from ps_cluster.data.tables import TABLES, Encoding, arrow_errors, open_tables
+from ps_cluster.errors import UserError
+from ps_cluster.evaluation.place import Place
+from ps_cluster.evaluation.prediction_files import Writer, answers_of
+from ps_cluster.files.opening import bounded_memory, open_regular
+from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.files.writing import create_beside
+from ps_cluster.quiet_import import without_first_lines
+from ps_cluster.report.terminal import Output
+from ps_cluster.runs.run_dir import RunDir
+
+if TYPE_CHECKING:
+    import keras
+    import tensorflow as tf
+
+Inputs = Mapping[str, np.ndarray]
+"""Name of an input → raw examples [B, ...]."""
+
+
+class Predictor:
+    """The best model of a run, as a function of raw examples.
+
+    Attributes:
+      model: takes raw examples and returns predictions.
+    """
+
+    def __init__(self, run: FinishedRun, *, as_trained: bool = False):
+        """Load the model.
+
+        Args:
+          as_trained: compute in the precision in which it was trained, in place of float32.
+
+        Raises:
+          UserError: the model can't be loaded, or it is not one of this data set.
+        """
+        self.model = _loaded(run, as_trained)
+        self._predictions = graph_of(self.model, run.spec)
+
+    def __call__(self, inputs: Inputs) -> np.ndarray:
+        """Return predictions float32 [B, outputs]: probabilities, or values in the target's units."""
+        found: np.ndarray = self._predictions(**inputs).numpy()
+        return found
+
+
+def graph_of(model: keras.Model, spec: ExampleSpec, *, image_dtype: str = "uint8") -> Any:
+    """Return a graph of raw inputs by name, for any number of examples, that returns the model's predictions.
+
+    Args:
+      model: of `predicting`.
+      image_dtype: of images that it takes, 0 to 255.
+    """
+    import tensorflow as tf
+
+    from ps_cluster.models.flat import as_arguments
+
+    def predictions(**inputs: tf.Tensor) -> tf.Tensor:
+        raw = {name: tf.cast(values, spec.inputs[name].network_dtype) for name, values in inputs.items()}
+        return model(as_arguments(raw), training=False)
+
+    return tf.function(predictions, autograph=False).get_concrete_function(**signature_of(spec, image_dtype))
+
+
+def signature_of(spec: ExampleSpec, image_dtype: str = "uint8") -> dict[str, tf.TensorSpec]:
+    """Return name → the form of each raw input, for any number of examples."""
+    import tensorflow as tf
+
+    return {
+        name: tf.TensorSpec([None, *field.shape], image_dtype if field.is_image else field.dtype, name)
+        for name, field in spec.inputs.items()
+    }
+
+
+def _loaded(run: FinishedRun, as_trained: bool) -> keras.Model:
+    with without_first_lines():
+        import tensorflow  # noqa: F401
+    from ps_cluster.models.build import in_float32, load_finished, predicting
+
+    file = run.run_dir.best_model
+    try:
+        model = load_finished(file)
+        found = predicting(model if as_trained else in_float32(model), run.spec)
+    except UserError:
+        raise
+    except Exception as error:  # a damaged file can raise almost any
+        raise UserError(
+            f"'{file}' can't be used for the data set '{run.dataset.name}' ({one_line(str(error), 300)}): if a layer in it "
+            "is your own, name its file by --code; if the data set is another than the run's, name that by --data-dir"
+        ) from error
+    if found.output.shape[1:] != (run.spec.outputs,):
+        raise UserError(
+            f"'{file}' returns {list(found.output.shape[1:])} for an example, and the data set '{run.dataset.name}' has "
+            f"{run.spec.outputs} outputs: it is not the one that the run used; name that by --data-dir"
+        )
+    return found
+
+
+# Open a run for its best model: its configuration, and the description of its examples.
+
+RUNS = Path("runs")
+
+
+@dataclass(frozen=True)
+class FinishedRun:
+    """A run that has left a model.
+
+    Attributes:
+      dataset: without its examples, if the run is opened for its model alone.
+    """
+
+    run_dir: RunDir
+    config: RunConfig
+    dataset: PackedDataset
+
+    @classmethod
+    def open(
+        cls, root: Path | None, data_dir: Path | None, notify: Callable[[str], None], *, needs_examples: bool = True
+    ) -> FinishedRun:
+        """Return the run in `root`; for None the one in runs/ with the newest model.
+
+        Args:
+          data_dir: where the data set is; None takes the copy that the run used.
+          notify: called with a line for a person, each time.
+          needs_examples: False: how the run says that an example looks is enough, and its data set need not be here.
+
+        Raises:
+          UserError: it is no run, it has no model, or its data set is not here.
+        """
+        if root is None:
+            root = newest_with_model(RUNS)
+            notify(f"run: '{root}', which has the newest model (--run names another)")
+        run_dir = RunDir.open(root)
+        if not run_dir.best_model.is_file():
+            raise UserError(
+                f"run directory '{root}' has no best/{run_dir.best_model.name}, so no checkpoint was scored: score one by "
+                f"evaluate --once --checkpoint-dir {root}"
+            )
+        config = load_config(run_dir.config)
+        if not needs_examples and data_dir is None:
+            with suppress(FileNotFoundError):  # its tasks were started by hand
+                return cls(run_dir, config, load_form(run_dir.examples))
+        return cls(run_dir, config, Place.of(run_dir.root).dataset(config, data_dir, notify))
+
+    @property
+    def spec(self) -> ExampleSpec:
+        """The form of the examples that the model takes."""
+        return self.dataset.spec
+
+
+def newest_with_model(runs: Path) -> Path:
+    """Return the run directory in `runs` whose best model was written last. Raises UserError if there is none."""
+    models = [file for file in runs.glob("*/best/model.keras") if file.is_file()]
+    if not models:
+        raise UserError(f"--run: '{runs}' has no run with a model: train one, or name the folder of another by --run")
+    return max(models, key=lambda file: file.stat().st_mtime_ns).parents[1]
+
+
+# Read the examples to predict: pictures, folders of them, arrays and tables, a batch at a time.
+
+BATCH_SIZE = 64
+Notify = Callable[[str], None]
+
+
+class Batch(NamedTuple):
+    """Some examples: their names for people, and name of an input → raw examples [B, ...]."""
+
+    names: list[str]
+    inputs: dict[str, np.ndarray]
+
+
+class Reader:
+    """A kind of files with examples.
+
+    Attributes:
+      endings: of the names of its files.
+    """
+
+    endings: tuple[str, ...] = ()
+
+    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+        """Yield the examples of files. Raises UserError, with the file and the reason, where one can't be read."""
+        raise NotImplementedError
+
+
+class PictureReader(Reader):
+    """Pictures of any size and colour, made to fit the network as those of its training were."""
+
+    endings = ENDINGS
+
+    def __init__(self, skip_bad: bool, notify: Notify):
+        self._skip_bad, self._notify = skip_bad, notify
+
+    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+        (name, field), *others = run.spec.inputs.items()
+        if others or not field.is_image:
+            raise UserError(f"'{files[0]}' is read as a picture, and the network takes {run.spec}: give such examples")
+        for start in range(0, len(files), BATCH_SIZE):
+            some = [Picture(str(file), partial(open_regular, file)) for file in files[start : start + BATCH_SIZE]]
+            pictures = list(self._sound(some)) if self._skip_bad else some
+            try:
+                images = Images(pictures, Size(*field.shape))[:]
+            except Malformed as error:
+                raise UserError(str(error)) from error
+            yield Batch([picture.name for picture in pictures], {name: images})
+
+    def _sound(self, pictures: Sequence[Picture]) -> Iterator[Picture]:
+        for picture, looked in zip(pictures, look_at_all(pictures, wholly=True), strict=True):
+            if looked.wrong:
+                self._notify(f"skipped '{picture.name}', which can't be read ({looked.wrong})")
+            else:
+                yield picture
+
+
+class ArrayReader(Reader):
+    """Arrays that numpy has saved: one as .npy, or those of several inputs by their names as .npz."""
+
+    endings = (".npy", ".npz")
+
+    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+        for file in files:
+            with _told(file):
+                found = open_npz(file) if file.suffix.lower() == ".npz" else {"": open_npy(file)}
+                arrays = _by_input(found, run.spec)
+            yield from _in_batches(file, arrays, run.spec)
+
+
+class TableReader(Reader):
+    """Tables, whose columns become numbers as those of the training did."""
+
+    endings = tuple(TABLES)
+
+    def batches(self, files: Sequence[Path], run: FinishedRun) -> Iterator[Batch]:
+        known = run.dataset.encoding()
+        if known is None:
+            raise UserError(
+                f"'{files[0]}' is a table, and the run was not trained on one: the network takes {run.spec}"
+            )
+        encoding = Encoding(known.model_dump())
+        for file in files:
+            first = 0
+            for inputs in self._pieces(file, encoding):
+                yield from _in_batches(file, inputs, run.spec, first)
+                first += len(next(iter(inputs.values())))
+
+    def _pieces(self, file: Path, encoding: Encoding) -> Iterator[dict[str, np.ndarray]]:
+        columns = zip(encoding.categories, encoding.values)
+        text = [name for name, values in columns if not {"true", "false"} >= set(values)]
+        with _told(file), arrow_errors("it"):
+            yield from encoding.encoded(open_tables({"": file}, text)[""])
+
+
+def batches_of(paths: Sequence[Path], run: FinishedRun, *, skip_bad: bool, notify: Notify) -> Iterator[Batch]:
+    """Yield all examples of files and folders, in their order; the pictures of a folder are sorted.
+
+    Args:
+      skip_bad: go on without pictures that can't be read, and name them.
+
+    Raises:
+      UserError: there is no such file, or it can't be read.
+    """
+    pictures = PictureReader(skip_bad, notify)
+    readers = {ending: reader for reader in (pictures, ArrayReader(), TableReader()) for ending in reader.endings}
+    files = [file for path in paths for file in _files(path)]
+    for reader, group in groupby(files, lambda file: readers.get(file.suffix.lower(), pictures)):
+        some = list(group)
+        yield from (batch for batch in _bounded(reader.batches(some, run), some) if batch.names)
+
+
+def _bounded(batches: Iterator[Batch], files: Sequence[Path]) -> Iterator[Batch]:
+    """Yield the same batches, each read in bounded memory."""
+    size_bytes = sum(file.stat().st_size for file in files)
+    while True:
+        with _told(files[0]), bounded_memory(size_bytes):
+            batch = next(batches, None)
+        if batch is None:
+            return
+        yield batch
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    if not path.is_dir():
+        raise UserError(f"there is no '{path}': give pictures, folders of pictures, .npy, .npz, .csv or .parquet files")
+    found = sorted(file for file in path.rglob("*") if file.suffix.lower() in ENDINGS and file.is_file())
+    if not found:
+        raise UserError(f"the folder '{path}' has no picture ({', '.join(ENDINGS)}): give one that has some")
+    return found
+
+
+@contextmanager
+def _told(file: Path) -> Iterator[None]:
+    """Raise UserError, with the file, for what can't be read."""
+    try:
+        yield
+    except Malformed as error:
+        raise UserError(f"'{file}': {error}") from error
+    except OSError as error:
+        raise UserError(f"'{file}' can't be read: {error.strerror or error}") from error
+
+
+def _by_input(found: Mapping[str, np.ndarray], spec: ExampleSpec) -> dict[str, np.ndarray]:
+    """Return the arrays of the inputs [N, ...]; for a single input the only array, whatever its name."""
+    if len(spec.inputs) == 1 and len(found) == 1:
+        found = dict(zip(spec.inputs, found.values()))
+    if missing := [name for name in spec.inputs if name not in found]:
+        there = ", ".join(name for name in found if name) or "one array without a name"
+        raise Malformed(f"there is no array '{missing[0]}', of {there}: save the inputs by name, by numpy.savez")
+    arrays = {name: _rows(name, found[name], field) for name, field in spec.inputs.items()}
+    if len({len(rows) for rows in arrays.values()}) > 1:
+        raise Malformed(f"the arrays have {', '.join(f'{len(rows)} rows of {name}' for name, rows in arrays.items())}")
+    return arrays
+
+
+def _rows(name: str, given: np.ndarray, field: Field) -> np.ndarray:
+    """Return an array with a row for each example. A single example, and grey images without an axis of channels, fit."""
+    rows = given
+    if field.is_image and field.shape[-1] == 1 and rows.shape[-2:] == field.shape[:2]:
+        rows = rows[..., None]
+    if rows.shape == field.shape:
+        rows = rows[None]
+    if rows.shape[1:] != field.shape or not _fits(rows, field.dtype):
+        raise Malformed(
+            f"an array is {given.dtype} {list(given.shape)}, and the network takes '{name}' as {field.dtype} "
+            f"[N, {', '.join(map(str, field.shape))}]: convert it"
+        )
+    return rows
+
+
+def _fits(rows: np.ndarray, dtype: str) -> bool:
+    """Return whether an array can be cast without another meaning: whole numbers must be in the range of the dtype."""
+    if rows.dtype.kind in "iu" and np.dtype(dtype).kind in "iu" and rows.size:
+        limits = np.iinfo(dtype)
+        return bool(limits.min <= rows.min() and rows.max() <= limits.max)
+    return np.can_cast(rows.dtype, dtype, "same_kind")
+
+
+def _in_batches(file: Path, arrays: Mapping[str, Any], spec: ExampleSpec, first: int = 0) -> Iterator[Batch]:
+    """Yield the rows of arrays. `first`: the number of the first one in its file."""
+    count = len(next(iter(arrays.values())))
+    for start in range(0, count, BATCH_SIZE):
+        inputs = {
+            name: np.ascontiguousarray(arrays[name][start : start + BATCH_SIZE], field.dtype)
+            for name, field in spec.inputs.items()
+        }
+        for name, field in spec.inputs.items():
+            if field.codes and not ((inputs[name] >= 0) & (inputs[name] < field.codes)).all():
+                raise UserError(
+                    f"'{file}': '{name}' has a code outside of 0 to {max(field.codes) - 1} near row {start}"
+                )
+        names = [f"{file}[{first + row}]" for row in range(start, min(start + BATCH_SIZE, count))]
+        yield Batch(names, inputs)
+
+
+# Predict examples with the best model of a run, a batch at a time, and write what it says.
+
+
+def predict(
+    run: FinishedRun,
+    paths: Sequence[Path],
+    *,
+    writer: type[Writer],
+    top: int,
+    output: Path | None,
+    skip_bad: bool,
+    notify: Callable[[str], None],
+) -> int:
+    """Write the predictions for all examples in files and folders, and return how many there are.
+
+    Args:
+      writer: the form in which they are written.
+      top: how many classes are told of each example.
+      output: the file to write, which appears whole; None: standard output.
+      skip_bad: go on without pictures that can't be read.
+      notify: called with a line for a person, each time.
+
+    Raises:
+      UserError: an example can't be read, or there is none.
+    """
+    batches = batches_of(paths, run, skip_bad=skip_bad, notify=notify)
+    first = next(batches, None)  # mistakes are told before TensorFlow is imported
+    if first is None:
+        raise UserError(f"'{paths[0]}': there is no example to predict: give pictures, arrays or tables that have some")
+    predictor, count = Predictor(run), 0
+    with _opened(output) as stream:
+        written = writer(stream, answers_of(run.spec, top))
+        for names, inputs in chain([first], batches):
+            for name, prediction in zip(names, predictor(inputs), strict=True):
+                written.add(name, prediction)
+            count += len(names)
+        written.end()
+    return count
+
+
+@contextmanager
+def _opened(output: Path | None) -> Iterator[Any]:
+    if output is None:
+        stream = Output(sys.stdout)
+        yield stream
+        stream.flush()
+    else:
+        output.parent.mkdir(parents=True, exist_ok=True)
+        with create_beside(output, encoding="utf-8") as file:
+            yield file

@@ -1,0 +1,150 @@
+"""The error for content that can't be accepted."""
+
+from __future__ import annotations
+
+import math
+import re
+import reprlib
+import unicodedata
+from collections.abc import Iterable
+
+from pydantic import ValidationError
+
+from ps_cluster.errors import did_you_mean
+
+
+class Malformed(ValueError):
+    """Content that is damaged, too large, or of the wrong kind. The message is one clause without the file's name."""
+
+
+# Read numbers in plain notation only: ASCII digits, a sign, a point, an exponent.
+#
+# Python also takes `1_000`, full-width digits and `infinity`, and YAML 1.1 reads `010` as 8 and `1:30` as 90.
+
+MOST_DIGITS = 400  # of one number; Python's own limit is 4,300
+
+_WHOLE = re.compile(r"[-+]?(0|[1-9][0-9]*)")
+_DECIMAL = re.compile(r"[-+]?((0|[1-9][0-9]*)(\.[0-9]*)?|\.[0-9]+)([eE][-+]?[0-9]+)?")
+
+
+def is_whole(text: str) -> bool:
+    """Return whether `text` is written as a whole number."""
+    return _WHOLE.fullmatch(text) is not None
+
+
+def is_decimal(text: str) -> bool:
+    """Return whether `text` is written as a number."""
+    return _DECIMAL.fullmatch(text) is not None
+
+
+def whole(text: str) -> int:
+    """Return the whole number in `text`. Raises Malformed if it is none or has too many digits."""
+    if not is_whole(text):
+        raise Malformed("is no whole number in plain digits")
+    _check_length(text)
+    return int(text)
+
+
+def decimal(text: str) -> float:
+    """Return the finite number in `text`. Raises Malformed if it is none, too large, or has too many digits."""
+    if not is_decimal(text):
+        raise Malformed("is no finite number in plain digits")
+    _check_length(text)
+    number = float(text)
+    if not math.isfinite(number):
+        raise Malformed("is too large a number")
+    return number
+
+
+def _check_length(digits: str) -> None:
+    # Python needs quadratic time for more digits.
+    if len(digits) > MOST_DIGITS:
+        raise Malformed(f"has a number of {len(digits):,} digits")
+
+
+# Make untrusted text safe to print as one line.
+
+MOST_CHARACTERS = 1900
+_UNSAFE = ("Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp")
+
+
+def one_line(text: str, most: int = MOST_CHARACTERS) -> str:
+    """Return `text` on one line of at most `most` characters, without control characters or terminal escapes.
+
+    Escapes, control characters and marks that change the direction of writing become `?`. Long text loses its middle.
+    """
+    clean = "".join(" " if character.isspace() else _printable(character) for character in text)
+    line = " ".join(clean.split())
+    if len(line) <= most:
+        return line
+    half = (most - 5) // 2
+    return f"{line[:half]} ... {line[-half:]}"
+
+
+def printable(text: str) -> str:
+    """Return `text` with `?` for every control character, including line breaks; other characters stay."""
+    return text if text.isascii() and text.isprintable() else "".join(map(_printable, text))
+
+
+def cell(value: object) -> object:
+    """Return a value for a CSV file: text is printable, and no formula that a spreadsheet would compute.
+
+    A sign that begins a formula gets an apostrophe before it, as spreadsheets write text (OWASP, "CSV Injection").
+    """
+    if not isinstance(value, str):
+        return value
+    text = printable(value)
+    return f"'{text}" if text.startswith(("=", "+", "-", "@")) else text
+
+
+def _printable(character: str) -> str:
+    return "?" if unicodedata.category(character) in _UNSAFE else character
+
+
+# Write numbers for people.
+
+LARGE, VERY_LARGE = 1e4, 1e12
+
+
+def number_text(value: float) -> str:
+    """Return a number with four digits; a large one whole, "22,460" and not "2.246e+04"."""
+    return f"{value:,.0f}" if LARGE <= abs(value) < VERY_LARGE else f"{value:.4g}"
+
+
+# Report in one line what a model found wrong with its input.
+
+MOST_ERRORS = 10_000  # most errors looked at; each takes 1 KB
+
+_short = reprlib.Repr()
+_short.maxlevel, _short.maxstring, _short.maxother = 2, 80, 80
+
+
+def first_error(error: ValidationError, origin: str, known: str = "", names: Iterable[str] = ()) -> str:
+    """Return the first problem, on one line that names the field and the value.
+
+    Args:
+      origin: where the input is from.
+      known: the page that lists all keys, or "".
+      names: all keys, for the one that is nearest to an unknown one.
+    """
+    if error.error_count() > MOST_ERRORS:
+        return f"{origin}: holds something else: {error.error_count():,} values are wrong"
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"])
+    more = f" (and {error.error_count() - 1} more)" if error.error_count() > 1 else ""
+    if first["type"] == "extra_forbidden":
+        hints = [did_you_mean(field, names).strip(), f"{known} lists all that there are" if known else ""]
+        told = " ".join(hint for hint in hints if hint)
+        return f"{origin}: unknown key '{field}'{f'; {told}' if told else ''}{more}"
+    if first["type"] == "missing":
+        return f"{origin}: '{field}' is missing{more}"
+    reason = first["msg"].removeprefix("Value error, ")
+    if first["type"] in ("model_type", "dict_type"):
+        reason = "names with values are needed"
+    elif not field:  # settings that don't fit together: the reason names each
+        return f"{origin}: {reason}"
+    if first["type"] == "literal_error" and isinstance(first["input"], str):
+        known_values = re.findall("'([^']*)'", first["ctx"]["expected"])
+        reason = f"{did_you_mean(first['input'], known_values)}{reason}"
+    where = f"{origin}: {field}" if field else origin
+    return f"{where}: got {one_line(_short.repr(first['input']), 300)}: {reason}{more}"

@@ -1,0 +1,380 @@
+"""Run a whole cluster on this machine, from the first process to the summary. Imports no TensorFlow.
+
+Exit codes: 0 completed, or drained after one Ctrl-C, SIGTERM or SIGHUP · 130 (SIGTERM: 143, SIGHUP: 129) stopped at
+once, by a second one or because training had not begun · 1 failed · 2 (UserError) bad input that only a task could see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import assert_never
+
+from ps_cluster.clock import AwakeClock
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, WORKER
+from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
+from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
+from ps_cluster.files.json_files import RowTail
+from ps_cluster.files.writing import open_append, write_whole
+from ps_cluster.launch import topology
+from ps_cluster.launch.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
+from ps_cluster.launch.rules import (
+    Action,
+    AnswerScale,
+    ClusterStarted,
+    Decisions,
+    Drain,
+    Ending,
+    EvaluatorDone,
+    Event,
+    GiveUp,
+    Kill,
+    LeaderDone,
+    Notice,
+    PortTaken,
+    ProgressSeen,
+    RestartTask,
+    RestartTraining,
+    Scale,
+    ScaleRequested,
+    ScoreSeen,
+    StartCluster,
+    StopAll,
+    Stopped,
+    StopRequested,
+    StopTraining,
+    TakeBack,
+    TakenBack,
+    TaskDied,
+    TimePassed,
+    WriteStacks,
+    training_outcome,
+    write_ending,
+)
+from ps_cluster.launch.silence import Limits, Silent
+from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.terminal import print_error
+from ps_cluster.runs import checkpoints, logs
+from ps_cluster.runs.logs import MEMORY_SHORT
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.rows import ScalingRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.scale_desk import ScaleDesk
+from ps_cluster.system import environment, machine, tensorboard_server
+from ps_cluster.system.environment import StopRequests
+from ps_cluster.system.fork_client import ForkServer, fork_server
+from ps_cluster.system.isolation import RunNetwork, network_for
+from ps_cluster.system.machine import room
+from ps_cluster.system.supervisor import Supervisor, TaskExit
+from ps_cluster.training.resume import newest_for
+
+
+def run_local(
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    *,
+    resume: bool,
+    view: ProgressView,
+    began: float | None = None,
+    task_argv: tuple[str, ...] = TASK_ARGV,
+    limits: Limits = Limits(),
+    tensorboard: bool = False,
+) -> int:
+    """Start the cluster, watch it until training and scoring are over, stop everything, and write the summary.
+
+    Args:
+      run_dir: the caller holds its lock (files/locks.py).
+      config: complete: "auto" is replaced everywhere by the value chosen.
+      began: monotonic seconds from which start-up and wall seconds count; None: from now.
+      task_argv: the command that runs one task, to which the task's options are added. `python -m MODULE` is run in a
+        fork of a process that has imported TensorFlow.
+      limits: bounds of all waits; those for an update grow with what the leader tells of them.
+      tensorboard: run TensorBoard until the end, and tell the link.
+    Returns:
+      The exit code of the program (see the module's docstring).
+    Raises:
+      UserError: a private network is required and can't be had, or a task found that the user's input was bad.
+      RunFailed: the summary can't be written.
+    """
+    began = time.monotonic() if began is None else began
+    clock = AwakeClock()  # one for all limits: each wait, wherever it is, reads the clock and so keeps it going
+    isolation, data_dir = config.cluster.isolation, dataset.directory
+    with (
+        StopRequests() as stop_requests,
+        environment.temporary_files_in(run_dir.temporary),
+        network_for(isolation, run_dir.root, data_dir, view.notice) as network,
+        _fork_server_for(task_argv, network, run_dir, clock) as server,
+        tensorboard_server.beside(tensorboard, run_dir.tensorboard, run_dir.log("tensorboard", 0), view.notice),
+    ):
+        write_whole(run_dir.config, config.to_yaml())
+        write_pointer(run_dir.dataset, dataset)
+        write_form(run_dir.examples, dataset)
+        checkpoints.clear_ended(run_dir.checkpoints)  # the evaluator would take it for the end of this run
+        supervisor = Supervisor(popen=server.popen if server else network.popen, clock=clock)
+        cluster = LocalCluster(
+            config, run_dir, supervisor, network, resume=resume, task_argv=task_argv, fork_server=server
+        )
+        view.start(config, run_dir, dataset)
+        if line := topology.warning(config, room()):
+            view.notice(MEMORY_SHORT(line))
+        watch = Watch(config, cluster, run_dir, view, stop_requests, limits, clock=clock)
+        try:
+            ending = watch.until_the_end()
+        finally:
+            left = cluster.stop_all(limits.grace_s)
+            view.tasks(cluster.states())
+            view.close()
+    try:
+        of_proof = write_ending(
+            config,
+            run_dir,
+            view.notice,
+            outcome=ending.outcome,
+            wall_seconds=time.monotonic() - began,
+            began=began,
+            life=environment.life_of(os.getpid()),
+            restarts={(task.type, task.index): count for task, count in cluster.restarts.items()},
+            silences=[silent.to_json() for silent in watch.silences],
+            scaled=watch.scalings,
+            usage=cluster.usage.report(),
+            machine=machine.describe(),
+            network=network.to_json(),
+        )
+    except RunFailed:
+        _exit_code(ending, left)  # says what went wrong first
+        raise
+    return _exit_code(ending, left) or of_proof
+
+
+@contextmanager
+def _fork_server_for(
+    task_argv: tuple[str, ...], network: RunNetwork, run_dir: RunDir, clock: AwakeClock
+) -> Iterator[ForkServer | None]:
+    if task_argv[:2] != (sys.executable, "-m"):
+        yield None
+        return
+    log = run_dir.log(FORK_SERVER.type, FORK_SERVER.index)
+    env = environment.for_child(os.environ, os.getpid())
+    with fork_server(network.popen, run_dir.root, log, env, clock) as server:
+        yield server
+
+
+def _exit_code(ending: Ending, left: list[str]) -> int:
+    if ending.user_error:
+        raise UserError(ending.message)
+    if left:
+        print_error(f"could not be ended: {', '.join(left)}")
+    if ending.message:
+        print_error(ending.message)
+    return ending.exit_code
+
+
+# The launcher's event loop: look at tasks and run files, tell `Decisions` what was seen, carry out what follows.
+
+
+class Watch:
+    """The event loop. Each look polls everything once and tells it as events, in the order of `_look`.
+
+    Attributes:
+      scalings: the changes of the number of workers.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        cluster: LocalCluster,
+        run_dir: RunDir,
+        view: ProgressView,
+        requests: StopRequests,
+        limits: Limits,
+        *,
+        clock: Callable[[], float],
+        sleep: Callable[[float], None] = time.sleep,
+    ):
+        self._clock = clock
+        self._sleep = sleep
+        self._cluster = cluster
+        self._run_dir = run_dir
+        self._view = view
+        self._requests = requests
+        self._requests_seen = 0
+        self._look_every_s = limits.look_every_s
+        self._grace_s = limits.grace_s
+        self._scale_desk = ScaleDesk(run_dir, self._notice)
+        self.scalings: list[ScalingRow] = []
+        self._workers: int | None = None  # None: the cluster has not started
+        self._newest = ProgressRow(phase="starting")
+        self._progress = RowTail(run_dir.progress, ProgressRow)
+        self._evaluation = RowTail(run_dir.evaluation, EvaluationRow)
+        self._decisions = Decisions(config, run_dir, limits, clock())
+        self._ending: Ending | None = None
+
+    @property
+    def silences(self) -> list[Silent]:
+        """The worker processes that were killed because they were silent."""
+        return self._decisions.silences
+
+    def until_the_end(self) -> Ending:
+        """Start the cluster; return when nothing is left to wait for. The caller stops what still runs."""
+        for rows_of_before in (self._progress, self._evaluation):
+            rows_of_before.skip()
+        self._carry_out(StartCluster())
+        while True:
+            self._look()
+            if self._ending is not None:
+                break
+            self._sleep(self._look_every_s)
+        self._read_rows()
+        return self._ending
+
+    def _tell(self, event: Event) -> None:
+        if self._ending is not None:
+            return
+        for action in self._decisions.decide(event, self._clock()):
+            self._carry_out(action)
+            if self._ending is not None:
+                return
+
+    # Looking.
+
+    def _look(self) -> None:
+        # Read before the rows: who asks to stop because of a row finds that row read here too.
+        requests = self._requests.count
+        self._read_rows()
+        if exits := self._cluster.poll():
+            for event in self._ends(exits):
+                self._tell(event)
+            self._show_tasks()
+        if requests > self._requests_seen:
+            self._requests_seen += 1
+            self._tell(StopRequested(self._requests.exit_code))
+        if (workers := self._scale_desk.asked()) is not None:
+            self._tell(ScaleRequested(workers))
+        states = ", ".join(f"{row['type']}-{row['index']} {row['state']}" for row in self._cluster.states())
+        self._tell(TimePassed(self._cluster.pids, tuple(self._cluster.frozen()), states))
+
+    def _read_rows(self) -> None:
+        for row in with_work(self._run_dir.work, self._progress.new_rows()):
+            self._newest = row
+            self._view.progress(row.model_dump())
+            workers = {task.index: pid for task, pid in self._cluster.pids.items() if task.type == WORKER}
+            self._tell(ProgressSeen(row, workers))
+        for score in self._evaluation.new_rows():
+            self._view.evaluation(score)
+            self._tell(ScoreSeen())
+
+    def _ends(self, exits: list[TaskExit]) -> Iterator[Event]:
+        if taken := [task_exit for task_exit in exits if task_exit.exit_code == PORT_IN_USE]:
+            yield PortTaken(taken[0])
+        # The leader's end first: exits of other training tasks after it need no recovery.
+        for task_exit in sorted(exits, key=lambda task_exit: not self._is_leaders_end(task_exit)):
+            # Because of an earlier event its task may have a new process by now.
+            if self._cluster.pids.get(task_exit.task) is None:
+                yield self._end(task_exit)
+
+    def _is_leaders_end(self, task_exit: TaskExit) -> bool:
+        return task_exit.task == self._cluster.topology.leader and task_exit.exit_code == 0
+
+    def _end(self, task_exit: TaskExit) -> Event:
+        if self._is_leaders_end(task_exit):
+            return LeaderDone(training_outcome(self._run_dir))
+        done = task_exit.task.type == EVALUATOR and task_exit.exit_code == 0
+        if done and checkpoints.ended(self._run_dir.checkpoints):
+            return EvaluatorDone()
+        return TaskDied(task_exit)
+
+    # Acting.
+
+    def _carry_out(self, action: Action) -> None:
+        cluster = self._cluster
+        match action:
+            case Notice(line):
+                self._notice(line)
+            case StartCluster():
+                cluster.start()
+                self._has_started()
+            case RestartTraining(resume):
+                cluster.restart_training(resume=resume)
+                self._has_started()
+            case RestartTask(task):
+                cluster.restart(task)
+                self._show_tasks()
+            case TakeBack():
+                self._take_back(action)
+            case GiveUp(task):
+                cluster.give_up(task)
+                self._has_started()
+            case Scale(start, stop):
+                cluster.scale(start=start, stop=stop, grace_s=self._grace_s)
+                self._has_started()
+            case AnswerScale(line, refused):
+                self._scale_desk.answer(line, refused=refused)
+            case Drain(leader):
+                cluster.signal(leader, signal.SIGTERM)
+            case WriteStacks(tasks):
+                for task in tasks:
+                    cluster.signal(task, signal.SIGUSR1)
+                self._sleep(self._look_every_s)
+            case Kill(task):
+                if task in cluster.pids:
+                    cluster.signal(task, signal.SIGKILL)
+            case StopTraining(grace_s):
+                cluster.stop(TRAINING_TYPES, grace_s)
+                self._has_stopped()
+            case StopAll():
+                cluster.stop_all(grace_s=0)
+                self._has_stopped()
+            case Ending():
+                self._ending = action
+            case _:
+                assert_never(action)
+
+    def _has_started(self) -> None:
+        self._note_the_number_of_workers()
+        self._show_tasks()
+        self._tell(ClusterStarted(self._cluster.topology))
+
+    def _note_the_number_of_workers(self) -> None:
+        before, self._workers = self._workers, len(self._cluster.topology.workers)
+        if before is not None and before != self._workers:
+            now = self._newest
+            self.scalings.append(
+                ScalingRow(
+                    applied=now.applied,
+                    train_seconds=max(0.0, now.train_seconds),
+                    before=before,
+                    workers=self._workers,
+                )
+            )
+
+    def _has_stopped(self) -> None:
+        self._show_tasks()
+        self._tell(Stopped())
+
+    def _take_back(self, request: TakeBack) -> None:
+        self._cluster.stop(TRAINING_TYPES, grace_s=0)
+        self._read_rows()  # the last ones of the old leader
+        problem, snapshot = "", False
+        try:
+            snapshot = newest_for(self._cluster.slices, self._run_dir, self._notice) is not None
+            if not snapshot and checkpoints.newest_first(self._run_dir.states):
+                problem = f"no state in '{self._run_dir.root}' can be read, and nothing is begun anew over them"
+        except RunFailed as error:
+            problem = str(error)
+        self._tell(TakenBack(request, snapshot, problem))
+
+    def _show_tasks(self) -> None:
+        self._view.tasks(self._cluster.states())
+
+    def _notice(self, line: str) -> None:
+        self._view.notice(line)
+        with contextlib.suppress(OSError), open_append(self._run_dir.launcher_log) as log:  # the disk may be full
+            text = logs.chosen().line(line, time.strftime("%Y-%m-%d %H:%M:%S "))
+            log.write(f"{text}\n".encode())

@@ -1,0 +1,285 @@
+"""Start or resume a run: make its directory, find its data, replace "auto" by values, then call the launcher."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import signal
+import struct
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any, NoReturn
+
+from ps_cluster.config import Resolved, RunConfig, changed, load_config, registry
+from ps_cluster.config.datasets import DATASETS, OF_WORKER, DataSettings
+from ps_cluster.config.layers import loaded
+from ps_cluster.config.modes import Task
+from ps_cluster.config.objectives import OBJECTIVES, SMOOTHING
+from ps_cluster.data import sources
+from ps_cluster.data.packed import PackedDataset, fields_of, file_name
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks, ownership
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.writing import write_whole
+from ps_cluster.files.yaml_files import parse_yaml
+from ps_cluster.launch import topology as memory
+from ps_cluster.launch.launcher import run_local
+from ps_cluster.launch.network_check import check_network, with_rule_of_compile
+from ps_cluster.launch.rules import diverged_line
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.terminal import every_tenth
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import Summary
+from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unused
+from ps_cluster.system import isolation
+from ps_cluster.system.environment import stop_signals
+from ps_cluster.system.machine import Room, fastest_precision
+from ps_cluster.training.agreement import Agreement
+from ps_cluster.training.resume import check_journals, newest_checkpoint
+
+Notify = Callable[[str], None]
+
+WHAT = "run directory"
+
+
+def new_root(mode: str, model: str) -> Path:
+    """Return a folder under runs/ for a run without --run-dir. `mode`, `model`: names, or references to code."""
+    names = (Path(registry.short_name(name)).stem for name in (mode, model))  # a saved model is a path
+    return Path("runs") / "-".join((time.strftime("%Y%m%d-%H%M%S"), *names))
+
+
+def start_run(
+    config: RunConfig, root: Path, *, view: ProgressView, began: float | None = None, anew: bool = False,
+    tensorboard: bool = False,
+) -> int:  # fmt: skip
+    """Run a new training in `root`. Returns the exit code; raises UserError for bad input.
+
+    Args:
+      began, tensorboard: as for `run_local`.
+      anew: remove what lies in `root` first. Otherwise only what a run has left there that never trained.
+    """
+    config.check_fits_one_machine()
+    with locks.sole_use(root, WHAT, view.notice):
+        if not anew:
+            check_unused(root)
+        before = RunDir(Path(os.path.realpath(root)))
+        if not locks.is_empty(root, besides=CODE):
+            locks.wait_for_sharers(before.alive, f"{WHAT} '{root}'")
+            before.clear()
+        with _new_run_dir(root) as run_dir:
+            isolation.check(config.cluster.isolation, run_dir.root)
+            found = resolve_data(config.data, notify=view.notice)
+            dataset = found.holding_out(config.evaluation.validation_examples)
+            complete = complete_config(config, dataset)
+        return run_local(complete, run_dir, dataset, resume=False, view=view, began=began, tensorboard=tensorboard)
+
+
+def resume_run(
+    root: Path, more: Mapping[str, Any] | None = None, *, view: ProgressView, began: float | None = None,
+    tensorboard: bool = False,
+) -> int:  # fmt: skip
+    """Resume the run in `root`. Returns the exit code; raises UserError where it can't be resumed.
+
+    Args:
+      more: settings that may change: another length of the whole run, `training.epochs` or `training.steps`; another
+        number of `cluster.parameter_servers`; and what TensorBoard shows. None: as it was.
+      began, tensorboard: as for `run_local`.
+    """
+    run_dir = RunDir.open(root)
+    with locks.sole_use(root, WHAT, view.notice):
+        return _resume(run_dir, root, more or {}, view=view, began=began, tensorboard=tensorboard)
+
+
+def _resume(
+    run_dir: RunDir, root: Path, more: Mapping[str, Any], *, view: ProgressView, began: float | None, tensorboard: bool
+) -> int:
+    ownership.refuse_foreign(run_dir.config)
+    run_dir.make_folders()
+    before, config = load_config(run_dir.config), loaded(run_dir.config, dict(more), os.environ).config
+    config.check_fits_one_machine()
+    isolation.check(config.cluster.isolation, run_dir.root)
+    locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
+    cache = sources.default_cache_dir()
+    found = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))
+    dataset = found.holding_out(config.evaluation.validation_examples)
+    with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
+        ended = checkpoints.ended(run_dir.checkpoints)
+        if ended and ended.outcome == "diverged":
+            raise UserError(f"run '{root}' can't be resumed: {diverged_line(ended.last_step)}")
+    updates, updates_before = (one.total_updates(dataset.train_examples) for one in (config, before))
+    if updates != updates_before:
+        newest_checkpoint(config, run_dir, dataset, view.notice)  # refuses fewer than were done
+    if _is_complete(run_dir, config, dataset, view.notice):
+        view.notice(
+            f"run '{root}' is complete, nothing is left to do: see {run_dir.summary}; --epochs or --steps beside "
+            "--resume give it more"
+        )
+        return 0
+    # Check before config.yaml is overwritten and before anything is started.
+    check_journals(newest_checkpoint(config, run_dir, dataset, view.notice), run_dir, config.slices)
+    if updates != updates_before:
+        view.notice(
+            f"the whole run has {updates:,} updates now ({updates_before:,} before); "
+            "the learning rate goes on as in a run of that length"
+        )
+    complete = complete_config(config, dataset)
+    return run_local(complete, run_dir, dataset, resume=True, view=view, began=began, tensorboard=tensorboard)
+
+
+def _is_complete(run_dir: RunDir, config: RunConfig, dataset: PackedDataset, notify: Notify) -> bool:
+    """Return whether training, scoring (where wanted) and summary are complete. Removes an unreadable summary."""
+    try:
+        ended, written = checkpoints.ended(run_dir.checkpoints), read_json(run_dir.summary, Summary)
+    except FileNotFoundError:
+        return False
+    except UserError as error:
+        notify(f"to be written anew: {error}")
+        run_dir.summary.unlink(missing_ok=True)
+        return False
+    last_step = ended.last_step if ended else 0
+    trained = written.outcome == "completed" and last_step >= config.total_updates(dataset.train_examples)
+    return trained and (written.evaluation.step == last_step or not config.cluster.evaluator)
+
+
+def resolve_data(settings: DataSettings, *, notify: Notify) -> PackedDataset:
+    """Return the packed data set, made or downloaded first where needed. Raises UserError where that fails."""
+    return sources.resolve(settings, sources.default_cache_dir(), notify=notify, progress=every_tenth(notify))
+
+
+def complete_config(config: RunConfig, dataset: PackedDataset) -> RunConfig:
+    """Return `config` with "auto" replaced by the values chosen here, and an absolute data directory.
+
+    Label smoothing is 0 for an objective that has none, unless somebody has set it. Rule `compiled` becomes that of the
+    network's compile(), for which a process builds a user's own network.
+
+    Raises UserError for settings or a network that do not fit the data set's examples.
+    """
+    if not OBJECTIVES[dataset.spec.objective].smooths_labels and SMOOTHING not in changed(config):
+        config = config.with_values({SMOOTHING: 0.0})
+    try:
+        DATASETS[dataset.name].check_examples(config, dataset.spec)
+    except ValueError as error:
+        raise UserError(str(error)) from error
+    shards = config.cluster.workers if config.training.sample == OF_WORKER else 1
+    if config.examples_seen(dataset.train_examples) < shards:
+        raise UserError(
+            f"training.sample: got '{config.training.sample}': the data set has only {dataset.train_examples} training "
+            "examples: take fewer shards, or workers"
+        )
+    config = with_rule_of_compile(config, check_network(config, dataset))
+    precision, data_dir = config.model.precision, config.data.data_dir
+    return config.with_values(
+        {
+            "data.dataset": dataset.name,
+            "data.data_dir": os.path.realpath(os.path.expanduser(data_dir)) if data_dir else None,
+            "model.precision": fastest_precision() if precision == "auto" else precision,
+        }
+    )
+
+
+@contextlib.contextmanager
+def _new_run_dir(root: Path) -> Iterator[RunDir]:
+    """Yield a new run directory; remove its content again when the block fails, or is ended by SIGTERM or SIGHUP."""
+    run_dir = RunDir.create(root)
+    before = {number: signal.signal(number, _leave) for number in stop_signals() if number != signal.SIGINT}
+    try:
+        yield run_dir
+    except BaseException:
+        run_dir.clear()
+        raise
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _leave(number: int, frame: FrameType | None) -> NoReturn:
+    raise SystemExit(128 + number)
+
+
+# The working directory of a task. The chief's graph has paths relative to it, so one graph fits all workers.
+
+
+def enter(run_dir: RunDir, task: Task, config: RunConfig, dataset: PackedDataset, *, computes_gradients: bool) -> None:
+    """Make the task's working directory and change into it.
+
+    It holds `agreement.json`, which the leader compares with its own. For a task that computes gradients it also holds
+    links to the training examples of this machine's packed data set, and `identity`, int64 [2]: the task's index and pid.
+    """
+    directory = run_dir.workspace(task.type, task.index)
+    directory.mkdir(parents=True, exist_ok=True)
+    agreement = Agreement.of(config, dataset)
+    write_whole(directory / AGREEMENT, agreement.to_json())
+    if computes_gradients:
+        for name, field in fields_of(dataset.spec).items():
+            file = file_name("train", name, field)
+            _link(directory / file, dataset.directory / file)
+        write_whole(directory / IDENTITY, struct.pack("<2q", task.index, os.getpid()))
+    os.chdir(directory)
+
+
+def _link(link: Path, target: Path) -> None:
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
+
+
+# Tell what a run would do and start nothing: its configuration with the origin of each value, its tasks, its memory.
+
+_ORIGINS_FROM = 45  # column
+_PLAIN = re.compile(r"[A-Za-z_][\w.-]*")
+
+
+def lines(resolved: Resolved, room: Room) -> Iterator[str]:
+    """Yield a file for --config, whose comments say where each value comes from and what the run would take.
+
+    Raises:
+      UserError: there are more tasks than are useful on one machine.
+    """
+    config = resolved.config
+    config.check_fits_one_machine()
+    yield from _settings(config.model_dump(mode="json"), resolved)
+    yield f"# tasks: {', '.join(map(str, tasks_of(config)))}"
+    if config.model.precision == "auto":
+        yield f"# precision: {fastest_precision()} on this machine"
+    yield f"# memory expected: {_memory(config)}; {room}"
+    if told := memory.warning(config, room):
+        yield f"# {told}"
+    yield "# nothing was started"
+
+
+def tasks_of(config: RunConfig) -> tuple[Task, ...]:
+    """Return the tasks that a run has."""
+    counts = config.cluster.workers, config.cluster.parameter_servers
+    topology = ClusterTopology.local(
+        config.mode_kind.tasks, *counts, evaluator=config.cluster.evaluator, pick_port=lambda: 1
+    )
+    return topology.tasks
+
+
+def _settings(tree: Mapping[str, Any], resolved: Resolved, prefix: str = "") -> Iterator[str]:
+    indent = "  " * prefix.count(".")
+    for name, value in tree.items():
+        if isinstance(value, dict) and value:
+            yield f"{indent}{_text(name)}:"
+            yield from _settings(value, resolved, f"{prefix}{name}.")
+        else:
+            line = f"{indent}{_text(name)}: {_text(value)}"
+            yield f"{line:<{_ORIGINS_FROM}} # {resolved.origin(prefix + name)}"
+
+
+def _text(value: Any) -> str:
+    """Return a value as YAML on one line: JSON is YAML too, and text that looks like nothing else needs no quotes."""
+    if isinstance(value, str) and _PLAIN.fullmatch(value) and parse_yaml(value) == value:
+        return value
+    return json.dumps(value, ensure_ascii=False)
+
+
+def _memory(config: RunConfig) -> str:
+    needed = memory.needed_bytes(config)
+    if needed is None:
+        return f"unknown: network {config.model.name} was not measured, so the run estimates it once it has built it"
+    return f"{needed / 1e9:.1f} GB"

@@ -1,0 +1,134 @@
+"""Build a user's own network once, in a process of its own, before anything else of a run is started.
+
+The launcher has no TensorFlow in it, so it can't build a network. It starts this file as a program, which does what the
+chief will do: call the function, look the model over, try its loss and metrics on a batch of zeros. What is wrong is one
+line before there is a run directory with anything in it. What `compile()` says of the optimizer comes back as settings.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import JsonValue
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.config.recipes import COMPILED
+from ps_cluster.config.schema import fitted
+from ps_cluster.config.update_settings import RULES
+from ps_cluster.data.packed import PackedDataset, load_packed
+from ps_cluster.errors import UserError
+from ps_cluster.files.values import one_line
+from ps_cluster.runs.rows import Row, Text
+from ps_cluster.system import environment
+from ps_cluster.system.environment import die_with_launcher
+
+WITHIN_S = 600.0  # a network that reads large files may take minutes
+WITHOUT_COMPILE = "adam"  # the rule of a network that was not compiled, with its usual rate
+
+_known: dict[tuple[str, str], NetworkFacts] = {}  # of this process: a sweep asks for each trial
+
+
+class NetworkFacts(Row):
+    """Facts about a network that was built once.
+
+    Attributes:
+      error: why the network can't be trained; None if it can.
+      optimizer: the settings of the section `optimizer` that compile() asks for; empty without a compile().
+      no_rule: why there are none although it was compiled.
+    """
+
+    error: Text | None = None
+    optimizer: dict[str, JsonValue] = {}
+    no_rule: Text | None = None
+
+
+def check_network(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
+    """Return what compile() says of the optimizer, for a network that can be trained. The package's own say nothing.
+
+    Raises:
+      UserError: the network can't be built, can't be trained here, or takes longer than `WITHIN_S`.
+    """
+    if config.model.name in NETWORKS.own:
+        return NetworkFacts()
+    key = f"{config.model.model_dump_json()} {config.training.class_weights}", str(dataset.directory)
+    if key not in _known:
+        facts = _ask(config, dataset)
+        if facts.error:
+            raise UserError(facts.error)
+        _known[key] = facts
+    return _known[key]
+
+
+def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
+    """Return a configuration with the optimizer of compile() in the place of rule `compiled`, if that is chosen.
+
+    What somebody has set beside the rule stays. Raises UserError where no rule does what compile() asks for.
+    """
+    if config.optimizer.rule != COMPILED:
+        return config
+    if facts.no_rule:
+        raise UserError(f"model.name: '{config.model.name}': {facts.no_rule}")
+    given = {
+        name: value for name, value in config.optimizer.model_dump(mode="json").items() if value and name != "rule"
+    }
+    usual = {"rule": WITHOUT_COMPILE, "learning_rate": RULES[WITHOUT_COMPILE].usual_rate}
+    found: dict[str, Any] = dict(facts.optimizer) or usual
+    if any(name.startswith("clip") or name.endswith("clip_norm") for name in given):  # one way to clip is enough
+        found = {name: value for name, value in found.items() if "clip" not in name}
+    return config.with_values({f"optimizer.{name}": value for name, value in (found | given).items()})
+
+
+def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:
+    question = json.dumps({"config": config.model_dump(mode="json"), "dataset": str(dataset.directory)})
+    answer, written = os.pipe()
+    with os.fdopen(answer, "rb") as answers, tempfile.TemporaryDirectory(prefix="ps-cluster-check-") as temporary:
+        try:
+            ended = subprocess.run(
+                (sys.executable, "-m", __name__, str(written)), input=question.encode(), cwd="/", pass_fds=[written],
+                stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=WITHIN_S,
+                env=environment.for_child({**os.environ, "TMPDIR": temporary}, os.getpid()),
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            message = f"it was not built within {WITHIN_S:.0f} s: make its function do less"
+            raise UserError(f"model.name: '{config.model.name}': {message}") from None
+        finally:
+            os.close(written)
+        if content := answers.read():
+            return NetworkFacts.model_validate_json(content)
+    last = one_line(ended.stdout.decode(errors="replace").rstrip().rpartition("\n")[2], 300)
+    how = f"exit code {ended.returncode}" if ended.returncode >= 0 else signal.Signals(-ended.returncode).name
+    message = f"the process that built it ended with {how}: {last or 'no output'}"
+    raise UserError(f"model.name: '{config.model.name}': {message}")
+
+
+def _answer(question: dict[str, Any]) -> NetworkFacts:
+    from ps_cluster.quiet_import import import_tensorflow
+
+    import_tensorflow()
+    from ps_cluster.models.build import build
+    from ps_cluster.models.compiled import optimizer_settings
+
+    try:
+        config = fitted(question["config"])
+        dataset = load_packed(Path(question["dataset"]), check_targets=False)
+        model = build(config.model, dataset.spec, seed=config.training.seed)
+    except UserError as error:
+        return NetworkFacts(error=str(error))
+    try:
+        return NetworkFacts(optimizer=optimizer_settings(model))
+    except ValueError as error:
+        return NetworkFacts(no_rule=str(error))
+
+
+if __name__ == "__main__":
+    die_with_launcher()
+    facts = _answer(json.load(sys.stdin))
+    os.write(int(sys.argv[1]), facts.model_dump_json().encode())

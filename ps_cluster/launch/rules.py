@@ -1,0 +1,850 @@
+"""Rules of a run: what happened (events), what to do (actions), and the decisions between them. Nothing here acts or waits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
+from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
+from ps_cluster.files import locks
+from ps_cluster.files.json_files import read_json
+from ps_cluster.installation import PROGRAM
+from ps_cluster.launch.silence import UNDER_WAY, Limits, SilenceWatch, Silent
+from ps_cluster.launch.topology import ClusterTopology
+from ps_cluster.report import closing_table, summary
+from ps_cluster.report.after_run import try_to_draw
+from ps_cluster.report.terminal import make_console, print_error, print_line
+from ps_cluster.runs import logs
+from ps_cluster.runs.logs import (
+    CLUSTER_RESTARTED,
+    DRAINING,
+    EVALUATOR_GIVEN_UP,
+    PORT_TAKEN,
+    STANDSTILL,
+    TASK_FROZEN,
+    TASK_RESTARTED,
+    WORKER_SILENT,
+)
+from ps_cluster.runs.result_rows import SAVING, ProgressRow, TrainingResult
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.supervisor import TaskExit
+
+# The end of a run, on one machine or on several: its outcome, what is written and printed of it, its exit code.
+
+
+@dataclass(frozen=True)
+class Ending:
+    """The end of a run; `message` says what went wrong, on one line."""
+
+    outcome: str  # "completed" | "stopped" | "diverged" | "failed"
+    exit_code: int = 0
+    message: str | None = None
+    user_error: bool = False
+
+
+def diverged_line(updates: int) -> str:
+    """Return what to do about a training whose weights are no longer finite, on one line."""
+    return (
+        f"the training diverged: after {updates:,} updates weights are NaN or infinite; begin a new run with a lower "
+        "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/own-network.md#if-it-does-not-learn)"
+    )
+
+
+def training_outcome(run_dir: RunDir) -> str:
+    """Return the outcome that the leader wrote: "completed", "stopped" or "diverged"; "failed" where it wrote none."""
+    try:
+        result = read_json(run_dir.training_result, TrainingResult)
+    except (FileNotFoundError, UserError):
+        return "failed"
+    return "diverged" if result.diverged else "completed" if result.completed else "stopped"
+
+
+def write_ending(
+    config: RunConfig, run_dir: RunDir, notify: Callable[[str], None], *, draw: bool = True, **facts: Any
+) -> int:
+    """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
+
+    Args:
+      draw: also the page of results.
+      facts: the other arguments of `write_summary`.
+    Raises:
+      RunFailed: the summary can't be written.
+    """
+    try:
+        with locks.in_turn(run_dir.summary_lock):
+            written = summary.write_summary(run_dir, notify=notify, **facts)
+    except OSError as error:
+        raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
+    console = make_console()
+    closing_table.print_numbers(written, console)
+    if not logs.chosen().is_text:
+        print_line(closing_table.as_line(written))
+    if draw and config.evaluation.draw_results:
+        try_to_draw(run_dir, notify)
+    closing_table.print_places(written, run_dir, console)
+    if (proof := written["proof"]) is None or proof["holds"]:
+        return 0
+    print_error(f"the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})")
+    return 1
+
+
+# A table of the stages of a run: the time limit of each, and what follows when it is over.
+
+
+class Stage(Enum):
+    """Starting → training (→ draining) → scoring. A death that restarts the whole cluster leads back to starting."""
+
+    STARTING = "starting"
+    TRAINING = "training"
+    DRAINING = "draining"
+    SCORING = "scoring"
+
+
+class AtLimit(Enum):
+    """The consequence when nothing moves in a stage for as long as its limit."""
+
+    FAIL = "the run ends as failed"
+    END_THE_LEADER = "all tasks write their stacks, and the leader is killed: its death restarts the cluster"
+    LEAVE_UNSCORED = "the run ends with the outcome of training, and exit code 1"
+
+
+@dataclass(frozen=True)
+class StageLimit:
+    """A row of the table.
+
+    Attributes:
+      seconds: the limit, out of the run's `Limits`. It counts from the beginning of the stage, or the last thing that
+        moved in it: an update while training and draining, a score while scoring.
+      message: says what did not happen. "{leader}" stands for the leader's name.
+    """
+
+    seconds: Callable[[Limits], float]
+    message: str
+    then: AtLimit
+
+
+STAGES: Mapping[Stage, StageLimit] = {
+    Stage.STARTING: StageLimit(lambda it: it.startup_s, "training did not begin", AtLimit.FAIL),
+    Stage.TRAINING: StageLimit(lambda it: it.standstill_s, "training stands still: no update", AtLimit.END_THE_LEADER),
+    Stage.DRAINING: StageLimit(lambda it: it.drain_s, "{leader} did not end", AtLimit.FAIL),
+    Stage.SCORING: StageLimit(lambda it: it.scoring_s, "the evaluator scored nothing", AtLimit.LEAVE_UNSCORED),
+}
+
+
+# The events that the launcher sees, and the actions that it takes. `decisions.py` leads from one to the other.
+
+# Events: seen by the loop (watch.py) when it looks.
+
+
+@dataclass(frozen=True)
+class ProgressSeen:
+    """The leader wrote a row. `workers`: index → pid of the worker processes that run now."""
+
+    row: ProgressRow
+    workers: Mapping[int, int]
+
+
+@dataclass(frozen=True)
+class ScoreSeen:
+    """The evaluator scored a checkpoint."""
+
+
+@dataclass(frozen=True)
+class PortTaken:
+    """At least one task ended because another program has its port. Comes before the `TaskDied` of all that ended."""
+
+    first: TaskExit
+
+
+@dataclass(frozen=True)
+class LeaderDone:
+    """The leader ended with exit code 0. `outcome`: as it wrote it, "failed" if it wrote none."""
+
+    outcome: str
+
+
+@dataclass(frozen=True)
+class EvaluatorDone:
+    """The evaluator ended with exit code 0, and scored all there will be."""
+
+
+@dataclass(frozen=True)
+class TaskDied:
+    """A task ended in any other way."""
+
+    task_exit: TaskExit
+
+
+@dataclass(frozen=True)
+class StopRequested:
+    """The user asks to stop: Ctrl-C, SIGTERM or SIGHUP. `exit_code`: of a program that this signal ends at once."""
+
+    exit_code: int
+
+
+@dataclass(frozen=True)
+class ScaleRequested:
+    """The user asks for another number of workers: `ps-cluster scale`."""
+
+    workers: int
+
+
+@dataclass(frozen=True)
+class TimePassed:
+    """The end of a look.
+
+    Attributes:
+      pids: task → pid of all that run.
+      frozen: the tasks whose process is stopped (SIGSTOP).
+      states: all tasks and their states on one line, for messages.
+    """
+
+    pids: Mapping[Task, int]
+    frozen: tuple[Task, ...]
+    states: str
+
+
+# Events: answers to actions.
+
+
+@dataclass(frozen=True)
+class ClusterStarted:
+    """Answers `StartCluster`, `RestartTraining`, `GiveUp` and `Scale`: the tasks are now these."""
+
+    topology: ClusterTopology
+
+
+@dataclass(frozen=True)
+class Stopped:
+    """Answers `StopTraining` and `StopAll`, which may have taken seconds."""
+
+
+@dataclass(frozen=True)
+class TakenBack:
+    """Answers `TakeBack`.
+
+    snapshot: there is a sound one to go on from. problem: why training can neither go on nor begin anew; "" for none.
+    """
+
+    request: TakeBack
+    snapshot: bool
+    problem: str = ""
+
+
+Event = (
+    ProgressSeen
+    | ScoreSeen
+    | PortTaken
+    | LeaderDone
+    | EvaluatorDone
+    | TaskDied
+    | StopRequested
+    | ScaleRequested
+    | TimePassed
+    | ClusterStarted
+    | Stopped
+    | TakenBack
+)
+
+# Actions, carried out by the loop.
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Show a line, and write it to launcher.log."""
+
+    line: str
+
+
+@dataclass(frozen=True)
+class StartCluster:
+    """Start all tasks on new ports."""
+
+
+@dataclass(frozen=True)
+class RestartTask:
+    """Start one task that ended again, at its old address."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class RestartTraining:
+    """Start all training tasks again on new ports; `resume`: from the newest snapshot."""
+
+    resume: bool
+
+
+@dataclass(frozen=True)
+class TakeBack:
+    """Stop all training tasks at once, and look for the newest snapshot: the state of a ps or of the leader is lost.
+
+    Attributes:
+      cause: what happened, for the notice.
+      delay_s: until the training tasks are to start again.
+    """
+
+    cause: str
+    delay_s: float
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Start a worker no more; or leave a ps out of the cluster from the next `RestartTraining` on."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class Scale:
+    """Start workers that are absent, and stop others politely: what they had under way goes to others."""
+
+    start: tuple[Task, ...]
+    stop: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class AnswerScale:
+    """Tell the one who asked for another number of workers what was done, or why it was not."""
+
+    line: str
+    refused: bool = False
+
+
+@dataclass(frozen=True)
+class Drain:
+    """Ask the leader (SIGTERM) to end in order: no new steps, a last checkpoint."""
+
+    leader: Task
+
+
+@dataclass(frozen=True)
+class WriteStacks:
+    """Make these tasks write their Python stacks into their logs."""
+
+    tasks: tuple[Task, ...]
+
+
+@dataclass(frozen=True)
+class Kill:
+    """Kill a task's process, if it still runs."""
+
+    task: Task
+
+
+@dataclass(frozen=True)
+class StopTraining:
+    """Stop all training tasks; SIGKILL follows `grace_s` after SIGTERM."""
+
+    grace_s: float
+
+
+@dataclass(frozen=True)
+class StopAll:
+    """Stop all tasks at once."""
+
+
+Action = (
+    Notice
+    | StartCluster
+    | RestartTask
+    | RestartTraining
+    | TakeBack
+    | GiveUp
+    | Scale
+    | AnswerScale
+    | Drain
+    | WriteStacks
+    | Kill
+    | StopTraining
+    | StopAll
+    | Ending  # ends the run; nothing after it is carried out
+)
+Actions = tuple[Action, ...]
+
+
+# Decide after a death who starts again, when, and when to give up; keep the actions that are planned for later.
+#
+# What follows from the death of a worker, a ps, the chief or the evaluator is the mode's table, `Mode.on_death`
+# (`ON_DEATH` in config/modes.py, unless the mode has its own). This module counts by it.
+
+CLUSTER = "the cluster"
+_IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
+
+
+class Recovery:
+    """Counts deaths in a row, for each task by itself, and together for deaths that restart the whole cluster."""
+
+    def __init__(self, limits: Limits, on_death: OnDeaths):
+        self._limits = limits
+        self._on_death = on_death
+        self._deaths: dict[Hashable, int] = {}
+        self._first: dict[Hashable, TaskExit] = {}
+        self._died: dict[Hashable, set[Task]] = {}
+        self._last_start: dict[Hashable, float] = {}
+        self._updates: dict[Hashable, int] = {}
+
+    def restarts_all(self, death: TaskExit) -> bool:
+        """Return whether all training tasks start again with this one."""
+        # A worker whose port is taken needs another address, which the others only learn by a restart.
+        return self._on_death[death.task.type].whole_cluster or death.exit_code == PORT_IN_USE
+
+    def next_delay_s(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
+        """Count a death; return the seconds after which to start again, None to give up.
+
+        Args:
+          updates: the most updates ever applied. A cluster's death is "in a row" if no new update came since its last
+            death, however long ago that was. For a single task the time it lived decides.
+          silent_s: seconds at the end of its life without an update; they do not count as life.
+        """
+        key = self._key(death)
+        if key not in self._deaths or self._has_recovered(key, updates, now_s - silent_s):
+            self._deaths[key], self._first[key], self._died[key] = 0, death, set()
+        self._deaths[key] += 1
+        self._died[key].add(death.task)
+        self._updates[key] = updates
+        if self._deaths[key] > self._on_death[death.task.type].restarts:
+            return None
+        delay_s = self._backoff_s(self._deaths[key])
+        self._last_start[key] = now_s + delay_s
+        return delay_s
+
+    def first_cause(self, death: TaskExit) -> str:
+        """Return the first of the deaths in a row to which this one belongs, on one line."""
+        key = self._key(death)
+        return f"{self._first[key]} (given up after {self._deaths[key] - 1} restarts)"
+
+    def others_died(self, task: Task) -> bool:
+        """Return whether, in the row of deaths of the cluster, another task of this type died too.
+
+        Then it is not this one's machine or memory that is at fault, and the cluster does no better without it.
+        """
+        died = self._died.get(CLUSTER, set()) if self._on_death[task.type].whole_cluster else set()
+        return any(other.type == task.type and other != task for other in died)
+
+    def forgive(self, task: Task) -> None:
+        """Forget the deaths of the cluster, as it goes on without `task`."""
+        if self._on_death[task.type].whole_cluster:
+            self._deaths.pop(CLUSTER, None)
+
+    def _key(self, death: TaskExit) -> Hashable:
+        return CLUSTER if self.restarts_all(death) else death.task
+
+    def _has_recovered(self, key: Hashable, updates: int, lived_until_s: float) -> bool:
+        if key == CLUSTER:
+            return updates > self._updates[key]
+        return lived_until_s - self._last_start[key] > self._limits.stable_s
+
+    def _backoff_s(self, deaths: int) -> float:
+        """Return the seconds before a restart; 0 after the first death, so that one accident costs no time."""
+        return 0.0 if deaths == 1 else min(self._limits.longest_backoff_s, self._limits.backoff_s * 2 ** (deaths - 2))
+
+
+class Plans:
+    """Actions to take later, at most one for each key: a task, or `CLUSTER`."""
+
+    def __init__(self) -> None:
+        self._plans: dict[Hashable, tuple[float, Action]] = {}
+
+    def __contains__(self, key: Hashable) -> bool:
+        return key in self._plans
+
+    def add(self, key: Hashable, at_s: float, action: Action) -> None:
+        """Plan an action for a time."""
+        self._plans[key] = (at_s, action)
+
+    def drop(self, *keys: Hashable) -> None:
+        """Forget what is planned for these keys."""
+        for key in keys:
+            self._plans.pop(key, None)
+
+    def clear(self) -> None:
+        """Forget all plans."""
+        self._plans.clear()
+
+    def due(self, now_s: float) -> list[Action]:
+        """Return the actions whose time has come; they are no longer planned."""
+        due = [key for key, (at_s, _) in self._plans.items() if at_s <= now_s]
+        return [self._plans.pop(key)[1] for key in due]
+
+
+def all_of(types: tuple[str, ...]) -> str:
+    """Return "chief, ps and workers", or those of them that the cluster has."""
+    *others, last = (_IN_WORDS[kind] for kind in types)
+    return f"{', '.join(others)} and {last}" if others else last
+
+
+def after(delay_s: float) -> str:
+    """Return " in 2 s", or nothing for no delay."""
+    return f" in {delay_s:g} s" if delay_s else ""
+
+
+# Decide which processes are stuck and to be killed: stopped for too long, or silent. Know who outlives SIGKILL.
+
+
+class Stuck:
+    """Remembers when each process froze, who is silent, and when each was killed.
+
+    Attributes:
+      silences: the worker processes that were killed because they were silent.
+    """
+
+    def __init__(self, config: RunConfig, limits: Limits, now_s: float):
+        self._limits = limits
+        self._silence = SilenceWatch(config, limits, now_s)
+        self._frozen_since: dict[Task, float] = {}
+        self._killed_at: dict[tuple[Task, int], float] = {}
+        self.silences: list[Silent] = []
+
+    def see(self, event: ProgressSeen, now_s: float) -> None:
+        """Read the row for the work of each worker."""
+        self._silence.see(event.row, event.workers, now_s)
+
+    def forget_work(self) -> None:
+        """Forget what each worker did. Call it when all processes start again."""
+        self._silence.forget()
+
+    def silent_s(self, pid: int) -> float:
+        """Return the seconds at the end of its life for which this process was silent; 0 for any other."""
+        return sum(silent.seconds for silent in self.silences if silent.pid == pid)
+
+    def end_frozen(self, event: TimePassed, now_s: float) -> Actions:
+        """Kill processes that were stopped (SIGSTOP) for too long, so that they can't wake up during a recovery."""
+        self._frozen_since = {task: self._frozen_since.get(task, now_s) for task in event.frozen}
+        actions: list[Action] = []
+        for task, since in list(self._frozen_since.items()):
+            if now_s - since >= self._limits.frozen_s:
+                line = TASK_FROZEN(f"{task} has been frozen for {self._limits.frozen_s:.0f} s: ending it")
+                actions.append(Notice(line))
+                actions += self.end(task, event, now_s)
+                del self._frozen_since[task]
+        return tuple(actions)
+
+    def end_silent(self, event: TimePassed, now_s: float) -> Actions:
+        """Kill a worker that is silent while others go on: it is then started again, and others take its steps."""
+        if (silent := self._silence.longest()) is None:
+            return ()
+        task = Task(WORKER, silent.worker)
+        if event.pids.get(task) != silent.pid:
+            return ()  # it ended since the last row
+        self.silences.append(silent)
+        line = WORKER_SILENT(
+            f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
+            "its stacks are in its log; ending it"
+        )
+        return (WriteStacks((task,)), Notice(line), *self.end(task, event, now_s))
+
+    def end(self, task: Task, event: TimePassed, now_s: float) -> Actions:
+        """Kill a task's process, if there is one. If it outlives that, `unkillable` returns it later."""
+        if (pid := event.pids.get(task)) is None:
+            return ()
+        self._killed_at.setdefault((task, pid), now_s)
+        return (Kill(task),)
+
+    def unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
+        """Return the tasks, with their pids, that were killed and are still there. Each is returned once.
+
+        Args:
+          pids: of all tasks that run now.
+        """
+        self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
+        found = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
+        for key in found:
+            del self._killed_at[key]
+        return found
+
+
+# Decide which workers start and which stop where the user asks for another number of them. Pure functions.
+
+
+def refusal(config: RunConfig, workers: int) -> str | None:
+    """Return why a run can't have so many workers, on one line; None if it can."""
+    if why := config.mode_kind.fixed_workers and config.mode_kind.cannot_scale:
+        return f"--workers: got {workers}: {why}"
+    least, most = config.least_workers, config.most_workers
+    if least <= workers <= most:
+        return None
+    between = f"{least} to {most}" if least < most else f"{least} and no other number of"
+    return f"--workers: got {workers}: this run was started for {between} workers (run --min-workers, --max-workers)"
+
+
+def scale(config: RunConfig, topology: ClusterTopology, workers: int) -> Actions:
+    """Return the actions that lead to so many workers: the lowest spare index starts, the highest stops."""
+    if line := refusal(config, workers):
+        return (AnswerScale(line, refused=True),)
+    more = workers - len(topology.workers)
+    start, stop = topology.spare[: max(0, more)], topology.workers[len(topology.workers) + min(0, more) :]
+    if not more:
+        return (AnswerScale(f"{_count(workers)} already: nothing to do"),)
+    done = f"started {_listed(start)}" if start else f"stopped {_listed(stop)}; others take their steps"
+    return Scale(tuple(start), tuple(stop)), AnswerScale(f"{done}; now {_count(workers)}")
+
+
+def _count(workers: int) -> str:
+    return "1 worker" if workers == 1 else f"{workers} workers"
+
+
+def _listed(tasks: list[Task]) -> str:
+    return ", ".join(map(str, tasks))
+
+
+# Decide the actions that each event of a run asks for. Touches no process, file or clock; `watch.py` carries it out.
+
+# Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
+BEGUN = (*UNDER_WAY, SAVING, "writing", "ended")
+
+
+class Decisions:
+    """The rules of a run, and what they remember.
+
+    Training is over when the leader ends: the chief, or worker 0 without one.
+    """
+
+    def __init__(self, config: RunConfig, run_dir: RunDir, limits: Limits, now_s: float):
+        """Start in the first stage. `run_dir`: only for the names of files in messages."""
+        self._config = config
+        self._run_dir = run_dir
+        self._limits = limits
+        self._longest_wait_s = 0.0  # for an update, as the leader tells
+        self._on_death = config.mode_kind.on_death
+        self._recovery = Recovery(limits, self._on_death)
+        self._plans = Plans()
+        self._stuck = Stuck(config, limits, now_s)
+        self._topology = ClusterTopology({})
+        self._ports_taken = 0
+        self._trained = False
+        self._stop_requested = False
+        self._draining = False
+        self._seen = (-1, 0)  # updates applied, rows of the ledger's tables written
+        self._most_applied = -1
+        self._outcome = "failed"  # as the leader writes it in the end
+        self._scored = False
+        self._evaluator_lost: str | None = None
+        self._enter(Stage.STARTING, now_s)
+
+    @property
+    def silences(self) -> list[Silent]:
+        """The worker processes that were killed because they were silent."""
+        return self._stuck.silences
+
+    def decide(self, event: Event, now_s: float) -> Actions:
+        """Return the actions that follow from `event`, in their order."""
+        match event:
+            case ClusterStarted(topology):
+                self._topology = topology
+            case Stopped():
+                self._moved_at = now_s  # the time that it took counts for no stage
+            case ScoreSeen():
+                self._moved_at = now_s if self._stage is Stage.SCORING else self._moved_at
+            case ProgressSeen():
+                return self._on_progress(event, now_s)
+            case PortTaken(first):
+                return self._on_port_taken(first)
+            case LeaderDone(outcome):
+                return self._on_leader_done(outcome, now_s)
+            case EvaluatorDone():
+                self._scored = True
+                return (self._ended(),) if self._stage is Stage.SCORING else ()
+            case TaskDied(task_exit):
+                return self._on_death_of(task_exit, now_s)
+            case TakenBack():
+                return self._on_taken_back(event, now_s)
+            case StopRequested(exit_code):
+                return self._on_stop_request(exit_code, now_s)
+            case ScaleRequested(workers):
+                return self._on_scale_request(workers)
+            case TimePassed():
+                return self._on_time(event, now_s)
+        return ()
+
+    def _enter(self, stage: Stage, now_s: float) -> None:
+        self._stage, self._moved_at = stage, now_s
+
+    @property
+    def _limits_now(self) -> Limits:
+        return self._limits.for_waits_of(self._longest_wait_s)
+
+    @property
+    def _under_way(self) -> bool:
+        return self._stage in (Stage.TRAINING, Stage.DRAINING)
+
+    # Training goes on, and ends.
+
+    def _on_progress(self, event: ProgressSeen, now_s: float) -> Actions:
+        row = event.row
+        self._longest_wait_s = row.longest_wait_seconds
+        actions: Actions = ()
+        if self._stage is Stage.STARTING and row.phase in BEGUN:
+            self._trained = True
+            self._enter(Stage.TRAINING, now_s)
+            actions = self._drain(now_s) if self._draining else ()
+        if self._under_way:
+            self._stuck.see(event, now_s)
+            if (row.applied, row.written) != self._seen or row.phase == SAVING:
+                self._seen = row.applied, row.written
+                self._most_applied = max(self._most_applied, row.applied)
+                self._moved_at = now_s
+        return actions
+
+    def _on_leader_done(self, outcome: str, now_s: float) -> Actions:
+        if self._expects_ends:
+            return ()
+        if outcome == "failed":
+            leader = self._topology.leader
+            log = self._run_dir.log(leader.type, leader.index)
+            return (Ending("failed", 1, f"{leader} ended without a result (log: {log})"),)
+        self._outcome = outcome
+        self._plans.drop(*self._tasks(TRAINING_TYPES))
+        self._enter(Stage.SCORING, now_s)
+        return (StopTraining(self._limits.grace_s), *self._scoring_over_already())
+
+    def _scoring_over_already(self) -> Actions:
+        if self._evaluator_lost:
+            return (self._unscored(f"the evaluator was given up: {self._evaluator_lost}"),)
+        return (self._ended(),) if self._scored or not self._topology.evaluator else ()
+
+    def _on_stop_request(self, exit_code: int, now_s: float) -> Actions:
+        again, self._stop_requested = self._stop_requested, True
+        if again or not self._trained:
+            when = f"while {self._stage.value}" if self._trained else "before training began"
+            outcome = self._outcome if self._stage is Stage.SCORING else "stopped"
+            return StopAll(), Ending(outcome, exit_code, f"stopped at once, {when}")
+        if self._stage is Stage.SCORING:
+            return (Notice("training is over, the evaluator is scoring; Ctrl-C again to stop now"),)
+        self._draining = True
+        line = DRAINING(
+            "stopping: no new steps; when those under way have ended, a last checkpoint is written and scored "
+            f"(given up after {self._limits_now.drain_s:.0f} s without an update); Ctrl-C again to stop now"
+        )
+        return (Notice(line), *(self._drain(now_s) if self._stage is Stage.TRAINING else ()))
+
+    def _drain(self, now_s: float) -> Actions:
+        self._enter(Stage.DRAINING, now_s)
+        return (Drain(self._topology.leader),)
+
+    def _on_scale_request(self, workers: int) -> Actions:
+        if self._stage is not Stage.TRAINING or CLUSTER in self._plans:
+            line = f"not now, while {self._stage.value}: workers are started and stopped during training"
+            return (AnswerScale(line, refused=True),)
+        actions = scale(self._config, self._topology, workers)
+        for action in actions:
+            self._plans.drop(*(action.stop if isinstance(action, Scale) else ()))
+        return actions
+
+    # A task dies.
+
+    def _on_port_taken(self, first: TaskExit) -> Actions:
+        if self._trained:
+            return ()  # a death like others
+        self._ports_taken += 1
+        if self._ports_taken >= self._limits.port_attempts:
+            return (Ending("failed", 1, f"no free ports in {self._ports_taken} attempts: {first}"),)
+        self._plans.clear()
+        line = PORT_TAKEN(f"another program took the port of {first.task}: starting again on other ports")
+        return Notice(line), StopAll(), StartCluster()
+
+    @property
+    def _expects_ends(self) -> bool:
+        """True if training tasks are meant to end: all are taken back, or training is over."""
+        return CLUSTER in self._plans or self._stage is Stage.SCORING
+
+    def _on_death_of(self, death: TaskExit, now_s: float) -> Actions:
+        task = death.task
+        if task.type != EVALUATOR:
+            if self._expects_ends:
+                return ()
+            if death.user_error:
+                return (Ending("failed", 2, death.last_line, user_error=True),)
+            if death.final:
+                return (Ending("failed", 1, f"{death}"),)
+        silent_s = self._stuck.silent_s(death.pid)
+        delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)
+        if delay_s is None:
+            return self._give_up(task, self._recovery.first_cause(death), gone=True)
+        if self._recovery.restarts_all(death):
+            return (TakeBack(f"{death}", delay_s),)
+        self._plans.add(task, now_s + delay_s, RestartTask(task))
+        return (Notice(TASK_RESTARTED(f"{death}; starting it again{after(delay_s)}")),)
+
+    def _on_taken_back(self, event: TakenBack, now_s: float) -> Actions:
+        cause, delay_s = event.request.cause, event.request.delay_s
+        if event.problem:
+            return (Ending("failed", 1, f"{cause}; {event.problem}"),)
+        self._stuck.forget_work()
+        self._plans.drop(*self._tasks(TRAINING_TYPES))
+        self._plans.add(CLUSTER, now_s + delay_s, RestartTraining(resume=event.snapshot))
+        self._enter(Stage.STARTING, now_s)
+        where = "the newest snapshot" if event.snapshot else "the beginning"
+        line = f"{cause}; starting {all_of(self._topology.types)} again{after(delay_s)} from {where}"
+        return (Notice(CLUSTER_RESTARTED(line)),)
+
+    def _give_up(self, task: Task, cause: str, *, gone: bool) -> Actions:
+        if not self._on_death[task.type].dispensable:
+            return (Ending("failed", 1, cause),)
+        if task.type == EVALUATOR:
+            return self._go_on_without_evaluator(cause)
+        if len(self._tasks((task.type,))) == 1 or self._recovery.others_died(task):
+            return (Ending("failed", 1, cause),)
+        self._recovery.forgive(task)
+        line = f"{cause}; training goes on without {task}"
+        if task.type == WORKER and gone and self._stage is not Stage.STARTING:
+            return GiveUp(task), Notice(line)
+        # Of a worker: the chief waits for it, before training begins for its server, later for an answer of one that hangs.
+        return GiveUp(task), TakeBack(line, delay_s=0)
+
+    def _go_on_without_evaluator(self, cause: str) -> Actions:
+        if self._stage is Stage.SCORING:
+            return (self._unscored(f"the evaluator was given up: {cause}"),)
+        self._evaluator_lost = cause
+        return (Notice(EVALUATOR_GIVEN_UP(f"{cause}; training goes on without it")),)
+
+    # Time passes.
+
+    def _on_time(self, event: TimePassed, now_s: float) -> Actions:
+        actions = [*self._plans.due(now_s), *self._stuck.end_frozen(event, now_s)]
+        if self._under_way:
+            actions += self._stuck.end_silent(event, now_s)
+        given_up: list[Action] = []
+        found = self._stuck.unkillable(event.pids, now_s)
+        for kind in {task.type for task, _ in found} - {EVALUATOR}:
+            if len(stuck := [task for task, _ in found if task.type == kind]) >= len(self._tasks((kind,))) > 1:
+                message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
+                return (*actions, Ending("failed", 1, message))
+        for task, pid in found:
+            cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
+            given_up += self._give_up(task, cause, gone=False)
+        return (*actions, *(given_up or self._at_limit(event, now_s)))
+
+    def _at_limit(self, event: TimePassed, now_s: float) -> Actions:
+        stage, leader = STAGES[self._stage], self._topology.leader
+        limit_s = stage.seconds(self._limits_now)
+        if now_s - self._moved_at <= limit_s:
+            return ()
+        what = stage.message.format(leader=leader)
+        message = f"{what} for {limit_s:.0f} s ({event.states}; logs: {self._run_dir.logs})"
+        match stage.then:
+            case AtLimit.FAIL:
+                return (Ending("failed", 1, message),)
+            case AtLimit.LEAVE_UNSCORED:
+                return (self._unscored(message),)
+            case AtLimit.END_THE_LEADER:
+                self._moved_at = now_s
+                notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
+                return (WriteStacks(self._topology.tasks), *self._stuck.end(leader, event, now_s), notice)
+
+    def _ended(self) -> Ending:
+        """Return the end of a run of which nothing is left to do."""
+        if self._outcome != "diverged":
+            return Ending(self._outcome)
+        return Ending("diverged", 1, diverged_line(max(0, self._most_applied)))
+
+    def _unscored(self, why: str) -> Ending:
+        do = f"score it with: {PROGRAM} evaluate --once --checkpoint-dir {self._run_dir.checkpoints}"
+        return Ending(self._outcome, 1, f"the last checkpoint is not scored, {why}; {do}")
+
+    def _tasks(self, types: tuple[str, ...]) -> list[Task]:
+        return [task for task in self._topology.tasks if task.type in types]

@@ -1,0 +1,217 @@
+"""A table of the launcher's time limits. What follows from a death is in config/modes.py and the modes."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+from ps_cluster.config import STEPS_IN_TIME, RunConfig
+from ps_cluster.config.modes import Waits
+from ps_cluster.runs.result_rows import SAVING, ProgressRow
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The launcher's time limits, in seconds. Only time in which the launcher ran counts (ps_cluster/clock.py)."""
+
+    look_every_s: float = 0.2
+    startup_s: float = 180.0  # until training begins
+    standstill_s: float = 60.0  # without a new update
+    frozen_s: float = 5.0  # a process that is stopped (SIGSTOP) for longer counts as dead
+    silent_s: float = (
+        10.0  # minimum time without an update, while others have some, for a worker to be silent; more for long steps
+    )
+    first_update_s: float = 60.0  # until a worker process's first update: it connects and builds its graph before
+    kill_s: float = 10.0  # from SIGKILL until a task whose process is still there is given up
+    stable_s: float = 20.0  # a worker or evaluator that lived longer than this did not die "in a row"
+    backoff_s: float = 0.5  # before the second restart in a row; doubled for each further one
+    longest_backoff_s: float = 10.0
+    drain_s: float = 120.0  # from the first Ctrl-C, or an update after it, to the next one or the end of training
+    scoring_s: float = 300.0  # for each checkpoint to be scored, once training is over
+    grace_s: float = 5.0  # from SIGTERM to SIGKILL
+    port_attempts: int = 5
+
+    def for_waits_of(self, seconds: float) -> Limits:
+        """Return these limits where an update may take so long, as the leader tells in its rows."""
+        return replace(
+            self,
+            standstill_s=max(self.standstill_s, seconds),
+            first_update_s=self.first_update_s + seconds,
+            drain_s=max(self.drain_s, 2 * seconds),
+        )
+
+
+# Detect workers that live but make no progress: stuck in the kernel, in a deadlock, or under a debugger.
+
+UNDER_WAY = ("training", "draining")  # phases in which workers have work
+STEPS = 20  # a step that takes this many times its worker's mean step is taken for one that never ends
+PAUSE_STEPS = 2  # a pause between two updates of up to this many mean steps is normal
+# The leader writes a row every 0.5 s. Where it had no time for one, it handed out no steps either.
+LONGEST_ROW_S = 1.0
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A worker process that makes no progress and is to be ended."""
+
+    worker: int
+    pid: int
+    updates: int  # of this process before
+    seconds: float  # without an update, while others had some or waited for this worker
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class _Worker:
+    """One worker process as seen in the rows of progress. All times in seconds."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.updates = 0
+        self.passed_s = 0.0  # without an update while others had some, since its last update or its start
+        self._still_s = 0.0  # with work, since the last update of any worker
+        self._first_updates = 0
+        self._since_s = 0.0  # since its last update, not counting stalls of all workers
+        self._working_s = 0.0  # from its first update to its last, not counting such stalls
+
+    def has_moved(self, updates: int) -> bool:
+        return updates > self.updates
+
+    def move(self, updates: int) -> None:
+        """Note new updates of this worker."""
+        if self._first_updates:
+            self._working_s += self._since_s
+        else:
+            self._first_updates = updates
+        self.updates, self.passed_s, self._since_s = updates, 0.0, 0.0
+
+    def stand(self, seconds: float) -> None:
+        """Note `seconds` with work and without an update."""
+        self._still_s += seconds
+
+    def see_others(self, seconds: float, *, as_usual: bool) -> None:
+        """Note an update of some worker, `seconds` after the one before. Not `as_usual`: all workers stalled."""
+        self._since_s += seconds
+        self.passed_s += self._still_s * as_usual
+        self._still_s = 0.0
+
+    @property
+    def stopped_first(self) -> bool:
+        """True if others had updates for longer than the usual pause between two of this worker's updates."""
+        return self.passed_s > PAUSE_STEPS * (self.step_s or 0.0) + LONGEST_ROW_S
+
+    @property
+    def step_s(self) -> float | None:
+        """Mean seconds per update; None before a second row with updates."""
+        steps = self.updates - self._first_updates
+        return self._working_s / steps if steps else None
+
+
+class SilenceWatch:
+    """Finds silent workers in the rows of progress.
+
+    Time counts against a worker while it has work and others have updates. It has work if it has done part of an open
+    dispatch, or if there are at least as many open dispatches as workers. Towards the end and in a drain there are
+    fewer, and a worker without one is idle. A stall of all workers does not count: a save, a parameter server, the
+    machine. A stall is recognised by the first update after it, which comes later than is usual for its worker.
+
+    Where all stand still though updates are due, the worker that clearly stopped first is the silent one: the others
+    then did what they could without it. In `sync-ps` it is the worker whose gradient is missing. In `bounded` a worker
+    that stands still may be waiting, so it only counts while others go on. Silent workers can't be told apart in
+    `sync`, in `single` and with backup workers, whose late gradients leave no trace. There, and where the last dispatch
+    hangs before its first update, only the run's standstill limit applies.
+    """
+
+    def __init__(self, config: RunConfig, limits: Limits, now_s: float):
+        self._waits = config.mode_kind.waits
+        self._tells = config.on_parameter_servers and not config.mode_kind.late_workers(config)
+        self._limits_now = self._limits = limits
+        self._workers: dict[int, _Worker] = {}
+        self._totals: Counter[int] = Counter()  # by worker index: updates of all its processes so far
+        self._ended: Counter[int] = Counter()  # by worker index: how often it was ended as silent
+        self._seen_s = now_s
+        self._still_s = 0.0  # since the last update of any worker, while updates were due
+
+    def forget(self) -> None:
+        """Forget all workers and their times. Call it when all processes start again."""
+        self._workers.clear()
+        self._still_s = 0.0
+
+    def see(self, row: ProgressRow, pids: Mapping[int, int], now_s: float) -> None:
+        """Read a row of progress.
+
+        Args:
+          pids: index → pid of the current worker processes.
+          now_s: when it was read.
+        """
+        seconds, self._seen_s = min(now_s - self._seen_s, LONGEST_ROW_S), now_s
+        if row.phase == SAVING:  # it repeats the row before
+            return
+        self._limits_now = self._limits.for_waits_of(row.longest_wait_seconds)
+        if row.phase not in UNDER_WAY:
+            return self.forget()
+        updates = {(worker.index, worker.pid): worker.updates for worker in row.workers}
+        self._totals = Counter()
+        for (index, _), count in updates.items():
+            self._totals[index] += count
+        self._workers = {index: self._process(index, pid) for index, pid in pids.items()}
+        own = {index: updates.get((index, pid), 0) for index, pid in pids.items()}
+        self._count(own, seconds, self._with_work(row.dispatches), due=row.scheduled > row.applied)
+
+    def _process(self, index: int, pid: int) -> _Worker:
+        known = self._workers.get(index)
+        return known if known is not None and known.pid == pid else _Worker(pid)
+
+    def _with_work(self, dispatches: Sequence[int | None]) -> set[int]:
+        """Return the workers that certainly have work. `dispatches`: the pid at work on each open one, if known."""
+        if self._waits is Waits.IN_ROUNDS or len(dispatches) >= len(self._workers):
+            return set(self._workers)
+        return {index for index, worker in self._workers.items() if worker.pid in dispatches}
+
+    def _count(self, updates: Mapping[int, int], seconds: float, with_work: set[int], *, due: bool) -> None:
+        self._still_s = (self._still_s + seconds) * due
+        moving = {index: worker for index, worker in self._workers.items() if worker.has_moved(updates[index])}
+        for index in with_work - moving.keys():
+            self._workers[index].stand(seconds)
+        if not moving:
+            return
+        longest_s = max(LONGEST_ROW_S, PAUSE_STEPS * max(worker.step_s or 0.0 for worker in moving.values()))
+        for worker in self._workers.values():
+            worker.see_others(min(self._still_s, longest_s), as_usual=self._still_s <= longest_s)
+        for index, worker in moving.items():
+            worker.move(updates[index])
+        self._still_s = 0.0
+
+    def longest(self) -> Silent | None:
+        """Return the worker silent for longest among those past their deadline; its process then counts as ended."""
+        overdue = {i: s for i in self._workers if (s := self._silent_s(i)) > self._deadline_s(i)}
+        if not overdue:
+            return None
+        index = max(overdue, key=overdue.__getitem__)
+        worker = self._workers.pop(index)
+        self._ended[index] += 1
+        self._still_s = 0.0  # other workers need time to get its steps
+        return Silent(index, worker.pid, worker.updates, overdue[index])
+
+    def _silent_s(self, index: int) -> float:
+        worker = self._workers[index]
+        in_rounds = self._waits is Waits.IN_ROUNDS
+        if not self._tells or (in_rounds and not self._is_missed(index)):
+            return 0.0
+        stopped_first = in_rounds or (worker.stopped_first and self._waits is not Waits.FOR_A_BOUND)
+        return worker.passed_s + self._still_s * stopped_first
+
+    def _is_missed(self, index: int) -> bool:
+        """Return whether the open round has gradients of others but not of this worker."""
+        return self._totals[index] < max(self._totals.values(), default=0)
+
+    def _deadline_s(self, index: int) -> float:
+        """Return the seconds a worker may be silent. They double each time, so a wrong deadline soon is long enough."""
+        step_s, limits = self._workers[index].step_s, self._limits_now
+        if step_s is None:
+            return limits.first_update_s
+        longest_s = max(limits.standstill_s, STEPS_IN_TIME * step_s)
+        return min(max(limits.silent_s, STEPS * step_s) * 2 ** self._ended[index], longest_s)

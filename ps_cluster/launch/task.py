@@ -1,0 +1,341 @@
+"""The entry of every child process: `python -m ps_cluster.launch.task --run-dir DIR --type worker --index 0`.
+
+Exit codes: 0 the task is done · 1 it failed · 2 the user's input was bad · 3 a newer leader has taken over · 75 another
+task was lost (only without a launcher) · 98 its port is taken · 130, 143, 129 told twice to stop, the second time by
+SIGINT, SIGTERM, SIGHUP.
+The error is written to `RunDir.error(type, index)`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import faulthandler
+import math
+import os
+import re
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import NoReturn
+
+from ps_cluster.config import RunConfig, load_config
+from ps_cluster.config.modes import EVALUATOR, WORKER, Task
+from ps_cluster.config.registry import find
+from ps_cluster.data.packed import PackedDataset, load_pointed
+from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, LostTask, RunFailed, UserError
+from ps_cluster.files import locks
+from ps_cluster.files.values import one_line
+from ps_cluster.files.writing import set_fence, write_json
+from ps_cluster.launch import local_run
+from ps_cluster.launch.port_guard import guard_port
+from ps_cluster.launch.topology import ClusterTopology, from_tf_config
+from ps_cluster.quiet_import import import_tensorflow
+from ps_cluster.runs import logs
+from ps_cluster.runs.leaders import Claim, Leading, Superseded, Told, claim, forget_told, read_told
+from ps_cluster.runs.logs import ERROR
+from ps_cluster.runs.rows import TaskError
+from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
+from ps_cluster.system import environment
+from ps_cluster.system.environment import Drain, die_with_launcher, stop_signals
+from ps_cluster.system.machine import allowance
+from ps_cluster.system.network import give_up_lost_connections
+
+LOOK_EVERY_S = 0.5
+
+
+def serve(
+    config: RunConfig, cluster: dict[str, list[str]], task_type: str, index: int, *, told: Path | None = None
+) -> None:
+    """Serve until the process is killed. The server listens on every interface, whatever host its address names.
+
+    Args:
+      told: the task's workspace, in which a leader says that training has ended; then return. None: serve on.
+    Raises:
+      UserError: the leader does not take this task.
+      tf.errors.UnknownError: the server can't listen, as a rule because the port is taken.
+    """
+    import_tensorflow()
+    import tensorflow as tf
+
+    if told is not None:
+        forget_told(told)
+    session = tf.compat.v1.ConfigProto()
+    # Idle threads would spin before they sleep, on cores that other tasks need.
+    session.experimental.disable_thread_spinning = True
+    if (
+        task_type == WORKER
+    ):  # a parameter server keeps TensorFlow's default: all cores, or as many as a quota allows (environment.py)
+        session.intra_op_parallelism_threads = config.cluster.intra_op_threads
+        # TensorFlow's default is the number of cores; with a single thread a server never connects.
+        session.inter_op_parallelism_threads = max(2, allowance().threads)
+    server = tf.distribute.Server(
+        tf.train.ClusterSpec(cluster), job_name=task_type, task_index=index, protocol="grpc", config=session
+    )
+    if told is None:
+        server.join()
+        raise RuntimeError("the TensorFlow server ended by itself")
+    _serve_until_told(told)
+
+
+def _serve_until_told(folder: Path) -> None:
+    newest: Told | None = None
+    while newest is None or newest.ended is None:
+        time.sleep(LOOK_EVERY_S)
+        told = read_told(folder)
+        if told is None or newest is not None and told.epoch < newest.epoch:
+            continue
+        if told.refused is not None:
+            raise UserError(f"the leader does not take this task: {told.refused}")
+        if newest is None or told.epoch > newest.epoch:
+            say(f"part of the cluster of leader epoch {told.epoch}")
+        newest = told
+    say(f"the leader says: training is {newest.ended}")
+
+
+# Codes of TensorFlow's errors by which the loss of another task shows: cancelled, deadline, aborted, unavailable.
+_LOST = {1, 4, 10, 14}
+_LOST_TASK = re.compile(r"/job:(ps|worker|chief)/replica:0/task:(\d+)")
+# How paragraphs of a TensorFlow error begin that only tell where the graph was built.
+_PLACE = re.compile(r'\s*(Graph execution error:|Detected at node|File ")')
+
+# TensorFlow 2.21's only message for a taken port; ps, worker and chief raise the same UnknownError.
+_NO_SERVER = "Could not start gRPC server"
+_MESSAGE_CHARACTERS = 500
+
+
+def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | None = None) -> NoReturn:
+    """Do one task of a run.
+
+    Args:
+      arguments: of the command line; None: those of this process.
+      trainer: what the task that leads does, in place of what its mode says (`Mode.trainer`).
+    """
+    die_with_launcher()
+    parser = argparse.ArgumentParser(prog="python -m ps_cluster.launch.task")
+    parser.add_argument("--run-dir", type=Path, required=True)
+    parser.add_argument("--type", required=True)
+    parser.add_argument("--index", type=int, required=True)
+    parser.add_argument("--cores", help="Of this machine, that the task keeps to: numbers with commas.")
+    parser.add_argument("--resume", action="store_true")
+    parser.add_argument("--least-workers", type=int, help="Training begins with as many; others may come later.")
+    alone = parser.add_argument_group("without a launcher")
+    alone.add_argument("--alone", action="store_true", help="Settings and data are those of the task's workspace.")
+    alone.add_argument("--epoch", type=int, default=0)
+    alone.add_argument("--wait-seconds", type=float, default=math.inf, help="Of an evaluator, for the training.")
+    options = parser.parse_args(arguments)
+    if options.cores:
+        os.sched_setaffinity(0, map(int, options.cores.split(",")))
+    run_dir, task = RunDir(Path(os.path.realpath(options.run_dir))), Task(options.type, options.index)
+    os.environ[logs.LOG_TASK] = str(task)
+
+    def body() -> None:
+        topology, member = from_tf_config(os.environ.get("TF_CONFIG"))
+        config = load_config(run_dir.config_of(task.type, task.index) if options.alone else run_dir.config)
+        pointer = run_dir.dataset_of(task.type, task.index) if options.alone else run_dir.dataset
+        dataset = load_pointed(pointer).holding_out(config.evaluation.validation_examples)
+        epoch: int = options.epoch
+        if not epoch and member == topology.leader:  # without a launcher the command has made the claim
+            epoch = claim(run_dir).epoch
+        leading = Leading(
+            alone=options.alone,
+            epoch=epoch,
+            least_workers=options.least_workers,
+            silent_after_s=config.cluster.lost_after_seconds,
+            wait_s=options.wait_seconds,
+        )
+        if epoch:
+            set_fence(Claim(run_dir.leaders, epoch).check)
+        if options.alone:
+            give_up_lost_connections(config.cluster.lost_after_seconds)
+            # The command has said it, and keeps rules of its own, but this process outlives its SIGKILL by a moment.
+            guard_port(config.cluster.isolation, topology, member, notify=lambda _: None)
+        run_task(
+            config, run_dir, dataset, topology, member,
+            resume=options.resume, leading=leading, index=task.index, trainer=trainer,
+        )  # fmt: skip
+
+    leave(carry_out(body, run_dir, task, alone=options.alone))
+
+
+def carry_out(body: Callable[[], None], run_dir: RunDir, task: Task, *, alone: bool = False) -> int:
+    """Run `body`; return the exit code for `leave`. `alone`: no launcher asks which task was lost first."""
+    faulthandler.enable()
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    try:
+        body()
+    except BaseException as error:
+        return _record(as_loss(error) if alone else error, run_dir, task)
+    return 0
+
+
+def as_loss(error: BaseException) -> BaseException:
+    """Return the loss of another task that an error shows, to be told in one line; else the error itself."""
+    for cause in _causes(error):
+        if getattr(cause, "error_code", None) in _LOST:
+            found = _LOST_TASK.search(str(cause))
+            lost = Task(found[1], int(found[2])) if found else "a task"
+            told = f"{lost} was lost; start this task again to go on from the newest snapshot ({_reason(cause)})"
+            return LostTask(told[:_MESSAGE_CHARACTERS])
+    return error
+
+
+def _reason(error: BaseException) -> str:
+    """Return what an error says, without the stack of where TensorFlow built the graph."""
+    paragraphs = str(error).split("\n\n")
+    return "\n".join(one for one in paragraphs if not _PLACE.match(one)) or str(error)
+
+
+def leave(code: int) -> NoReturn:
+    """End the process at once with this exit code."""
+    say_the_rest()
+    with contextlib.suppress(OSError):
+        sys.stdout.flush()
+        sys.stderr.flush()
+    # TensorFlow's threads may keep the interpreter from ending for ever.
+    os._exit(code)
+
+
+def run_task(
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    topology: ClusterTopology,
+    task: Task,
+    *,
+    resume: bool,
+    leading: Leading = Leading(),
+    index: int | None = None,
+    trainer: Callable[..., None] | None = None,
+) -> None:
+    """Run the body of `task`. With a launcher only the leader and the evaluator ever return.
+
+    Args:
+      task: as TensorFlow names it.
+      leading: how the leader was started.
+      index: the task's index in the run, used in files and rows; None where it is the same.
+    """
+    # The evaluator is left out of a TF_CONFIG that came from outside: TensorFlow would wait for its answer.
+    os.environ.update(environment.for_tensorflow(os.environ), TF_CONFIG=topology.tf_config(task))
+    drain = _drain_on_signal(kept=leading.alone) if task == topology.leader else None
+    if drain is None:
+        # Python's own handler would wait for TensorFlow to return.
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    locks.share(run_dir.alive)
+    locks.share_folder(dataset.directory)  # a worker maps its files anew in every step
+    named = task if index is None else Task(task.type, index)
+    local_run.enter(run_dir, named, config, dataset, computes_gradients=topology.computes_gradients(task))
+    if task.type == EVALUATOR:
+        import_tensorflow()
+        from ps_cluster.evaluation.evaluator import OutOfPatience, evaluate
+
+        try:
+            evaluate(run_dir.checkpoints, patience_s=leading.wait_s, notify=say, nice=True)
+        except OutOfPatience as error:
+            raise LostTask(str(error)) from error
+    elif task.type == topology.leader.type:
+        import_tensorflow()
+        train = trainer or find(config.mode_kind.trainer)
+        train(config, run_dir, dataset, topology.cluster, task.index, resume=resume, drain=drain, leading=leading)
+    else:
+        told = run_dir.workspace(named.type, named.index) if leading.alone else None
+        serve(config, topology.cluster, task.type, task.index, told=told)
+
+
+def _stop_at_once(number: int) -> NoReturn:
+    os._exit(128 + number)
+
+
+def _drain_on_signal(*, kept: bool = False) -> Drain:
+    """Return an event that the first stop signal sets; the second one ends the process.
+
+    Args:
+      kept: the parent hears the same signals, passes the first one on, and kills this process at the second.
+    """
+    drain = Drain()
+
+    def hear(number: int) -> None:
+        if not drain.is_set():
+            drain.ask(number)
+        elif not kept:
+            _stop_at_once(number)
+
+    _hear_stop_signals(hear)
+    return drain
+
+
+def _hear_stop_signals(hear: Callable[[int], None]) -> None:
+    """Call `hear` with the number of each stop signal.
+
+    A separate thread calls it, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
+    Blocking the signals for a `sigwait` does not work: a thread that a library has started before would take them.
+    """
+    heard, told = os.pipe()
+    os.set_blocking(told, False)
+    signal.set_wakeup_fd(told)
+    numbers = stop_signals()
+    for number in numbers:
+        signal.signal(number, lambda *_: None)
+        signal.siginterrupt(number, False)
+
+    def listen() -> None:
+        while True:
+            if (number := os.read(heard, 1)[0]) in numbers:
+                hear(number)
+
+    threading.Thread(target=listen, name="signals", daemon=True).start()
+
+
+def _record(error: BaseException, run_dir: RunDir, task: Task) -> int:
+    """Write the error that ended the task; return its exit code."""
+    bad_input, told_in_a_line = isinstance(error, UserError), isinstance(error, (UserError, RunFailed))
+    lines = one_line(str(error))
+    with contextlib.suppress(OSError):  # the disk may be full
+        if told_in_a_line:
+            print(logs.chosen().line(ERROR(lines), "Error: "), file=sys.stderr)
+        else:
+            print(logs.chosen().failure(error), file=sys.stderr)
+    if isinstance(error, Superseded):  # the files are the newer leader's
+        return SUPERSEDED
+    message = lines if told_in_a_line else f"{type(error).__name__}: {lines}"[:_MESSAGE_CHARACTERS]
+    content = TaskError(
+        time=time.time(),
+        type=task.type,
+        index=task.index,
+        pid=os.getpid(),
+        message=message,
+        traceback="".join(traceback.format_exception(error)),
+        user_error=bad_input,
+        final=told_in_a_line,
+    )
+    try:
+        write_json(run_dir.error(task.type, task.index), content.model_dump())
+    except OSError as full:
+        say(f"the error could not be written down: {full}")
+    if bad_input:
+        return BAD_INPUT
+    if isinstance(error, LostTask):
+        return RETRY
+    return PORT_IN_USE if is_taken_port(error) else FAILED
+
+
+def is_taken_port(error: BaseException) -> bool:
+    """Return whether a server could not begin because another program has its port."""
+    return any(
+        _NO_SERVER in str(cause) or getattr(cause, "errno", None) == errno.EADDRINUSE for cause in _causes(error)
+    )
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
+
+
+if __name__ == "__main__":
+    main()

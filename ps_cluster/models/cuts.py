@@ -1,0 +1,342 @@
+"""Cut a network into stages: parts of a chain, each of which takes the single output of the part before it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from math import prod
+from typing import Any
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.models.flat import FlatLayout, FlatNetwork, layers_of, seeds_of, statistics_of
+
+
+@dataclass(frozen=True)
+class Block:
+    """Layers between two neighbouring places where a network can be cut. They stay together.
+
+    Attributes:
+      layers: their names, in order.
+      weights: how many trainable numbers they have.
+      sends: how many numbers they return for each example.
+      output: the Keras tensor, or the structure of such, that they return.
+    """
+
+    layers: tuple[str, ...]
+    weights: int
+    sends: int
+    output: Any
+
+
+def blocks_of(model: keras.Model) -> list[Block]:
+    """Return the blocks of a network, in order.
+
+    A network can be cut where one tensor of floats crosses, and where no layer with variables is used on both sides.
+
+    Raises:
+      ValueError: its layers can't be told apart, or would not do the same on both sides of a cut.
+    """
+    graph = graph_of(model)
+    for layer in layers_of(model):
+        if isinstance(layer, keras.layers.Masking) or getattr(layer, "mask_zero", False):
+            raise ValueError(f"layer '{layer.name}' makes a mask, which would not cross from worker to worker")
+    nodes = _in_order(graph)
+    ends = [end for end in range(1, len(nodes)) if _can_be_cut(graph, nodes, end)]
+    blocks = []
+    for begin, end in pairwise([0, *ends, len(nodes)]):
+        layers = [node.operation for node in nodes[begin:end] if not node.is_input]
+        output = graph._outputs_struct if end == len(nodes) else _crossing(graph, nodes, end)[0]
+        weights = sum(
+            prod(v.shape) for layer in dict.fromkeys(layers) for v in getattr(layer, "trainable_variables", ())
+        )
+        sends = sum(prod(size or 1 for size in tensor.shape[1:]) for tensor in keras.tree.flatten(output))
+        blocks.append(Block(tuple(dict.fromkeys(layer.name for layer in layers)), weights, sends, output))
+    return blocks
+
+
+def balanced(blocks: Sequence[Block], parts: int) -> list[int]:
+    """Return the first block of each part: of all ways to cut, the one with the least sum of squared weights.
+
+    Of several such ways it takes the one that sends least. Each part has weights.
+
+    Args:
+      parts: at most as many as there are blocks with weights.
+    """
+    until = [0, *accumulate(block.weights for block in blocks)]
+    # The end of the parts so far → the cost of the best way there, and its first blocks.
+    best: dict[int, tuple[tuple[int, int], list[int]]] = {0: ((0, 0), [])}
+    for _ in range(parts):
+        longer: dict[int, tuple[tuple[int, int], list[int]]] = {}
+        for begin, ((squares, sent), firsts) in best.items():
+            for end in range(begin + 1, len(until)):
+                size = until[end] - until[begin]
+                cost = squares + size**2, sent + blocks[end - 1].sends
+                if size and (end not in longer or cost < longer[end][0]):
+                    longer[end] = cost, [*firsts, begin]
+        best = longer
+    return best[len(blocks)][1]
+
+
+def stages_of(model: keras.Model, blocks: Sequence[Block], firsts: Sequence[int]) -> list[FlatNetwork]:
+    """Return the stages that begin at these blocks. They share the model's layers, and so its variables.
+
+    Raises:
+      ValueError: their variables, in order, are not those of the model.
+    """
+    graph = graph_of(model)
+    ends = [graph._inputs_struct, *(blocks[first - 1].output for first in firsts[1:]), graph._outputs_struct]
+    stages: list[FlatNetwork] = []
+    seeds = 0
+    for index, (before, after) in enumerate(pairwise(ends), start=1):
+        part = keras.Model(before, after, name=f"{model.name}_stage_{index}")
+        stages.append(FlatNetwork(part, seeds_before=seeds, to_float32=index == len(firsts)))
+        seeds += len(seeds_of(part))
+    _check_variables(model, [stage.model for stage in stages])
+    return stages
+
+
+def _check_variables(model: keras.Model, parts: Sequence[keras.Model]) -> None:
+    """Raise ValueError where the flat vectors of the parts, end to end, would not be those of the model."""
+    for of in (lambda one: one.trainable_variables, statistics_of, seeds_of):
+        own, cut = [v.path for v in of(model)], [v.path for part in parts for v in of(part)]
+        if own != cut:
+            first = next((path for path, other in zip(own, cut) if path != other), model.name)
+            raise ValueError(f"mode layers can't cut it: in its order of variables, '{first}' is of another part")
+
+
+def graph_of(model: keras.Model) -> Any:
+    """Return the Keras graph of a network: itself, or what a Sequential has made of its layers.
+
+    Raises:
+      ValueError: it is a class of a user's own.
+    """
+    by_layers_alone = type(model).__module__.startswith("keras.")
+    graph: Any = getattr(model, "_functional", None) if isinstance(model, keras.Sequential) else model
+    if not by_layers_alone or not hasattr(graph, "_nodes_by_depth"):
+        raise ValueError(
+            "only a keras.Sequential, or a keras.Model(inputs, outputs), can be cut; this one is a class of its own "
+            f"({type(model).__name__}), and only its `call` knows its layers"
+        )
+    return graph
+
+
+def _in_order(graph: Any) -> list[Any]:
+    """Return the nodes (calls of layers) of a Keras graph: inputs first, then each after those that it needs."""
+    by_depth = graph._nodes_by_depth
+    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
+    return sorted(nodes, key=lambda node: not node.is_input)
+
+
+def _can_be_cut(graph: Any, nodes: Sequence[Any], end: int) -> bool:
+    before, after = ({id(node.operation) for node in part if _variables(node)} for part in (nodes[:end], nodes[end:]))
+    crossing = _crossing(graph, nodes, end)
+    if len(crossing) != 1 or nodes[end - 1].is_input or before & after:
+        return False
+    return "float" in crossing[0].dtype
+
+
+def _variables(node: Any) -> Sequence[keras.Variable]:
+    variables: Sequence[keras.Variable] = getattr(node.operation, "variables", ())
+    return variables
+
+
+def _crossing(graph: Any, nodes: Sequence[Any], end: int) -> list[Any]:
+    """Return the tensors that the nodes before `end` make, and that later ones need or the network returns."""
+    needed = {id(tensor) for tensor in _needed(graph, nodes[end:])}
+    return [tensor for node in nodes[:end] for tensor in node.output_tensors if id(tensor) in needed]
+
+
+def _needed(graph: Any, nodes: Sequence[Any]) -> Iterator[Any]:
+    yield from keras.tree.flatten(graph._outputs_struct)
+    for node in nodes:
+        yield from node.input_tensors
+
+
+# Cut the layers of a network by their units or filters: a part of each wide layer on each of several devices.
+#
+# The parts compute their own outputs, forward and backward, each from the whole input of the layer. The first device
+# joins the outputs, and computes the layers that stay whole.
+
+# Layers whose kernel and bias have the units or filters as last axis, and the argument that is their number.
+_CUT = {
+    keras.layers.Dense: "units",
+    keras.layers.Conv1D: "filters",
+    keras.layers.Conv2D: "filters",
+    keras.layers.Conv3D: "filters",
+}
+# Functions of each output by itself. A softmax is none: it needs all of them.
+_OF_ONE_OUTPUT = frozenset(
+    [
+        "elu",
+        "exponential",
+        "gelu",
+        "hard_sigmoid",
+        "hard_silu",
+        "leaky_relu",
+        "linear",
+        "mish",
+        "relu",
+        "relu6",
+        "selu",
+        "sigmoid",
+        "silu",
+        "softplus",
+        "softsign",
+        "tanh",
+    ]
+)
+_SUMS_OVER_WEIGHTS = (type(None), keras.regularizers.L1, keras.regularizers.L2, keras.regularizers.L1L2)
+
+
+class InParts(keras.layers.Layer):
+    """A layer whose units or filters are on several devices.
+
+    Attributes:
+      ends: part p has the units ends[p] .. ends[p + 1] - 1.
+      parts: for each device a layer of the class that was cut, with the weights of its units.
+    """
+
+    def __init__(self, whole: keras.layers.Layer, devices: Sequence[str]):
+        # Without autocast it sees weights in their own dtype; each part casts them, and its input, on its device.
+        super().__init__(name=whole.name, dtype=whole.dtype_policy, autocast=False)
+        self.supports_masking = whole.supports_masking
+        self.compute_output_shape = whole.compute_output_shape
+        self._devices = devices
+        self._penalties = [variable.regularizer for variable in whole.trainable_variables]
+        width = _CUT[type(whole)]
+        units = getattr(whole, width)
+        self.ends = tuple(units * part // len(devices) for part in range(len(devices) + 1))
+        settings = whole.get_config() | {"kernel_initializer": "zeros", "bias_initializer": "zeros"}
+        settings |= {"kernel_regularizer": None, "bias_regularizer": None, "activation": whole.activation}
+        self.parts = [
+            type(whole).from_config(settings | {width: end - begin, "name": f"part_{number}"})
+            for number, (begin, end) in enumerate(pairwise(self.ends))
+        ]
+
+    def build(self, shape: tuple[int | None, ...]) -> None:
+        """Make the weights of all parts. `shape`: of the input, [B, ...]."""
+        for part in self.parts:
+            part.build(shape)
+
+    def call(self, inputs: tf.Tensor) -> tf.Tensor:
+        """Return the outputs of all units, [B, ..., units], on the device of the caller; penalties of weights are added."""
+        outputs = []
+        for part, device in zip(self.parts, self._devices, strict=True):
+            values = [variable.value for variable in part.trainable_variables]
+            output, *penalties = on_device(device, lambda *given, part=part: self._of(part, *given), inputs, *values)
+            outputs.append(output)
+            self.add_loss(penalties)
+        return tf.concat(outputs, -1)
+
+    def _of(self, part: keras.layers.Layer, inputs: tf.Tensor, *values: tf.Tensor) -> list[tf.Tensor]:
+        with keras.StatelessScope(zip(part.trainable_variables, values)):
+            output = part(inputs)
+        return [output, *(penalty(value) for penalty, value in zip(self._penalties, values) if penalty)]
+
+
+def on_device(device: str, function: Callable[..., list[tf.Tensor]], *given: tf.Tensor) -> list[tf.Tensor]:
+    """Return `function(*given)`, computed on a device, and its backward pass there too.
+
+    Without that, a gradient is computed on the device of whoever asks for it.
+    """
+
+    @tf.custom_gradient
+    def forward(*arrived: tf.Tensor) -> tuple[list[tf.Tensor], Callable[..., Any]]:
+        with tf.GradientTape() as tape:
+            tape.watch(arrived)
+            outputs = function(*arrived)
+
+        def backward(*upstream: tf.Tensor) -> list[tf.Tensor]:
+            with tf.device(device):
+                return tape.gradient(outputs, arrived, upstream, unconnected_gradients=tf.UnconnectedGradients.ZERO)
+
+        return outputs, backward
+
+    with tf.device(device):
+        return forward(*given)
+
+
+class WideNetwork(FlatNetwork):
+    """A network whose wide layers are in parts, as a function of a flat vector of weights for each device.
+
+    Attributes:
+      positions: int64 [k], of each device's weights in the vector of the network that was cut.
+      layouts: of each device's vector.
+    """
+
+    def __init__(self, whole: FlatNetwork, devices: Sequence[str], least_units: int):
+        """Cut a network.
+
+        Args:
+          devices: the first one has the layers that stay whole.
+          least_units: layers with fewer units or filters stay whole.
+        Raises:
+          ValueError: it is a class of its own, has no such layer, or could not be put together again.
+        """
+        model, least = whole.model, max(least_units, len(devices))
+        graph_of(model)
+        self.cut = {layer.name: InParts(layer, devices) for layer in model.layers if can_be_cut(layer, least)}
+        if not self.cut:
+            raise ValueError(f"it has no Dense or convolution layer with {least} units or more that can be cut")
+        super().__init__(keras.models.clone_model(model, clone_function=lambda layer: self.cut.get(layer.name, layer)))
+        self.keep = whole.keep  # of the whole network's trace: a layer may be called several times a step
+        self._devices = devices
+        places = self._places(model)
+        variables = self.model.trainable_variables
+        self._numbers = [
+            [number for number, variable in enumerate(variables) if places[id(variable)][0] == device]
+            for device in range(len(devices))
+        ]
+        self.layouts = [FlatLayout.of([variables[number] for number in own]) for own in self._numbers]
+        self.positions = [np.concatenate([places[id(variables[number])][1] for number in own]) for own in self._numbers]
+        together = np.sort(np.concatenate(self.positions))
+        if not np.array_equal(together, np.arange(whole.weights.length)) or any(
+            [v.path for v in of(model)] != [v.path for v in of(self.model)] for of in (statistics_of, seeds_of)
+        ):
+            raise ValueError("mode width can't cut it: a layer uses the weights of another one")
+
+    def _places(self, model: keras.Model) -> dict[int, tuple[int, np.ndarray]]:
+        """Return, by the id of each trainable variable, its device's number, and its positions in the whole vector."""
+        layout = FlatLayout.of(model.trainable_variables)
+        of_whole = zip(model.trainable_variables, np.split(np.arange(layout.length), np.cumsum(layout.sizes)[:-1]))
+        places = {id(variable): (0, positions) for variable, positions in of_whole}
+        for name, layer in self.cut.items():
+            for number, (part, begin, end) in enumerate(zip(layer.parts, layer.ends, layer.ends[1:])):
+                pairs = zip(part.trainable_variables, model.get_layer(name).trainable_variables, strict=True)
+                for own, variable in pairs:
+                    positions = places[id(variable)][1].reshape(variable.shape)[..., begin:end]
+                    places[id(own)] = number, positions.ravel()
+        return places
+
+    def values_of(self, weights: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the variables' tensors from the vector of each device, each on its device."""
+        values: dict[int, tf.Tensor] = {}
+        for device, layout, numbers, vector in zip(self._devices, self.layouts, self._numbers, weights, strict=True):
+            values |= zip(numbers, on_device(device, layout.split, vector))
+        return [values[number] for number in sorted(values)]
+
+    def layers_on(self, device: int) -> str:
+        """Return the layers of a device, by its number, with the units that it has of each."""
+        found = [f"{name} {layer.ends[device]}-{layer.ends[device + 1] - 1}" for name, layer in self.cut.items()]
+        whole = [layer.name for layer in self.model.layers if layer.name not in self.cut and layer.variables]
+        return ", ".join(found) + (f"; whole: {', '.join(whole)}" if whole and not device else "")
+
+
+def can_be_cut(layer: keras.layers.Layer, least_units: int) -> bool:
+    """Return whether each output of a layer depends on the weights of its own unit alone, and there are enough units."""
+    if type(layer) not in _CUT or getattr(layer, _CUT[type(layer)]) < least_units:
+        return False
+    activation, variables = layer.activation, layer.variables
+    return (
+        getattr(layer, "groups", 1) == 1
+        and getattr(layer, "data_format", "channels_last") == "channels_last"
+        and activation.__module__.startswith("keras.")
+        and activation.__name__ in _OF_ONE_OUTPUT
+        and layer.activity_regularizer is None
+        and len(variables) == len(layer.trainable_variables) == 1 + layer.use_bias
+        and all(type(variable.regularizer) in _SUMS_OVER_WEIGHTS for variable in variables)
+    )

@@ -1,1 +1,0 @@
-"""Predict with the best model of a run that has ended."""

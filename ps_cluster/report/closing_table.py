@@ -1,0 +1,308 @@
+"""Print the end of a run for a person, from summary.json and the run directory. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from ps_cluster.config.modes import CHIEF
+from ps_cluster.config.sections import CHOSEN, flat
+from ps_cluster.files.values import one_line
+from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.installation import PROGRAM
+from ps_cluster.report.dashboard import real
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.logs import RUN_ENDED, LogLine
+from ps_cluster.runs.result_rows import told
+from ps_cluster.runs.run_dir import RunDir
+
+BARS = "▁▂▃▄▅▆▇█"
+HISTOGRAM_COLUMNS = 24
+WIDE = 80  # columns from which addresses have room
+MOST_SETTINGS, MOST_OF_A_VALUE = 8, 48
+MOST_CHANGES = 3  # of the number of workers
+_TOLD_ALREADY = {"model.name", "model.precision", "mode.name", "training.seed", "data.dataset"}  # in the rows above
+_COLOURS = {"completed": "bold green", "stopped": "bold yellow", "diverged": "bold red", "failed": "bold red"}
+
+Json = Mapping[str, Any]
+
+
+def print_closing_table(summary: Json, run_dir: RunDir, console: Console) -> None:
+    """Print the outcome, numbers, evidence that several processes did the work, and where the files are."""
+    print_numbers(summary, console)
+    print_places(summary, run_dir, console)
+
+
+def print_numbers(summary: Json, console: Console) -> None:
+    """Print the outcome, numbers, and evidence that several processes did the work."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    for label, value in facts_of(summary):
+        facts.add_row(label, value)
+    console.print()
+    console.print(Padding(facts, (0, 1)))
+    if summary["workers"] or summary["parameter_servers"]:
+        console.print()
+        console.print(Padding(_tasks(summary, addresses=console.width >= WIDE), (0, 1)))
+        console.print(f" {evidence(summary)}", style="bold", highlight=False)
+
+
+def as_line(summary: Json) -> LogLine:
+    """Return the outcome, the counts of updates and the last score as one line."""
+    scored = {name: value for name, value in summary["evaluation"].items() if name != "history" and value is not None}
+    updates = summary["updates"]
+    told = {name: summary[name] for name in ("outcome", "train_seconds", "wall_seconds", "goodput")}
+    holds = summary["proof"] and summary["proof"]["holds"]
+    line = f"the run has ended: {summary['outcome']}, {number(updates['applied'])} updates"
+    return RUN_ENDED(line, **told, updates=updates, evaluation=scored, proof_holds=holds)
+
+
+def print_places(summary: Json, run_dir: RunDir, console: Console) -> None:
+    """Print where the files are, and the commands that finish what was left open."""
+    console.print()
+    for line in (*_places(run_dir), *_next_commands(summary, run_dir)):
+        # Each is one unbroken line at any width, so that it can be copied.
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def evidence(summary: Json) -> str:
+    """Return `3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
+    count, workers = summary["worker_processes"] or 0, len(summary["workers"])
+    restarts = sum(worker["restarts"] for worker in summary["workers"])
+    again = f", {restarts} started again" if restarts else ""
+    alone = summary["trainer"] == CHIEF
+    kind, crew = ("", "no cluster") if alone else ("worker ", _plural(workers, "worker"))
+    return f"{_plural(count, f'distinct {kind}process', 'es')} did the work ({crew}{again})"
+
+
+def _plural(count: int, noun: str, ending: str = "s") -> str:
+    return f"{count} {noun}{ending if count != 1 else ''}"
+
+
+def histogram_bars(histogram: Mapping[str, int]) -> str:
+    """Return a bar for each staleness from 0 to the highest, e.g. `▁█▄▁`; wide ranges share bars."""
+    counts = {int(value): count for value, count in histogram.items()}
+    if not counts:
+        return ""
+    per_bar = -(-(max(counts) + 1) // HISTOGRAM_COLUMNS)
+    sums = [0] * (max(counts) // per_bar + 1)
+    for value, count in counts.items():
+        sums[value // per_bar] += count
+    # A count of 0 is a space; the smallest other count still shows.
+    return "".join(BARS[round(n / max(sums) * (len(BARS) - 1))] if n else " " for n in sums)
+
+
+def number(value: float | None, spec: str = ",d", unit: str = "") -> str:
+    return "–" if value is None else f"{value:{spec}}{unit}"
+
+
+def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
+    """Yield label and text of the numbers of a run."""
+    evaluation, updates = summary["evaluation"], summary["updates"]
+    yield (
+        "run",
+        Text(summary["outcome"], _COLOURS.get(summary["outcome"], "bold"))
+        + Text(
+            f"   {summary['model']} · {summary['precision']} · {summary['mode']} · seed {summary['seed']}", "default"
+        ),
+    )
+    yield "data", _data(summary)
+    yield "settings", _settings(summary["settings"])
+    if notice := summary["network"]["notice"]:
+        yield "network", Text(notice, "yellow")
+    metric = "test accuracy" if evaluation["test_error"] is None else "test error"
+    yield metric, _score(evaluation, updates["applied"], summary["unit"])
+    if warning := _warning(summary):
+        yield "WARNING", Text(warning, "bold red")
+    yield "speed", f"{number(summary['examples_per_second'], ',.0f')} {summary['unit']}/s"
+    yield "time", _time(summary)
+    if summary["scaled"]:
+        yield "workers", _changes(summary["scaled"])
+    yield "updates", _ledger(updates)
+    if summary["proof"]:
+        yield "proof", _proof(summary["proof"])
+    if summary["gradients"]["dropped"]:
+        yield "gradients", _gradients(summary["gradients"])
+    if summary["parameter_servers"]:  # without them all gradients are of the newest parameters
+        yield "staleness", _staleness(summary["staleness"])
+
+
+def _data(summary: Json) -> Text:
+    if summary["dataset_kind"] == "synthetic":
+        return Text(" SYNTHETIC ", "bold black on yellow") + Text(
+            f" generated {summary['unit']}: no number here says anything about {real(summary['dataset'])}", "yellow"
+        )
+    return Text(f"{summary['dataset']} ({summary['dataset_kind'] or 'kind unknown'})")
+
+
+def _settings(settings: Json) -> str:
+    """Return the settings that differ from the defaults, as `--set` takes them; of many the first, and a count."""
+    texts = [
+        f"{key}={one_line(value if isinstance(value, str) else json.dumps(value), MOST_OF_A_VALUE)}"
+        for key, value in settings.items()
+        if key not in _TOLD_ALREADY
+    ]
+    more = [f"and {len(texts) - MOST_SETTINGS} more in config.yaml"] if len(texts) > MOST_SETTINGS else []
+    return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all others as by default"
+
+
+def _metric(evaluation: Json, prefix: str) -> str | None:
+    """Return an accuracy or an error in words; None for neither."""
+    words = told(evaluation[f"{prefix}_accuracy"], evaluation[f"{prefix}_error"])
+    return words and words.split(" ", 1)[1]
+
+
+def _score(evaluation: Json, last_step: int, unit: str) -> Text:
+    """Return the metric and its step; a step before the last one is pointed out."""
+    last, best = (_metric(evaluation, prefix) for prefix in ("test", "best_test"))
+    if evaluation["step"] is None:
+        return Text("not measured: no checkpoint was scored", "yellow")
+    text = Text(last or "not a finite number", "bold") + Text(f" at step {evaluation['step']:,}", "default")
+    if evaluation["augmented_test_accuracy"] is not None:
+        text.append(f" · {evaluation['augmented_test_accuracy']:.2%} over six views of each image")
+    if evaluation["best_step"] not in (None, evaluation["step"]):
+        on = f"{unit} held out" if evaluation["best_chosen_on"] == "validation" else f"test {unit}"
+        text.append(f" · best {best} at step {evaluation['best_step']:,}, chosen on {on}")
+    if evaluation["step"] < last_step:
+        text.append(f"\nNOT THE LAST: step {last_step:,} is not scored yet", "yellow")
+    return text
+
+
+def _warning(summary: Json) -> str:
+    """Return why the numbers of a run are not those of a training that works; nothing where they may be."""
+    page, bad, total = "docs/own-network.md#if-it-does-not-learn", summary["bad_losses"], summary["updates"]["applied"]
+    if summary["outcome"] == "diverged":
+        return f"diverged: weights are NaN or infinite, and training was stopped. {page}"
+    if summary["learned"] is False:
+        guess = told(
+            *((summary["guess"], None) if summary["evaluation"]["test_error"] is None else (None, summary["guess"]))
+        )
+        return f"not better than guessing, which has {guess}: nothing was learned. {page}"
+    return f"the loss was NaN or infinite in {bad:,} of {total:,} updates. {page}" if bad else ""
+
+
+def _ledger(updates: Json) -> Text:
+    text = Text()
+    wrong = {"duplicated", "lost"}
+    for name, count in updates.items():
+        text.append("\n" if name == "duplicated" else " · " if text else "")
+        text.append(f"{number(count)} {name.replace('_', ' ')}", "bold red" if name in wrong and count else "default")
+    return text
+
+
+def _time(summary: Json) -> str:
+    """Return the seconds of training and of the command; for a resumed run on separate lines."""
+    training = f"{number(summary['train_seconds'], '.1f')} s training"
+    command = (
+        f"{number(summary['startup_seconds'], '.1f')} s start-up · {number(summary['wall_seconds'], '.1f')} s in all"
+    )
+    if summary["sessions"] == 1:
+        return f"{training} · {command}{_in_vain(summary)}"
+    mine = f"since the last resume: {number(summary['session_train_seconds'], '.1f')} s training · {command}"
+    return f"{training} over {summary['sessions']} sessions{_in_vain(summary)}\n{mine}"
+
+
+def _changes(scaled: Sequence[Json]) -> str:
+    """Return the changes of the number of workers, e.g. `2 → 3 at update 120 · 3 → 1 at update 341`; of many the last."""
+    more = [f"{len(scaled) - MOST_CHANGES} earlier"] if len(scaled) > MOST_CHANGES else []
+    last = [f"{row['before']} → {row['workers']} at update {row['applied']:,}" for row in scaled[-MOST_CHANGES:]]
+    return " · ".join([*more, *last])
+
+
+def _in_vain(summary: Json) -> str:
+    """Return the training time lost to faults; empty if none."""
+    rolled_back, interrupted = summary["rolled_back_seconds"], summary["interrupted_seconds"]
+    if not rolled_back and not interrupted:
+        return ""
+    return (
+        f"\nof the training {rolled_back:.1f} s were rolled back and {interrupted:.1f} s without an update: "
+        f"goodput {number(summary['goodput'], '.1%')}"
+    )
+
+
+def _proof(proof: Json) -> Text:
+    """Return the proof as text: the four counts of each slice agree, or the first disagreement."""
+    if not proof["holds"]:
+        return Text(f"FAILS: {proof['problems'][0]}", "bold red")
+    rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])
+    agree = f"{rows} rows agree with versions, weights changed and gradients accepted"
+    return Text(f"holds: {agree}; no step twice", "default")
+
+
+def _gradients(gradients: Json) -> str:
+    counts = (f"{number(gradients[name])} {name}" for name in ("scheduled", "applied", "dropped"))
+    return f"{' · '.join(counts)} (late; {number(gradients['per_update'])} to an update)"
+
+
+def _staleness(staleness: Json) -> str:
+    if staleness["mean"] is None:
+        return "–"
+    return (
+        f"mean {staleness['mean']:.2f} · median {staleness['p50']} · 95 % up to {staleness['p95']} · "
+        f"max {staleness['max']}   0 {histogram_bars(staleness['histogram'])} {staleness['max']}"
+    )
+
+
+def _tasks(summary: Json, *, addresses: bool) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("task", no_wrap=True)
+    for heading in ("pid", "updates", summary["unit"], "restarts"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    if addresses:
+        table.add_column("address", overflow="fold")
+    for worker in summary["workers"]:
+        counts = (number(worker[name]) for name in ("updates", "examples", "restarts"))
+        address = [worker["address"] or "–"] if addresses else []
+        name = CHIEF if summary["trainer"] == CHIEF else f"worker {worker['index']}"
+        table.add_row(name, str(worker["pid"]), *counts, *address)
+    for server in summary["parameter_servers"]:
+        holds = f"{server['address'] or '–'}, holds {number(server['parameters'])} parameters"
+        pid = str(server["pid"] or "–")
+        table.add_row(f"ps {server['index']}", pid, "", "", number(server["restarts"]), *([holds] if addresses else []))
+    return table
+
+
+def _places(run_dir: RunDir) -> Iterator[str]:
+    yield f" run directory  {run_dir.root}"
+    if run_dir.best_model.is_file():
+        yield f" best model     {run_dir.best_model}"
+    if run_dir.results_page.is_file():
+        yield f" results        {run_dir.results_page}"
+    if run_dir.tensorboard.is_dir():
+        yield f" curves         tensorboard --logdir {run_dir.tensorboard}"
+
+
+def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
+    """Yield the commands that finish what this run left open."""
+    root = shlex.quote(str(run_dir.root))
+    if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
+        yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}{_code(run_dir)}"
+    if summary["outcome"] in ("stopped", "failed") and any(map(checkpoints.steps, run_dir.states)):
+        yield f" go on          {PROGRAM} run --resume {root}{_code(run_dir)}"
+
+
+def _code(run_dir: RunDir) -> str:
+    """Return the options that let the files be run that the configuration names."""
+    settings = flat(read_yaml(run_dir.config))
+    chosen = ((kinds, settings.get(f"{section}.{key}")) for section, (key, kinds) in CHOSEN.items())
+    files = dict.fromkeys(
+        str(file) for kinds, name in chosen if isinstance(name, str) and (file := kinds.code_of(name))
+    )
+    return "".join(f" --code {shlex.quote(file)}" for file in files)
+
+
+def _last_checkpoint(run_dir: RunDir) -> int:
+    """Return the step of the last checkpoint of a finished training; 0 where training has not finished with one."""
+    try:
+        ended = checkpoints.ended(run_dir.checkpoints)
+    except checkpoints.CheckpointError:
+        return 0
+    return ended.last_step if ended else 0

@@ -1,0 +1,182 @@
+"""Print for a person which data sets there are, and what one holds whose examples are no images."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.data.describing import Described, describe, example_rows
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.data.samples import groups_of
+from ps_cluster.data.sources import Copy, Entry
+from ps_cluster.files.values import number_text
+
+MOST_GROUPS, MOST_COLUMNS, ROWS = 30, 10, 5
+_BAR, _LONGEST_NAME = 30, 20  # columns of a terminal
+
+Json = dict[str, Any]
+
+
+def print_entries(entries: list[Entry], console: Console) -> None:
+    """Print a row for each packed copy, and for each data set that has none."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("data set", overflow="fold", max_width=_LONGEST_NAME)
+    table.add_column("examples", no_wrap=True)
+    table.add_column("form, origin, name of the copy", overflow="fold", ratio=1)
+    for entry in entries:
+        for copy in entry.copies:
+            table.add_row(Text(entry.name, "bold"), *_cells_of(copy))
+        if not entry.copies:
+            size = sum(one.bytes for one in entry.downloads)
+            archive = f"\n{megabytes(size)} to download" if size and not entry.archives else ""
+            table.add_row(entry.name, Text(f"not packed{archive}", "dim"), Text(_way(entry), "dim"))
+    console.print(table)
+
+
+def entries_as_json(entries: list[Entry]) -> list[Json]:
+    """Return what `print_entries` shows, and more, for other programs."""
+    return [
+        {
+            "name": entry.name,
+            "title": entry.title,
+            "kind": "synthetic" if entry.generated else "real",
+            "copies": [_copy_as_json(copy) for copy in entry.copies],
+            "archives": [str(path) for path in entry.archives],
+            "downloads": [one._asdict() for one in entry.downloads],
+        }
+        for entry in entries
+    ]
+
+
+def print_table_of(dataset: PackedDataset, console: Console) -> None:
+    """Print the fields of a data set, how many examples each class or range has, and some examples."""
+    described = describe(dataset)
+    console.print(_fields_table(described))
+    read = min(one.rows for one in described)
+    if read < dataset.train_examples:
+        console.print(f"over {read:,} of {dataset.train_examples:,} training examples, evenly spaced", style="dim")
+    console.print()
+    console.print(_groups_table(dataset))
+    console.print()
+    console.print(_rows_table(dataset))
+
+
+def megabytes(size: int) -> str:
+    """Return a size as text, e.g. "184 MB"."""
+    return f"{size / 1e6:,.0f} MB" if size >= 1e7 else f"{size / 1e6:.1f} MB" if size >= 1e5 else f"{size:,} B"
+
+
+def form(spec: ExampleSpec) -> str:
+    """Return the form of the examples in words, e.g. "32x32x3, 10 classes"."""
+    inputs = ", ".join(_form_of(name, field, len(spec.inputs)) for name, field in spec.inputs.items())
+    return f"{inputs}, {f'{len(spec.classes):,} classes' if spec.classes else spec.objective}"
+
+
+def _form_of(name: str, field: Field, inputs: int) -> str:
+    sides = "x".join(map(str, field.shape)) or "a number"
+    if field.is_image and inputs == 1:
+        return f"images {sides}"
+    return f"{name} {sides} {field.dtype}"
+
+
+def _cells_of(copy: Copy) -> tuple[Text, Text]:
+    """Return the second and third cell of a packed copy: of several lines each."""
+    dataset, name = copy.dataset, Text(copy.directory.name, "dim")
+    facts = f"{megabytes(copy.bytes)}\n{_day(copy.packed_at)}"
+    if dataset is None:
+        return Text("DAMAGED\n", "bold red") + Text(facts, "default"), _lines(Text(copy.problem, "red"), name)
+    made = Text("generated ", "yellow") if dataset.kind == "synthetic" else Text()
+    origin = [Text(dataset.source)] if dataset.source else []
+    examples = f"{dataset.train_examples:,} + {dataset.test_examples:,}"
+    checksum = Text(f"SHA-256 {dataset.checksum[:12]}…" if dataset.checksum else "no checksum", "dim")
+    return Text(f"{examples}\n{facts}"), _lines(made + Text(form(dataset.spec), "default"), *origin, name, checksum)
+
+
+def _lines(*texts: Text) -> Text:
+    return Text("\n").join(texts)
+
+
+def _day(seconds: float | None) -> str:
+    return "no date" if seconds is None else time.strftime("%Y-%m-%d", time.localtime(seconds))
+
+
+def _way(entry: Entry) -> str:
+    """Return how a data set that is not packed comes here."""
+    if entry.archives:
+        return f"packed when it is first used, from {entry.archives[0]}"
+    if entry.downloads:
+        first, *more = entry.downloads
+        others = f", and {len(more)} more files" if more else ""
+        return f"downloaded when it is first used\n{first.file}, SHA-256 {first.sha256[:12]}…{others}"
+    return "generated when it is first used"
+
+
+def _copy_as_json(copy: Copy) -> Json:
+    about: Json = {"directory": str(copy.directory), "bytes": copy.bytes, "packed_at": copy.packed_at}
+    if copy.dataset is None:
+        return about | {"damaged": copy.problem}
+    spec = copy.dataset.spec
+    fields = {name: {"dtype": field.dtype, "shape": list(field.shape)} for name, field in spec.inputs.items()}
+    return about | {
+        "damaged": None,
+        "checksum": copy.dataset.checksum or None,
+        "source": copy.dataset.source or None,
+        "train_examples": copy.dataset.train_examples,
+        "test_examples": copy.dataset.test_examples,
+        "objective": spec.objective,
+        "inputs": fields,
+        "target": {"dtype": spec.target.dtype, "shape": list(spec.target.shape)},
+        "classes": list(spec.classes),
+    }
+
+
+def _fields_table(described: list[Described]) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("field", overflow="fold")
+    table.add_column("dtype", no_wrap=True)
+    table.add_column("shape", no_wrap=True)
+    for heading in ("min", "mean", "std", "max", "missing"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for one in described:
+        numbers = (_short(value) for value in (one.low, one.mean, one.std, one.high))
+        shape = "x".join(map(str, one.shape)) or "1"
+        table.add_row(one.name, one.dtype, shape, *numbers, Text(f"{one.missing:,}", "red" if one.missing else "dim"))
+    return table
+
+
+def _short(value: float | None) -> str:
+    return "–" if value is None else number_text(value)
+
+
+def _groups_table(dataset: PackedDataset) -> Table:
+    """Return the counts of each class, label or range of the target, with bars."""
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("target", overflow="fold")
+    for heading in ("training", "test"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    table.add_column("")
+    groups = groups_of(dataset)
+    most = max(group.train_examples for group in groups)
+    for group in groups[:MOST_GROUPS]:
+        bar = Text("━" * round(_BAR * group.train_examples / max(1, most)), "cyan")
+        table.add_row(group.name, f"{group.train_examples:,}", f"{group.test_examples:,}", bar)
+    if len(groups) > MOST_GROUPS:
+        table.add_row(Text(f"and {len(groups) - MOST_GROUPS:,} more", "dim"))
+    return table
+
+
+def _rows_table(dataset: PackedDataset) -> Table:
+    names, rows = example_rows(dataset, slice(ROWS))
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    for name in names[:MOST_COLUMNS]:
+        table.add_column(name, overflow="fold")
+    for row in rows:
+        table.add_row(*row[:MOST_COLUMNS])
+    if len(names) > MOST_COLUMNS:
+        table.caption = f"and {len(names) - MOST_COLUMNS:,} more columns"
+    return table

@@ -1,0 +1,264 @@
+"""Render a page: one HTML file that needs no other file, light or dark as the reader's system is."""
+
+from __future__ import annotations
+
+import base64
+import io
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import cycle
+from typing import Any, Literal
+
+import matplotlib
+import numpy as np
+from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from matplotlib.artist import Artist
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator, PercentFormatter
+
+from ps_cluster.files.json_files import some_rows
+from ps_cluster.runs.result_rows import ProgressRow, ScoreRow, Summary
+from ps_cluster.runs.run_dir import RunDir
+
+
+def rendered(package: str, template: str, **values: Any) -> str:
+    """Return the HTML of a template.
+
+    Args:
+      package: its folder templates/ has the template. This one may extend base.html of report/templates/, which has
+        the style of all pages.
+    """
+    environment = Environment(
+        loader=ChoiceLoader([PackageLoader(package), PackageLoader("ps_cluster.report")]),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template(template).render(**values)
+
+
+# Keep a drawn figure with its title and caption, and write it as PNG or SVG.
+
+DPI = 150
+
+
+@dataclass(frozen=True)
+class Plot:
+    name: str  # of its files, without suffix
+    title: str
+    caption: str
+    figure: Figure
+
+    @cached_property
+    def png(self) -> bytes:
+        return self._saved("png")
+
+    @cached_property
+    def svg(self) -> bytes:
+        return self._saved("svg")
+
+    @property
+    def data_uri(self) -> str:
+        """The picture as the source of an <img>, so that a page needs no other file."""
+        return f"data:image/svg+xml;base64,{base64.b64encode(self.svg).decode()}"
+
+    def _saved(self, kind: str) -> bytes:
+        content = io.BytesIO()
+        metadata = {"Date": None} if kind == "svg" else {"Software": None}
+        with plot_style():
+            self.figure.savefig(content, format=kind, dpi=DPI, metadata=metadata)
+        return content.getvalue()
+
+
+# Style of all plots: a palette for colour-blind readers, with a line style and a marker beside each colour.
+
+# Okabe and Ito, "Color Universal Design", 2008, without their yellow, which is faint on white. The numbers of colours,
+# lines and markers share no divisor, so 35 arms differ in colour or line, and more arms in their marker.
+PALETTE = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+Line = str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: a name, or an offset and lengths of dashes and gaps
+LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
+MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged
+WIDTH_IN = 9.0
+_HANDLE_IN, _LETTER_IN = 0.75, 0.078  # legend: width of a line with the space around it, and of one letter
+_RC: dict[Any, Any] = {
+    "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
+    "axes.spines.right": False, "axes.grid": True, "grid.color": "#e3e6ea", "grid.linewidth": 0.6, "axes.axisbelow": True,
+    "axes.edgecolor": "#5b6570", "legend.frameon": False, "figure.facecolor": "white", "savefig.facecolor": "white",
+    "svg.hashsalt": "ps_cluster", "text.parse_math": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Look:
+    """The look of one arm in every plot."""
+
+    color: str
+    line: Line
+    marker: str
+
+
+def looks(arms: Sequence[str]) -> dict[str, Look]:
+    parts = zip(cycle(PALETTE), cycle(LINES), cycle(MARKERS))
+    return {arm: Look(color, line, marker) for arm, (color, line, marker) in zip(arms, parts)}
+
+
+@contextmanager
+def plot_style() -> Iterator[None]:
+    with matplotlib.rc_context(_RC):
+        yield
+
+
+def grid(
+    rows: int, columns: int, height_in: float, kind: type[Figure] = Figure, width_in: float = WIDTH_IN
+) -> tuple[Figure, list[list[Axes]]]:
+    """Return a figure of panels, each `height_in` inches high. `width_in`: of the whole figure."""
+    figure = kind(figsize=(width_in, 0.6 + rows * height_in), layout="constrained")
+    return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
+    """Add one legend for all panels, each label once: above them if it fits into one line, else below."""
+    found: dict[str, Artist] = {}
+    for panel in axes:
+        for handle, label in zip(*panel.get_legend_handles_labels()):
+            found.setdefault(label, handle)
+    if not found:
+        return
+    widths, room = [_HANDLE_IN + _LETTER_IN * len(label) for label in found], figure.get_figwidth()
+    fits = sum(widths) <= room
+    columns = len(found) if fits else max(1, int(room / max(widths)))
+    place: Literal["outside upper left", "outside lower left"] = "outside upper left" if fits else "outside lower left"
+    figure.legend(found.values(), found.keys(), loc=place, ncols=columns, handlelength=3.2)
+
+
+def logarithmic(axes: Sequence[Axes]) -> None:
+    """Make the heights of the panels logarithmic, with plain numbers at the ticks."""
+    for panel in axes:
+        panel.set_yscale("log")
+        panel.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
+        panel.yaxis.set_major_formatter(FuncFormatter(lambda height, _: f"{height:g}"))
+        panel.yaxis.set_minor_locator(NullLocator())
+
+
+# Read and draw the curves of a run: metric and loss over time and over examples.
+
+MOST_ROWS = 1000
+ALONG = ("train_seconds", "examples")
+
+
+@dataclass(frozen=True)
+class Curves:
+    """The points of a run. `metric`: "accuracy" or "error". `unit`: the word for several examples.
+
+    `trained` has means over the updates between two rows of progress; of a long run some rows, evenly spaced.
+    """
+
+    trained: Sequence[ProgressRow]
+    tested: Sequence[ScoreRow]
+    metric: str
+    unit: str
+
+    @classmethod
+    def of(cls, run_dir: RunDir, summary: Summary) -> Curves:
+        trained = [row for row in some_rows(run_dir.progress, ProgressRow, MOST_ROWS) if row.applied]
+        tested = summary.evaluation.history
+        is_error = any(row.error is not None for row in trained) or any(row.test_error is not None for row in tested)
+        return cls(trained, tested, "error" if is_error else "accuracy", summary.unit)
+
+    @property
+    def measures(self) -> tuple[str, str]:
+        return self.metric, "loss"
+
+    def label(self, along: str) -> str:
+        """Return the words for one of ALONG."""
+        return "seconds of training" if along == "train_seconds" else f"{self.unit} trained on"
+
+    def draw(self, panel: Axes, along: str, measure: str) -> None:
+        """Draw a measure of the training and of the test examples."""
+        _line(panel, self.trained, along, measure, "training", PALETTE[5], "")
+        _line(panel, self.tested, along, f"test_{measure}", "test", PALETTE[0], "o")
+        panel.set_ylabel(measure)
+        if measure == "accuracy":
+            panel.yaxis.set_major_formatter(PercentFormatter(1.0, symbol=" %"))
+
+
+def _line(panel: Axes, rows: Sequence[Any], x: str, y: str, label: str, color: str, marker: str) -> None:
+    points = [(getattr(row, x), getattr(row, y)) for row in rows]
+    known = [point for point in points if None not in point]
+    if known:
+        panel.plot(*zip(*known), label=label, color=color, marker=marker, markersize=4)
+
+
+# Measure whether a network is right as often as it is sure.
+
+BINS = 15  # as many as in the paper's tables
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Predictions in bins of equal width by their confidence: bin m holds those in ((m − 1) / M, m / M].
+
+    Attributes:
+      counts: predictions in each bin. right: the share of them that are right. confidence: their mean confidence. The
+        last two are None for an empty bin.
+    """
+
+    counts: tuple[int, ...]
+    right: tuple[float | None, ...]
+    confidence: tuple[float | None, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def expected_error(self) -> float | None:
+        """The expected calibration error: the mean over all predictions of |right − confidence| of their bin.
+
+        Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv:1706.04599, eq. 3. None without predictions.
+        """
+        if not self.total:
+            return None
+        gaps = (
+            count * abs(right - confidence)
+            for count, right, confidence in zip(self.counts, self.right, self.confidence)
+            if right is not None and confidence is not None
+        )
+        return sum(gaps) / self.total
+
+    @property
+    def overconfidence(self) -> float | None:
+        """Mean confidence less the share that is right: above 0 the network is too sure. None without predictions."""
+        if not self.total:
+            return None
+        sums = [0.0, 0.0]
+        for count, right, confidence in zip(self.counts, self.right, self.confidence):
+            sums[0] += count * (right or 0.0)
+            sums[1] += count * (confidence or 0.0)
+        return (sums[1] - sums[0]) / self.total
+
+
+def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
+    """Return predictions in bins.
+
+    Args:
+      confidence: float [N], the probability that each prediction gave to itself, 0..1.
+      right: bool [N], whether it is right.
+    """
+    sure = np.asarray(confidence, np.float64)
+    of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+    counts = np.bincount(of_bin, minlength=bins)
+    sums = (np.bincount(of_bin, values, bins) for values in (right, sure))
+    rights, confidences = (
+        tuple(float(total / count) if count else None for total, count in zip(of_bins, counts)) for of_bins in sums
+    )
+    return Calibration(tuple(map(int, counts)), rights, confidences)
+
+
+def expected_calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> float | None:
+    """Return `Calibration.expected_error` of predictions; arguments as of `calibration`."""
+    return calibration(confidence, right, bins).expected_error

@@ -1,0 +1,275 @@
+"""Draw the results of a run that has ended, from its directory: one page, its plots, and all numbers as JSON."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.registry import find
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
+from ps_cluster.files.values import Malformed
+from ps_cluster.files.writing import remove_leftovers, write_whole
+from ps_cluster.report.analysis import Analysis, Examples, Json, Mistake, dataset_of, examples
+from ps_cluster.report.class_results import HEIGHT_IN, NARROW_IN
+from ps_cluster.report.closing_table import facts_of
+from ps_cluster.report.pages import ALONG, PALETTE, Curves, Plot, grid, legend_outside, plot_style, rendered
+from ps_cluster.runs import scores
+from ps_cluster.runs.result_rows import Summary, told
+from ps_cluster.runs.run_dir import RunDir
+
+SCHEMA = 1
+
+Notify = Callable[[str], None]
+
+
+def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
+    """Write results/ of a run that has ended. `notify`: gets one line for each damaged file; it is left out.
+
+    Raises:
+      OSError: the disk is full or refuses.
+    """
+    _write(run_dir, _Found.of(run_dir, summary, Curves.of(run_dir, summary), notify))
+
+
+@dataclass(frozen=True)
+class _Found:
+    """Everything that the page shows."""
+
+    name: str
+    summary: Summary
+    curves: Curves
+    dataset: PackedDataset | None
+    analysis: Analysis | None
+    mistakes: list[Mistake]
+    examples: Examples
+
+    @classmethod
+    def of(cls, run_dir: RunDir, summary: Summary, curves: Curves, notify: Notify) -> _Found:
+        dataset = dataset_of(run_dir)
+        analysis = _analysis(run_dir, dataset, notify)
+        mistakes = analysis.mistakes() if analysis else []
+        shown = examples(dataset, analysis, [one.example for one in mistakes]) if analysis else Examples()
+        return cls(run_dir.root.name, summary, curves, dataset, analysis, mistakes, shown)
+
+    def warnings(self) -> Iterator[str]:
+        """Yield what a reader must know before the numbers."""
+        summary, unit = self.summary, self.summary.unit
+        if summary.dataset_kind == "synthetic":
+            yield f"Generated {unit}: no number here says anything about real data."
+        if summary.outcome != "completed":
+            yield f"The run {'was stopped' if summary.outcome == 'stopped' else 'failed'}: this is what it left."
+        if self.analysis is None:
+            yield "No predictions of the test set are kept, so there are only curves."
+        elif self.analysis.predictions.step != summary.evaluation.step:
+            yield f"The predictions are those of step {self.analysis.predictions.step:,}, not of the last score."
+        last = summary.updates.applied
+        if summary.evaluation.step is not None and summary.evaluation.step < last:
+            yield f"Step {last:,}, the last one, is not scored."
+
+    @property
+    def models(self) -> dict[str, Json]:
+        """The last scored model, whose predictions are shown, and the best one, which is kept: each with its score."""
+        score = self.summary.evaluation
+        models: dict[str, Json] = {
+            "last": {"step": score.step, "test_accuracy": score.test_accuracy, "test_error": score.test_error},
+            "best": {
+                "step": score.best_step,
+                "test_accuracy": score.best_test_accuracy,
+                "test_error": score.best_test_error,
+                "chosen_on": score.best_chosen_on,
+            },
+        }
+        return models if score.step is not None else {}
+
+    def of_which(self) -> Iterator[str]:
+        """Yield sentences that say of which model the page is, and what the best one reaches."""
+        score = self.summary.evaluation
+        if score.step is None:
+            return
+        last, best = told(score.test_accuracy, score.test_error), told(score.best_test_accuracy, score.best_test_error)
+        yield f"This page is of the last scored model, that of step {score.step:,}: test {last or 'metric not finite'}."
+        if score.best_step == score.step:
+            yield "It is the best one too, which predict and export take (best/model.keras)."
+        elif score.best_step is not None:
+            chosen = "held-out training examples" if score.best_chosen_on == "validation" else "the test set itself"
+            yield (
+                f"The best one, which predict and export take (best/model.keras), is that of step {score.best_step:,}: "
+                f"test {best or 'metric not finite'}; it was chosen on {chosen}."
+            )
+
+    def highlights(self) -> Iterator[tuple[str, str]]:
+        """Yield name and text of the most important numbers."""
+        score = self.summary.evaluation
+        last, best = (
+            told(score.test_accuracy, score.test_error),
+            told(score.best_test_accuracy, score.best_test_error),
+        )
+        for name, text in (("last test", last), ("best test", best)):
+            if text:
+                metric, value = text.split(" ", 1)
+                yield f"{name} {metric}", value.replace("%", "\N{NO-BREAK SPACE}%")
+        if self.analysis:
+            yield from self.analysis.highlights()
+        if self.summary.examples_per_second is not None:
+            yield f"{self.summary.unit}/s", f"{self.summary.examples_per_second:,.0f}"
+        yield "s of training", f"{self.summary.train_seconds:,.0f}"
+
+    def numbers(self) -> Json:
+        """Return the content of results.json."""
+        analysis, shown = self.analysis, {*ALONG, *self.curves.measures, "examples_per_second"}
+        return {
+            "schema": SCHEMA,
+            "run": self.name,
+            "outcome": self.summary.outcome,
+            "models": self.models,
+            "step": analysis.predictions.step if analysis else None,
+            "objective": analysis.predictions.objective if analysis else None,
+            "test_examples": analysis.predictions.examples if analysis else None,
+            "found": analysis.numbers() if analysis else None,
+            "mistakes": [vars(one) for one in self.mistakes],
+            "curves": {
+                "training": [row.model_dump(include=shown) for row in self.curves.trained],
+                "test": [row.model_dump() for row in self.curves.tested],
+                "workers": [row.model_dump() for row in self.summary.scaled],
+            },
+        }
+
+    def page(self, curves: list[Plot], plots: list[Plot]) -> str:
+        """Return the HTML."""
+        summary = self.summary.model_dump(mode="json")
+        return rendered(
+            __package__,
+            "results.html",
+            name=self.name,
+            written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+            summary=self.summary,
+            warnings=list(self.warnings()),
+            of_which=" ".join(self.of_which()),
+            highlights=list(self.highlights()),
+            curves=curves,
+            plots=plots,
+            analysis=self.analysis,
+            mistakes=self.mistakes,
+            examples=self.examples,
+            notes=self.dataset.notes if self.dataset else (),
+            facts=[(label, str(text)) for label, text in facts_of(summary)],
+        )
+
+
+def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) -> Analysis | None:
+    """Return what the kept predictions show; None, with a notice if they are damaged, without any."""
+    try:
+        predictions = scores.load(run_dir.predictions)
+        encoding = dataset.encoding() if dataset else None
+        kind: Any = find(OBJECTIVES[predictions.objective].results)
+        found: Analysis | None = kind(predictions, encoding.target if encoding else "target") if kind else None
+        return found
+    except FileNotFoundError:
+        return None
+    except Malformed as error:
+        notify(f"left out of the results: '{run_dir.predictions}': {error}")
+    except UserError as error:
+        notify(f"left out of the results: {error}")
+    return None
+
+
+def _curve_plots(curves: Curves) -> list[Plot]:
+    if not curves.trained and not curves.tested:
+        return []
+    found = []
+    for measure in curves.measures:
+        for along in ALONG:
+            over = "time" if along == "train_seconds" else curves.unit
+            title = f"{measure.capitalize()} over {over}"
+            found.append(Plot(f"{measure}-over-{over}", title, "", _curve(curves, along, measure)))
+    return found
+
+
+def _curve(curves: Curves, along: str, measure: str) -> Figure:
+    with plot_style():
+        figure, [[axes]] = grid(1, 1, HEIGHT_IN, width_in=NARROW_IN)
+        curves.draw(axes, along, measure)
+        axes.set_xlabel(curves.label(along))
+        legend_outside(figure, [axes])
+    return figure
+
+
+def _write(run_dir: RunDir, found: _Found) -> None:
+    """Write the files, the page last: if it is there, all are."""
+    curves = [*_curve_plots(found.curves), *worker_changes(found.curves, found.summary)]
+    plots = found.analysis.plots() if found.analysis else []
+    page, numbers = found.page(curves, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
+    folder = run_dir.results / "plots"
+    folder.mkdir(parents=True, exist_ok=True)
+    ownership.check_way(folder, "folder of the run")
+    if folder.is_symlink():
+        raise UserError(f"'{folder}' is a link: remove it, and draw again")
+    remove_leftovers(run_dir.results, "results.*")
+    for before in folder.glob("*.svg"):
+        before.unlink()
+    for plot in (*curves, *plots):
+        write_whole(folder / f"{plot.name}.svg", plot.svg)
+    write_whole(run_dir.results_numbers, f"{numbers}\n")
+    write_whole(run_dir.results_page, page)
+
+
+# Draw the number of workers over time below the throughput, of a run in which it changed.
+
+_PANEL_IN = 1.5
+
+_CAPTION = (
+    "The number changes when workers are told to start or to stop, or when one is given up. One that starts takes part "
+    "some seconds later."
+)
+
+
+def worker_changes(curves: Curves, summary: Summary) -> list[Plot]:
+    """Return the plot of images/s and workers over time; none where their number never changed."""
+    if not summary.scaled:
+        return []
+    with plot_style():
+        figure, [[speed], [workers]] = grid(2, 1, _PANEL_IN, width_in=NARROW_IN)
+        workers.sharex(speed)
+        speed.tick_params(labelbottom=False)
+        _draw_speed(speed, curves)
+        _draw_workers(workers, summary)
+        workers.set_xlabel(curves.label("train_seconds"))
+    title = f"Workers and {curves.unit}/s over time"
+    return [Plot("workers-over-time", title, _CAPTION, figure)]
+
+
+def _draw_speed(panel: Axes, curves: Curves) -> None:
+    rows = [(row.train_seconds, row.examples_per_second) for row in curves.trained]
+    known = [(time, speed) for time, speed in rows if speed is not None]
+    panel.plot([time for time, _ in known], [speed for _, speed in known], color=PALETTE[5])
+    panel.set_ylabel(f"{curves.unit}/s")
+    panel.set_ylim(bottom=0)
+
+
+def _draw_workers(panel: Axes, summary: Summary) -> None:
+    times, counts = steps(summary)
+    panel.plot(times, counts, color=PALETTE[0], drawstyle="steps-post")
+    panel.set_ylabel("workers")
+    panel.set_ylim(0, 1.15 * max(counts))
+    panel.yaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+def steps(summary: Summary) -> tuple[list[float], list[int]]:
+    """Return seconds of training, and the number of workers from each of them on.
+
+    They begin with the newest start of the launcher: earlier changes are not known.
+    """
+    changes, end = summary.scaled, summary.train_seconds
+    begin = 0.0 if summary.session_train_seconds is None else end - summary.session_train_seconds
+    times = [begin, *(min(max(begin, row.train_seconds), end) for row in changes), end]
+    return times, [changes[0].before, *(row.workers for row in changes), changes[-1].workers]

@@ -1,0 +1,229 @@
+"""List the runs in a folder: their state, what they train, how far and how well. No TensorFlow, and no code of a run."""
+
+from __future__ import annotations
+
+import csv
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ps_cluster.config import registry
+from ps_cluster.config.sections import flat
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks
+from ps_cluster.files.json_files import last_row, read_json
+from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.installation import PROGRAM
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, Summary, told
+from ps_cluster.runs.rows import DatasetPointer
+from ps_cluster.runs.run_dir import RunDir
+
+RUNNING, UNKNOWN = "running", "unknown"
+COLOURS = {
+    "completed": "green",
+    "stopped": "yellow",
+    "diverged": "bold red",
+    "failed": "bold red",
+    RUNNING: "bold cyan",
+    UNKNOWN: "dim",
+}
+
+Json = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class ListedRun:
+    """A run directory. What is not known is None.
+
+    Attributes:
+      state: "running", the outcome ("completed", "stopped", "diverged", "failed"), or "unknown" without a summary.
+      began_at: seconds since 1970 at which it was started or resumed last.
+      mode, dataset, model: as the configuration has them.
+      test_accuracy, test_error, step: of the last score. updates, total: applied, and of the whole run.
+    """
+
+    root: Path
+    state: str
+    began_at: float
+    mode: str | None
+    dataset: str | None
+    model: str | None
+    unit: str = "examples"
+    test_accuracy: float | None = None
+    test_error: float | None = None
+    step: int | None = None
+    updates: int | None = None
+    total: int | None = None
+    examples_per_second: float | None = None
+
+    @property
+    def score(self) -> str:
+        """The last score in words."""
+        words = told(self.test_accuracy, self.test_error) or "–"
+        return words.removeprefix("accuracy ")
+
+
+def read_listed(run_dir: RunDir) -> ListedRun:
+    """Return what the files of a run tell. Raises UserError or OSError where they are damaged."""
+    settings = flat(read_yaml(run_dir.config))
+    names = (settings.get(key) for key in ("mode.name", "data.dataset", "model.name"))
+    mode, dataset, model = (name if isinstance(name, str) else None for name in names)
+    summary = _summary(run_dir)
+    running = locks.is_held(run_dir.root)
+    state = RUNNING if running else summary.outcome if summary else UNKNOWN
+    whole = ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model)
+    if summary is None or running:
+        return _with_rows(whole, run_dir)
+    score = summary.evaluation
+    return replace(
+        whole,
+        unit=summary.unit,
+        test_accuracy=score.test_accuracy,
+        test_error=score.test_error,
+        step=score.step,
+        updates=summary.updates.applied,
+        total=summary.updates.scheduled,
+        examples_per_second=summary.examples_per_second,
+    )
+
+
+def listed_runs(folder: Path, notify: Callable[[str], None]) -> list[ListedRun]:
+    """Return the runs in a folder, newest first. Damaged ones are passed over with a notice, other folders without.
+
+    Raises:
+      UserError: it is no folder that can be read, or is a run itself.
+    """
+    if RunDir(folder).config.is_file():
+        raise UserError(f"FOLDER: got '{folder}': it is a run itself: {PROGRAM} runs show {folder}")
+    try:
+        roots = [path for path in folder.iterdir() if RunDir(path).config.is_file()]
+    except OSError as error:
+        raise UserError(f"FOLDER: got '{folder}': it can't be read: {error.strerror}") from error
+    found = []
+    for root in sorted(roots):
+        try:
+            found.append(read_listed(RunDir(root)))
+        except UserError as error:
+            notify(f"passed over: {error}")
+        except OSError as error:  # removed meanwhile, or no permission
+            notify(f"passed over: '{root}' can't be read: {error.strerror}")
+    return sorted(found, key=lambda run: -run.began_at)
+
+
+def print_runs(runs: list[ListedRun], console: Console, now: float | None = None) -> None:
+    """Print a row for each run. `now`: seconds since 1970, from which ages count."""
+    now = time.time() if now is None else now
+    unit = "images" if all(run.unit == "images" for run in runs) else "examples"
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="dim")
+    table.add_column("run", overflow="fold", ratio=2)
+    table.add_column("state", no_wrap=True)
+    table.add_column("age", justify="right", no_wrap=True)
+    for heading in ("mode", "data", "network"):
+        table.add_column(heading, overflow="fold", ratio=1)
+    table.add_column("test", justify="right", no_wrap=True)
+    table.add_column(f"{unit}/s", justify="right", no_wrap=True)
+    for run in runs:
+        names = (_short(name) for name in (run.mode, run.dataset, run.model))
+        speed = "–" if run.examples_per_second is None else f"{run.examples_per_second:,.0f}"
+        state = Text(_state(run), COLOURS[run.state])
+        table.add_row(run.root.name, state, age(now - run.began_at), *names, run.score, speed)
+    console.print(table)
+
+
+def print_unfinished(run: ListedRun, run_dir: RunDir, console: Console) -> None:
+    """Print what is known of a run without a summary, or of one that is running."""
+    facts = Table.grid(padding=(0, 2))
+    facts.add_column(style="dim", no_wrap=True)
+    facts.add_column(overflow="fold")
+    facts.add_row("run", Text(_state(run), COLOURS[run.state]))
+    facts.add_row("began", f"{age(time.time() - run.began_at)} ago")
+    for label, name in (("mode", run.mode), ("data", run.dataset), ("network", run.model)):
+        facts.add_row(label, name or "–")
+    facts.add_row("test", f"{run.score} at step {run.step:,}" if run.step is not None else "not scored yet")
+    facts.add_row("logs", str(run_dir.logs))
+    console.print(facts)
+    if run.state == UNKNOWN:
+        why = "it was killed, or its tasks were started by hand"
+        console.print(f"there is no {run_dir.summary.name}: {why}", highlight=False)
+
+
+def as_json(runs: list[ListedRun]) -> list[Json]:
+    """Return the runs for other programs."""
+    return [asdict(run) | {"root": str(run.root)} for run in runs]
+
+
+def age(seconds: float) -> str:
+    """Return a duration in its largest unit, e.g. "5 min"."""
+    for unit, length, most in (("s", 1, 90), ("min", 60, 90), ("h", 3600, 48)):
+        if seconds < most * length:
+            return f"{max(0, seconds) / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} d"
+
+
+def _summary(run_dir: RunDir) -> Summary | None:
+    try:
+        return read_json(run_dir.summary, Summary)
+    except FileNotFoundError:
+        return None
+
+
+def _with_rows(run: ListedRun, run_dir: RunDir) -> ListedRun:
+    """Return a run with what its newest rows tell."""
+    run = replace(run, unit=_unit(run_dir))
+    if progress := last_row(run_dir.progress, ProgressRow):
+        speed = progress.examples_per_second
+        run = replace(run, updates=progress.applied, total=progress.total, examples_per_second=speed)
+    if score := last_row(run_dir.evaluation, EvaluationRow):
+        run = replace(run, test_accuracy=score.test_accuracy, test_error=score.test_error, step=score.step)
+    return run
+
+
+def _unit(run_dir: RunDir) -> str:
+    try:
+        return read_json(run_dir.dataset, DatasetPointer).unit
+    except (FileNotFoundError, UserError):
+        return ListedRun.unit
+
+
+def _state(run: ListedRun) -> str:
+    """Return the state, of a running one with its progress."""
+    if run.state == RUNNING and run.updates is not None and run.total:
+        return f"{run.state} {run.updates / run.total:.0%}"
+    return run.state
+
+
+def _short(name: str | None) -> str:
+    """Return the name of something of the package, or of a user's file without its folders."""
+    return "–" if name is None else Path(registry.short_name(name)).name
+
+
+# List the device of each operation of a step, as metrics/placement.csv has it.
+
+# Operations that compute nothing: they hold or pass on a value, or control what runs.
+_PLUMBING = frozenset(
+    ("Const", "Identity", "Merge", "NoOp", "Switch", "_Arg", "_DeviceArg", "_Recv", "_Retval", "_Send")
+)
+
+
+def placement_lines(file: Path) -> Iterator[str]:
+    """Yield a line for each operation that computes, by device, then how many each device has."""
+    with file.open(encoding="utf-8", newline="") as rows:
+        operations = list(csv.DictReader(rows))
+    for row in operations:
+        if row["type"] not in _PLUMBING:
+            yield f"{_short_device(row['device'])}  {row['type']}  {row['operation']}"
+    for device, count in Counter(row["device"] for row in operations).items():
+        yield f"{_short_device(device)}: {count} operations"
+    passing = sum(row["type"] in _PLUMBING for row in operations)
+    yield f"{passing} of them only hold or pass on values and are not listed here; all are in {file}"
+
+
+def _short_device(device: str) -> str:
+    return device.replace("/replica:0", "").replace("/device:", " ")

@@ -1,0 +1,364 @@
+"""Write summary.json: what a run did, read from its directory. No TensorFlow."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import singledispatch
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar, cast
+
+import numpy as np
+
+from ps_cluster.config import changed, load_config
+from ps_cluster.config.datasets import DATASETS
+from ps_cluster.config.objectives import OBJECTIVES, Classification, MultiLabel, Objective, Regression
+from ps_cluster.data.packed import PackedDataset, load_pointed
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json, read_rows
+from ps_cluster.files.writing import write_json
+from ps_cluster.runs.result_rows import (
+    EvaluationRow,
+    EvaluationSummary,
+    NetworkSummary,
+    Outcome,
+    ProcessWork,
+    ProgressRow,
+    ScoreRow,
+    Server,
+    ServerSummary,
+    SilenceRow,
+    Summary,
+    TrainingResult,
+    Updates,
+    WorkerRow,
+    WorkerSummary,
+    with_work,
+)
+from ps_cluster.runs.rows import ClusterFile, DatasetPointer, Row, ScalingRow, TaskRow
+from ps_cluster.runs.run_dir import RunDir
+
+SCHEMA = 2  # in 1, train_seconds and examples_per_second restarted with each chief; startup_seconds was the last one's
+
+UPDATES = tuple(Updates.model_fields)  # names
+FROM_TRAINING = (
+    "updates", "gradients", "proof", "staleness", "examples_per_second", "train_seconds", "goodput", "rolled_back_seconds",
+    "interrupted_seconds", "bad_losses",
+)  # fmt: skip
+
+Json = dict[str, Any]
+Restarts = Mapping[tuple[str, int], int]
+"""(task type, index) → how often it was started again; a task that never was may be left out."""
+Tasks = Mapping[tuple[str, int], TaskRow]
+"""(task type, index) → its row of cluster.json, that of the newest process."""
+"""(task type, index) → host:port; None for a task without a server."""
+Notify = Callable[[str], None]
+Model = TypeVar("Model", bound=Row)
+
+
+def write_summary(
+    run_dir: RunDir,
+    *,
+    outcome: str,
+    wall_seconds: float,
+    began: float,
+    life: str | None,
+    restarts: Restarts,
+    silences: list[Json],
+    scaled: list[ScalingRow],
+    usage: Json,
+    machine: Json,
+    network: Json,
+    leaders: int | None = None,
+    notify: Notify = lambda line: None,
+) -> Json:
+    """Write summary.json and return its content.
+
+    If the leader was killed before it left a result, the counts come from its last row of progress. What that row can't
+    tell is null.
+
+    Args:
+      outcome: "completed", "stopped", "diverged" or "failed".
+      wall_seconds: from the start of the command to now.
+      began: monotonic seconds at the start of the command. life: of this start of the launcher, as in rows of progress.
+        `wall_seconds`, `startup_seconds` and `session_train_seconds` cover it alone, `train_seconds` covers all.
+      silences: worker processes that were ended because they did nothing (launch/silence.py).
+      scaled: the changes of the number of workers, in this start of the launcher.
+      usage: "cpu_seconds", "peak_memory_bytes" and "processes" of this start of the launcher (system/usage.py).
+      machine: the machine of this start of the launcher (system/machine.py).
+      network: "private", and "notice": the message if it is not private (system/isolation.py).
+      leaders: how many led the training, one after the other, where tasks are started each by itself.
+      notify: gets one line for each damaged file; the summary is written without it.
+    """
+    config = load_config(run_dir.config)
+    story = _Story.of(run_dir, life, notify)
+    training = _training(run_dir, story, notify)
+    tasks = _tasks(run_dir, notify)
+    pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
+    evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
+    workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
+    summary = Summary(
+        schema_=SCHEMA,
+        outcome=cast(Outcome, "failed" if training.proof and not training.proof.holds else outcome),
+        mode=config.mode.name,
+        trainer=config.mode_kind.trainer_type,
+        staleness_method=config.staleness.method,
+        simulate_workers=getattr(config.mode, "simulate_workers", None),
+        straggler=config.cluster.straggler,
+        dataset=config.data.dataset,
+        dataset_kind=DATASETS[config.data.dataset].kind,
+        unit=pointer.unit,
+        guess=guess and guess.value,
+        learned=guess and guess.is_beaten_by(evaluation),
+        model=config.model.name,
+        precision=config.model.precision,
+        seed=config.training.seed,
+        settings={key: one.value for key, one in changed(config).items()},
+        workers=workers,
+        worker_processes=len({p.pid for worker in workers for p in worker.processes if p.updates}),
+        parameter_servers=_parameter_servers(training.parameter_servers, tasks, restarts),
+        restarts={f"{task_type}-{index}": count for (task_type, index), count in sorted(restarts.items()) if count},
+        silences=[SilenceRow(**silence) for silence in silences],
+        scaled=scaled,
+        wall_seconds=wall_seconds,
+        sessions=leaders or len(story.lives | {life}),
+        leaders=leaders,
+        session_train_seconds=0.0 if story.before is None else max(0.0, training.train_seconds - story.before),
+        startup_seconds=None if story.begun is None else story.begun - began,
+        machine=machine,
+        network=NetworkSummary(**network),
+        evaluation=evaluation,
+        **{name: getattr(training, name) for name in FROM_TRAINING},
+        **usage,
+    )
+    return _write(run_dir, summary)
+
+
+def refresh_evaluation(run_dir: RunDir, notify: Notify = lambda line: None) -> Json:
+    """Add the newest scores to a summary.json that was written before them, and return its content.
+
+    Raises:
+      UserError: the summary is damaged.
+    """
+    summary = read_json(run_dir.summary, Summary)
+    evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
+    found = {"evaluation": evaluation, "learned": guess.is_beaten_by(evaluation) if guess else summary.learned}
+    return _write(run_dir, summary.model_copy(update=found))
+
+
+def _write(run_dir: RunDir, summary: Summary) -> Json:
+    content = summary.model_dump(mode="json")
+    write_json(run_dir.summary, content)
+    return content
+
+
+@dataclass
+class _Story:
+    """Facts from all rows of progress together.
+
+    Attributes:
+      last: the newest row. rolled_back: updates that rows reported as applied and that a later start of the leader had
+        lost. begun: monotonic seconds of the first update since this start of the launcher. lives: all starts of a
+        launcher. before: seconds trained before this start; None where it wrote no row.
+    """
+
+    last: ProgressRow = field(default_factory=lambda: ProgressRow(phase="starting"))
+    rolled_back: int = 0
+    begun: float | None = None
+    lives: set[str | None] = field(default_factory=set)
+    before: float | None = None
+
+    @classmethod
+    def of(cls, run_dir: RunDir, life: str | None, notify: Notify) -> _Story:
+        story = cls()
+        for row in read_rows(run_dir.progress, ProgressRow, notify):
+            story._hear(row, life)
+        (story.last,) = with_work(run_dir.work, [story.last])
+        return story
+
+    def _hear(self, row: ProgressRow, life: str | None) -> None:
+        self.rolled_back += max(0, self.last.applied - row.applied)
+        self.last = row
+        self.lives.add(row.life)
+        if self.before is None and row.life == life:
+            self.before = row.train_seconds
+        if self.begun is None and row.life == life and row.times.resumed_update is not None:
+            self.begun = row.monotonic - (row.times.seconds - row.times.resumed_update)
+
+
+def _training(run_dir: RunDir, story: _Story, notify: Notify) -> TrainingResult:
+    """Return the leader's result, unless newer rows of progress exist: then it is of an earlier part of the run."""
+    result = _read(run_dir.training_result, TrainingResult, notify)
+    training = result if result and story.last.applied <= result.updates.applied else _from_progress(story.last)
+    # A leader that restarts from a checkpoint can't know how far the last one had come; the rows do.
+    updates = training.updates.model_copy(update={"rolled_back": story.rolled_back})
+    return training.model_copy(update={"updates": updates})
+
+
+def _from_progress(row: ProgressRow) -> TrainingResult:
+    return TrainingResult(
+        completed=False,
+        train_seconds=row.train_seconds,
+        goodput=row.times.goodput,
+        rolled_back_seconds=row.times.rolled_back,
+        interrupted_seconds=row.times.interrupted,
+        updates=Updates(scheduled=row.scheduled, applied=row.applied),
+        workers=row.workers,
+    )
+
+
+def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
+    """Return one row per index: the work of all its processes, and the newest process's pid."""
+    indices = {row.index for row in rows} | {
+        index for (kind, index), task in tasks.items() if kind == task_type and task.pid
+    }
+    return [
+        _worker(index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0))
+        for index in sorted(indices)
+        for key in [(task_type, index)]
+    ]
+
+
+def _worker(index: int, rows: list[WorkerRow], task: TaskRow | None, restarts: int) -> WorkerSummary:
+    return WorkerSummary(
+        index=index,
+        pid=task.pid if task and task.pid else rows[-1].pid,
+        address=task.address if task else None,
+        updates=sum(row.updates for row in rows),
+        examples=sum(row.examples for row in rows),
+        restarts=restarts,
+        processes=[ProcessWork(pid=row.pid, updates=row.updates, examples=row.examples) for row in rows],
+    )
+
+
+def _parameter_servers(rows: list[Server], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
+    parameters = {row.index: row.parameters for row in rows}
+    servers = {index: task for (task_type, index), task in tasks.items() if task_type == "ps"}
+    return [
+        ServerSummary(
+            index=index,
+            pid=servers[index].pid if index in servers else None,
+            address=servers[index].address if index in servers else None,
+            parameters=parameters.get(index),
+            restarts=restarts.get(("ps", index), 0),
+        )
+        for index in sorted(parameters.keys() | servers)
+    ]
+
+
+def _tasks(run_dir: RunDir, notify: Notify) -> Tasks:
+    found = _read(run_dir.cluster, ClusterFile, notify)
+    return {(task.type, task.index): task for task in found.tasks} if found else {}
+
+
+def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
+    """Return the scores in the order of steps, the newest of each step; nulls and an empty history without any."""
+    by_step = {row.step: _score(row) for row in read_rows(run_dir.evaluation, EvaluationRow, notify)}
+    history = [by_step[step] for step in sorted(by_step)]
+    if not history:
+        return EvaluationSummary()
+    last = history[-1]
+    sound = [row for row in history if math.isfinite(row.merit)]
+    best = max(sound, key=lambda row: row.merit) if sound else EvaluationSummary()
+    return EvaluationSummary(
+        test_accuracy=last.test_accuracy,
+        test_error=last.test_error,
+        test_loss=last.test_loss,
+        validation_accuracy=last.validation_accuracy,
+        validation_error=last.validation_error,
+        augmented_test_accuracy=last.augmented_test_accuracy,
+        step=last.step,
+        best_test_accuracy=best.test_accuracy,
+        best_test_error=best.test_error,
+        best_step=best.step,
+        best_chosen_on="test" if last.validation is None else "validation",
+        history=history,
+    )
+
+
+def _score(row: EvaluationRow) -> ScoreRow:
+    return ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields})
+
+
+def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:
+    try:
+        return read_json(path, model)
+    except FileNotFoundError:
+        return None
+    except UserError as error:
+        notify(f"left out of the summary: {error}")
+        return None
+
+
+# Compute the metric that an answer gets which does not look at the inputs. Whoever is not better has learned nothing.
+
+_ROWS = 2**16  # targets that are looked at together
+
+
+class Guess(NamedTuple):
+    """The score of a guess on a run's test examples (accuracy or mean absolute error), and their number."""
+
+    value: float
+    examples: int
+
+    def is_beaten_by(self, scores: EvaluationSummary) -> bool | None:
+        """Return whether the best score is better than chance: an accuracy by three standard errors, an error by 1 %.
+
+        Returns None where nothing was scored.
+        """
+        accuracies = [row.test_accuracy for row in scores.history if row.test_accuracy is not None]
+        if accuracies:
+            return max(accuracies) > self.value + 3 * math.sqrt(self.value * (1 - self.value) / self.examples)
+        errors = [row.test_error for row in scores.history if row.test_error is not None]
+        return min(errors) < 0.99 * self.value if errors else False if scores.history else None
+
+
+def guess_of_run(pointer: Path) -> Guess | None:
+    """Return the guess for the data set that a run's dataset.json names; None if it is unknown or not there."""
+    try:
+        dataset = load_pointed(pointer)
+        value = guess(OBJECTIVES[dataset.spec.objective], dataset)
+    except (UserError, OSError):
+        return None
+    return None if value is None else Guess(value, dataset.test_examples)
+
+
+@singledispatch
+def guess(objective: Objective, dataset: PackedDataset) -> float | None:
+    """Return the metric of a guess on the test examples; None for an objective for which none is known."""
+    return None
+
+
+@guess.register
+def _(objective: Classification, dataset: PackedDataset) -> float | None:
+    """Return the share of the most frequent class: that of the answer that always names it."""
+    if not dataset.spec.classes:
+        return None
+    counts, labels = np.zeros(len(dataset.spec.classes), np.int64), dataset.target("test")
+    for first in range(0, len(labels), _ROWS):
+        counts += np.bincount(np.asarray(labels[first : first + _ROWS], np.int64), minlength=len(counts))
+    return float(counts.max() / len(labels))
+
+
+@guess.register
+def _(objective: MultiLabel, dataset: PackedDataset) -> float:
+    """Return the accuracy of the answer that gives each label to all examples, or to none, whichever is right more often."""
+    labels = dataset.target("test").reshape(dataset.test_examples, -1)
+    counts = np.zeros(labels.shape[1], np.int64)
+    for first in range(0, len(labels), _ROWS):
+        counts += np.count_nonzero(labels[first : first + _ROWS], axis=0)
+    return float((np.maximum(counts, len(labels) - counts) / len(labels)).mean())
+
+
+@guess.register
+def _(objective: Regression, dataset: PackedDataset) -> float | None:
+    """Return the mean absolute error of the mean of the training targets."""
+    if not dataset.spec.target.mean:
+        return None
+    targets = dataset.target("test").reshape(dataset.test_examples, -1)
+    mean, total = np.array(dataset.spec.target.mean), 0.0
+    for first in range(0, len(targets), _ROWS):
+        total += float(np.abs(np.asarray(targets[first : first + _ROWS], np.float64) - mean).sum())
+    found = total / targets.size
+    return found if np.isfinite(found) else None

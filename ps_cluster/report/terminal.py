@@ -1,0 +1,154 @@
+"""Print for a reader who may go away: closing the terminal does not change a run's exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import IO, Any, TextIO, cast
+
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.progress import BarColumn, DownloadColumn, Progress, TaskID, TimeRemainingColumn
+from rich.segment import Segment
+from rich.text import Text
+
+from ps_cluster.files.values import one_line, printable
+from ps_cluster.runs import logs
+from ps_cluster.runs.logs import ERROR
+
+_ASCII = str.maketrans({"·": "|", "–": "-", "━": "-"})
+
+
+def make_console() -> SafeConsole:
+    """Return a console on standard output that survives a closed terminal and shows any text literally.
+
+    It prints nothing where lines are JSON: what it would print is for a person.
+    """
+    return SafeConsole(Output(sys.stdout), quiet=not logs.chosen().is_text)
+
+
+def print_line(line: str) -> None:
+    """Write `line` to standard output in the format of the command's lines, if it is still there."""
+    print(logs.chosen().line(line), file=Output(sys.stdout), flush=True)
+
+
+def print_note(line: str) -> None:
+    """Write a line beside the output proper, to standard error, without control characters."""
+    print(printable(line), file=Output(sys.stderr), flush=True)
+
+
+def print_error(message: str) -> None:
+    """Write `Error: message` as one line of less than 2,000 characters to standard error, if it is still there."""
+    print(logs.chosen().line(ERROR(one_line(message)), "Error: "), file=Output(sys.stderr), flush=True)
+
+
+class SafeConsole(Console):
+    """A console for text from anywhere. Brackets are no markup; only its own styles and moves become escapes."""
+
+    def __init__(self, file: Output, *, highlight: bool = True, quiet: bool = False):
+        # rich only writes and flushes, and asks for encoding, descriptor and whether it is a terminal.
+        super().__init__(file=cast(IO[str], file), markup=False, emoji=False, highlight=highlight, quiet=quiet)
+
+    @property
+    def can_redraw(self) -> bool:
+        """True if the reader is a terminal that can move its cursor."""
+        return cast(Output, self.file).isatty() and self.is_terminal and not self.is_dumb_terminal
+
+    def render_str(self, text: str, **options: Any) -> Text:
+        return super().render_str(_printable_lines(text), **options)  # before its width is measured
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterator[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=_printable_lines(segment.text))
+
+
+def _printable_lines(text: str) -> str:
+    return "\n".join(map(printable, text.split("\n")))
+
+
+class Output:
+    """A text stream that goes silent when its reader leaves, and replaces what its encoding lacks."""
+
+    def __init__(self, stream: TextIO):
+        self._stream = stream
+        self._gone = False
+        self.encoding = getattr(stream, "encoding", None) or "utf-8"
+
+    def write(self, text: str) -> int:
+        try:
+            text.encode(self.encoding)
+        except UnicodeEncodeError:
+            text = text.translate(_ASCII).encode(self.encoding, "replace").decode(self.encoding)
+        self._try(lambda: self._stream.write(text))
+        return len(text)
+
+    def flush(self) -> None:
+        self._try(self._stream.flush)
+
+    def isatty(self) -> bool:
+        return not self._gone and self._stream.isatty()
+
+    def fileno(self) -> int:
+        return self._stream.fileno()
+
+    def _try(self, action: Callable[[], Any]) -> None:
+        if self._gone:
+            return
+        try:
+            action()
+        except (OSError, ValueError):  # a broken pipe, a terminal that was closed, a closed file
+            self._gone = True
+            self._discard_the_rest()
+
+    def _discard_the_rest(self) -> None:
+        """Drop what is buffered: it would raise again when the interpreter flushes standard output at its end."""
+        try:
+            nowhere = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(nowhere, self._stream.fileno())
+            os.close(nowhere)
+        except (OSError, ValueError):
+            pass
+
+
+# Show how far a download or the reading of a file is: a bar on a terminal, a line for each tenth elsewhere.
+
+Notify = Callable[[str], None]
+BytesDone = Callable[[int, int | None], None]
+"""Called with the bytes there are so far and the total, None if unknown."""
+
+
+@contextmanager
+def byte_progress(console: Console, *, told: bool = True) -> Iterator[tuple[Notify, BytesDone]]:
+    """Yield a function for lines that stay, and one for progress.
+
+    Args:
+      told: whether there are lines of progress where there is no terminal.
+    """
+    if not console.is_terminal or console.is_dumb_terminal:
+        yield print_line, every_tenth(print_line) if told else lambda done_bytes, total_bytes: None
+        return
+    columns = (BarColumn(), DownloadColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        bars: list[TaskID] = []
+
+        def show(done_bytes: int, total_bytes: int | None) -> None:
+            if not bars:
+                bars.append(progress.add_task(""))
+            progress.update(bars[0], completed=done_bytes, total=total_bytes)
+
+        yield lambda line: console.print(line, soft_wrap=True, highlight=False), show
+
+
+def every_tenth(notify: Notify) -> BytesDone:
+    """Return a function that tells the progress of a download at each further tenth."""
+    told = 0
+
+    def progress(done_bytes: int, total_bytes: int | None) -> None:
+        nonlocal told
+        tenths = 10 * done_bytes // total_bytes if total_bytes else 0
+        if tenths > told:
+            told = tenths
+            notify(f"downloaded {tenths * 10} % of {(total_bytes or 0) / 1e6:.0f} MB")
+
+    return progress

@@ -1,0 +1,145 @@
+"""Turn a run's ledger into a trace of every task, and shares of time. No TensorFlow.
+
+The trace is written twice: in Chrome's format, for chrome://tracing or https://ui.perfetto.dev, and for TensorBoard.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from importlib.machinery import SourceFileLoader
+from importlib.util import find_spec
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+from rich.console import Console
+from rich.table import Table
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
+from ps_cluster.report.dashboard import Lane, lanes
+from ps_cluster.runs.logs import GAPS, PHASES, phase_shares
+from ps_cluster.runs.proof import APPLY_ROW, read_csv
+from ps_cluster.runs.run_dir import RunDir
+
+
+def write_trace(run_dir: RunDir) -> None:
+    """Write metrics/trace.json and TensorBoard's profile: what every task did, on one clock.
+
+    Raises:
+      UserError: the run has left no ledger.
+    """
+    found = lanes(_updates(run_dir), _applies(run_dir))
+    start = min((row[0].begins for lane in found for row in lane.rows), default=0.0)
+    write_whole(run_dir.trace, json.dumps({"traceEvents": list(_events(found, start))}))
+    write_whole(run_dir.profile, xspace(found, start))
+
+
+def print_shares(run_dir: RunDir, console: Console) -> None:
+    """Print a row for each worker and parameter server. A column that is 0 for all is left out."""
+    updates = _updates(run_dir)
+    shares = {f"worker {worker}": share for worker, share in phase_shares(updates).items()}
+    shares |= _apply_shares(updates, _applies(run_dir))
+    texts = {
+        name: [f"{100 * share[name]:.1f}" if name in share else "" for share in shares.values()]
+        for name in (*PHASES, *reversed(GAPS))
+    }
+    texts = {name: column for name, column in texts.items() if not set(column) <= {"0.0", ""}}
+    table = Table(title="share of the training time [%]", title_justify="left", box=None, padding=(0, 2, 0, 0))
+    for name in ("task", *texts):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    for row in zip(shares, *texts.values()):
+        table.add_row(*row)
+    console.print(table)
+    for line in (
+        f"trace    {run_dir.trace}  (chrome://tracing, ui.perfetto.dev)",
+        f"profile  tensorboard --logdir {run_dir.tensorboard}  (with the plugin: pip install xprof)",
+    ):
+        console.print(line, soft_wrap=True, highlight=False)
+
+
+def _updates(run_dir: RunDir) -> np.ndarray:
+    if not run_dir.updates.exists():
+        raise UserError(f"run directory '{run_dir.root}' holds no {run_dir.updates.name}: no training has ended in it")
+    return read_csv(run_dir.updates)
+
+
+def _applies(run_dir: RunDir) -> np.ndarray:
+    return read_csv(run_dir.applies, APPLY_ROW) if run_dir.applies.exists() else np.empty(0, APPLY_ROW)
+
+
+def _apply_shares(updates: np.ndarray, applies: np.ndarray) -> dict[str, dict[str, float]]:
+    """Return the shares of each parameter server, of the same time as the workers' shares."""
+    seconds = applies["applied_time"] - applies["entered_time"]
+    whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
+    return {
+        f"ps {index:.0f}": {"applies": float(seconds[applies["ps"] == index].sum() / whole)}
+        for index in np.unique(applies["ps"])
+    }
+
+
+def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
+    """Yield a process for each lane and a thread for each row; times in microseconds since `start`."""
+    for process, lane in enumerate(found):
+        yield {"ph": "M", "name": "process_name", "pid": process, "args": {"name": lane.name}}
+        yield {"ph": "M", "name": "process_sort_index", "pid": process, "args": {"sort_index": process}}
+        for thread, row in enumerate(lane.rows):
+            for span in row:
+                times = {"ts": round(1e6 * (span.begins - start), 1), "dur": round(1e6 * (span.ends - span.begins), 1)}
+                yield {"ph": "X", "pid": process, "tid": thread, "name": span.name, **times, "args": dict(span.about)}
+
+
+# Convert lanes for TensorBoard's profile plugin.
+
+# The plugin shows the host's threads, and planes named like devices. Only those can be folded one by one.
+PLANE_PREFIX = "/device:CUSTOM:"
+
+
+def xspace(found: Sequence[Lane], start: float) -> bytes:
+    """Return an XSpace with a plane for each lane and a line for each row. Times count from `start` (unix seconds)."""
+    space = messages().XSpace()
+    for index, lane in enumerate(found):
+        _fill(space.planes.add(id=index, name=PLANE_PREFIX + lane.name), lane, start)
+    serialized: bytes = space.SerializeToString()
+    return serialized
+
+
+def _fill(plane: Any, lane: Lane, start: float) -> None:
+    events, stats = _Names(plane.event_metadata), _Names(plane.stat_metadata)
+    for index, row in enumerate(lane.rows, 1):
+        line = plane.lines.add(id=index, display_id=index, name=lane.name)
+        for span in row:
+            event = line.events.add(
+                metadata_id=events.id(span.name),
+                offset_ps=round(1e12 * (span.begins - start)),
+                duration_ps=round(1e12 * (span.ends - span.begins)),
+            )
+            for name, value in span.about.items():
+                event.stats.add(metadata_id=stats.id(name), int64_value=value)
+
+
+class _Names:
+    """A plane's table of names, numbered from 1. Events and their stats refer to these numbers."""
+
+    def __init__(self, table: Any):
+        self._table = table
+        self._ids: dict[str, int] = {}
+
+    def id(self, name: str) -> int:
+        if name not in self._ids:
+            self._ids[name] = number = len(self._ids) + 1
+            self._table[number].id, self._table[number].name = number, name
+        return self._ids[name]
+
+
+def messages() -> ModuleType:
+    """Return TensorFlow's module of messages without importing the rest of TensorFlow."""
+    tensorflow = find_spec("tensorflow")
+    if tensorflow is None or tensorflow.origin is None:
+        raise ModuleNotFoundError("TensorFlow is not installed")
+    file = Path(tensorflow.origin).parent / "tsl" / "profiler" / "protobuf" / "xplane_pb2.py"
+    module = ModuleType("xplane_pb2")
+    SourceFileLoader(module.__name__, str(file)).exec_module(module)
+    return module

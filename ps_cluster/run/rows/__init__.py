@@ -1,1 +1,0 @@
-"""Typed models of the files of a run that are read back, shared by writers and readers. No TensorFlow."""

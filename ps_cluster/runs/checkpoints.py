@@ -1,0 +1,379 @@
+"""Checkpoints as single files of plain numpy arrays: written whole or not at all, checked when read. No TensorFlow.
+
+Each leader writes files of its own names, and removes none of a newer leader: one that was frozen, and wakes up between
+its look at its claim and the change that it makes, does no harm (runs/leaders.py).
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import re
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from typing import IO, NamedTuple
+
+import numpy as np
+
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.tensor_files import open_tensors, write_tensors
+from ps_cluster.files.values import Malformed
+from ps_cluster.files.writing import create_beside, remove, remove_leftovers, write_json
+from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.result_rows import EndedMark, Ending, Header, Meta
+
+ENDED = "ended.json"
+READ_AGAIN_AFTER_S = (0.5, 2.0, 5.0)
+
+_FILE_NAME = re.compile(r"step-(\d{9,})-epoch-(\d{6,})\.safetensors")
+ACCEPTED_STEPS = "accepted_steps"
+BY_SLICE = (ACCEPTED_STEPS, "counts")  # arrays that have a row for each slice
+ONE_A_SLICE = "each_"  # begins the names of slots that are one number of each slice: float32 [ps]
+# Array → dtype, and how many axes it may have. A slot is a vector, or has a row for each worker.
+KNOWN = {
+    "weights": (np.float32, (1,)),
+    "statistics": (np.float32, (1,)),
+    ACCEPTED_STEPS: (np.int64, (2,)),
+    "counts": (np.int64, (2,)),
+    "waiting": (np.float64, (2,)),
+}
+KNOWN_SLOT, KNOWN_NUMBERS = (np.float32, (1, 2)), (np.float32, (1,))
+
+
+class CheckpointError(UserError):
+    """A checkpoint that can't be read."""
+
+
+class CheckpointUnreadable(CheckpointError):
+    """A checkpoint that the system refused to read (I/O error, no permission, a folder). It may be readable later."""
+
+
+class StatesUnreadable(RunFailed):
+    """States are there, and the system refuses to read them. Nothing is begun anew: they may be readable later."""
+
+
+class CheckpointNotWritten(RunFailed):
+    """A checkpoint could not be written: the disk is full or refuses."""
+
+
+class CheckpointGone(CheckpointError):
+    """A checkpoint whose file is not there, or was removed by the writer to make room."""
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """The state of a training after `step` applied updates.
+
+    `arrays` holds at least "weights" float32 [n] (all trainable variables, flat) and "statistics" float32 [m] (the
+    other float variables, flat), and everything else that training needs to go on. Arrays of a loaded checkpoint are
+    read-only views of the file.
+    """
+
+    step: int
+    arrays: Mapping[str, np.ndarray]
+    meta: Meta = Meta()
+
+    @property
+    def epoch(self) -> int:
+        """The number of the leader that wrote it (runs/leaders.py); 0 for one without a claim."""
+        return self.meta.leaders[-1].epoch if self.meta.leaders else 0
+
+
+class State(NamedTuple):
+    """A checkpoint by its name. The later one of two has the newer leader, or the same one and more steps."""
+
+    epoch: int
+    step: int
+    path: Path
+
+
+def name_of(step: int, epoch: int) -> str:
+    """Return the name of a checkpoint. `epoch`: of the leader that writes it, so that no other one ever replaces it."""
+    return f"step-{step:09d}-epoch-{epoch:06d}.safetensors"
+
+
+def path_of(directory: Path, step: int) -> Path:
+    """Return the checkpoint of a step: of the newest leader that has written one; that of leader 0 where there is none."""
+    present = (state.path for state in reversed(states(directory)) if state.step == step)
+    return next(present, directory / name_of(step, 0))
+
+
+def states(*directories: Path) -> list[State]:
+    """Return the checkpoints in directories, the newest last.
+
+    States of earlier leaders that lie behind one of a later leader are left out: the later one has not gone on from them.
+    A file whose name `name_of` would not give, such as one with an extra zero, is not a checkpoint.
+    """
+    newest_first = sorted((state for directory in directories for state in _all(directory)), reverse=True)
+    kept: list[State] = []
+    for _, written in groupby(newest_first, key=lambda state: state.epoch):
+        least = kept[-1].step if kept else math.inf
+        kept += [state for state in written if state.step <= least]
+    return kept[::-1]
+
+
+def steps(directory: Path) -> list[int]:
+    """Return the steps of the checkpoints in a directory, ascending; empty when there is no such directory."""
+    return sorted({state.step for state in states(directory)})
+
+
+def _all(directory: Path) -> Iterator[State]:
+    try:
+        names = os.listdir(directory)
+    except (FileNotFoundError, NotADirectoryError):
+        return
+    except OSError as error:
+        raise CheckpointUnreadable(f"checkpoint directory '{directory}' can't be read: {error.strerror}") from error
+    for name in names:
+        match = _FILE_NAME.fullmatch(name)
+        if match and name == name_of(step := int(match[1]), epoch := int(match[2])):
+            yield State(epoch, step, directory / name)
+
+
+def saved_at(directory: Path) -> float | None:
+    """Return when the newest checkpoint of a directory was written, in unix seconds; None where there is none."""
+    try:
+        return max((path_of(directory, step).stat().st_mtime for step in steps(directory)[-1:]), default=None)
+    except (OSError, CheckpointError):  # it has just been removed
+        return None
+
+
+def save(directory: Path, checkpoint: Checkpoint, keep: int, spare: int | None = None) -> Path:
+    """Write a checkpoint and remove all but the newest `keep`, and that of step `spare`.
+
+    Checkpoints that training has given up by going back to an earlier one are removed too (`remove_given_up`).
+
+    Raises:
+      CheckpointNotWritten: the disk is full or refuses.
+    """
+    path = directory / name_of(checkpoint.step, checkpoint.epoch)
+    try:
+        remove_leftovers(directory, "step-*.safetensors")
+        write(path, checkpoint)
+        remove_given_up(directory, checkpoint, checkpoint.epoch)
+        keep_newest(directory, keep, spare, checkpoint.epoch)
+    except OSError as error:
+        raise CheckpointNotWritten(f"checkpoint directory '{directory}' can't be written: {error.strerror}") from error
+    return path
+
+
+def keep_newest(directory: Path, keep: int, spare: int | None = None, epoch: int | None = None) -> None:
+    """Remove all checkpoints but the newest `keep`, and that of step `spare`.
+
+    Args:
+      epoch: of the leader that asks: nothing that a newer one has written is removed. None: nobody leads any more.
+    """
+    present = [state for state in states(directory) if epoch is None or state.epoch <= epoch]
+    for state in present[:-keep]:
+        if state.step != spare:
+            remove(state.path)
+
+
+def remove_given_up(directory: Path, checkpoint: Checkpoint, epoch: int) -> None:
+    """Remove the states that are not on the way to `checkpoint`; unreadable ones might be read later.
+
+    Args:
+      epoch: of the leader that asks: nothing that a newer one has written is removed.
+    """
+    way = {one.epoch: one.step for one in checkpoint.meta.leaders} | {checkpoint.epoch: checkpoint.step}
+    for state in _all(directory):
+        if state.epoch <= epoch and state.step > way.get(state.epoch, -1):
+            remove(state.path)
+
+
+def write(path: Path, checkpoint: Checkpoint) -> None:
+    """Write one checkpoint beside `path` and rename it: readers see the old file or the new one, never a part.
+
+    Raises:
+      CheckpointNotWritten: the disk is full or refuses.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with create_beside(path) as file:
+            _write_into(file, checkpoint)
+    except OSError as error:
+        raise CheckpointNotWritten(f"checkpoint '{path}' can't be written: {error.strerror or error}") from error
+
+
+def to_bytes(checkpoint: Checkpoint) -> bytes:
+    """Return the content of a checkpoint's file."""
+    file = io.BytesIO()
+    _write_into(file, checkpoint)
+    return file.getvalue()
+
+
+def _write_into(file: IO[bytes], checkpoint: Checkpoint) -> None:
+    header = Header(step=checkpoint.step, meta=checkpoint.meta, arrays=list(checkpoint.arrays))
+    write_tensors(file, header, checkpoint.arrays)
+
+
+def load(path: Path) -> Checkpoint:
+    """Read a checkpoint and check the CRC-32 of every array. The arrays map the file, whatever sizes it declares.
+
+    Raises:
+      CheckpointGone: there is no such file.
+      CheckpointUnreadable: the system refused to read it.
+      CheckpointError: it is cut short, damaged, or no checkpoint.
+    """
+    try:
+        header, arrays = open_tensors(path, Header)
+        found = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
+        if (match := _FILE_NAME.fullmatch(path.name)) and (own := name_of(found.step, found.epoch)) != match[0]:
+            raise Malformed(f"it is that of {own}")
+        return found
+    except FileNotFoundError as error:
+        raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
+    except OSError as error:
+        raise CheckpointUnreadable(f"checkpoint '{path}' can't be read ({error.strerror or error})") from error
+    except Malformed as error:
+        raise CheckpointError(f"checkpoint '{path}' is damaged or cut short ({error})") from error
+
+
+def _array(arrays: Mapping[str, np.ndarray], name: str) -> np.ndarray:
+    if name not in arrays:
+        raise Malformed(f"it has no array '{name}'")
+    array = arrays[name]
+    numbers = KNOWN_NUMBERS if name.startswith(ONE_A_SLICE) else None
+    known = KNOWN_SLOT if name.startswith("slot_") else numbers or KNOWN.get(name)
+    if known and (array.dtype != known[0] or array.ndim not in known[1]):
+        raise Malformed(f"'{name}' is {array.dtype} {list(array.shape)}")
+    return array
+
+
+def newest_first(directories: Iterable[Path]) -> list[Path]:
+    """Return the checkpoints in all directories, the newest first."""
+    return [state.path for state in reversed(states(*directories))]
+
+
+def load_newest_good(
+    directories: Iterable[Path], notify: Callable[[str], None], check: Callable[[Checkpoint], None] = lambda found: None
+) -> Checkpoint | None:
+    """Return the newest checkpoint that can be read, None without one. Reports by `notify` those that are damaged.
+
+    Args:
+      check: raises CheckpointError for a checkpoint that is of no use; it is reported and passed over too.
+    Raises:
+      CheckpointUnreadable: the system refuses to read one.
+    """
+    directories, passed_over = list(directories), set()
+    # List again every time: during a read the writer may have written another one and removed the rest.
+    while candidates := [path for path in newest_first(directories) if path not in passed_over]:
+        try:
+            check(found := load(candidates[0]))
+            return found
+        except CheckpointGone:
+            pass
+        except CheckpointUnreadable:
+            raise
+        except CheckpointError as error:
+            notify(f"passed over: {error}")
+        passed_over.add(candidates[0])
+    return None
+
+
+def load_to_go_on(
+    directories: Sequence[Path],
+    notify: Callable[[str], None],
+    check: Callable[[Checkpoint], None],
+    sleep: Callable[[float], None] = time.sleep,
+) -> Checkpoint | None:
+    """Return what `load_newest_good` does. A disk that refuses for a moment is asked again.
+
+    An older state is no way out: to go on from it, the newer ones would be removed.
+
+    Raises:
+      StatesUnreadable: the system still refuses after the last wait.
+    """
+    for wait_s in (*READ_AGAIN_AFTER_S, None):
+        try:
+            return load_newest_good(directories, notify, check)
+        except CheckpointUnreadable as error:
+            if wait_s is None:
+                raise StatesUnreadable(
+                    f"{error}; asked {len(READ_AGAIN_AFTER_S) + 1} times. All files are as they were: see to the disk, or to "
+                    "the limit of open files, and go on with --resume"
+                ) from error
+            notify(f"{error}; asking again in {wait_s:g} s")
+            sleep(wait_s)
+    return None
+
+
+def mark_ended(directory: Path, *, last_step: int, outcome: Ending, goes_on: bool = False, epoch: int = 0) -> None:
+    """Write the mark that tells readers of the directory that no checkpoint comes after `last_step`.
+
+    Args:
+      goes_on: none comes of this leader; another one will go on.
+      epoch: of the leader.
+    """
+    mark = EndedMark(last_step=last_step, outcome=outcome, goes_on=goes_on, epoch=epoch)
+    write_json(directory / ENDED, mark.model_dump())
+
+
+def ended(directory: Path) -> EndedMark | None:
+    """Return the mark when training has ended, else None. Raises CheckpointError where it can't be read."""
+    try:
+        mark = read_json(directory / ENDED, EndedMark)
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except UserError as error:
+        raise CheckpointError(str(error)) from error
+    newer = any(state.epoch > mark.epoch for state in _all(directory))  # of a leader that was superseded while it wrote
+    return None if newer else mark
+
+
+def clear_ended(directory: Path) -> None:
+    """Remove the mark, because training goes on. Call it before anybody follows the directory again."""
+    remove(directory / ENDED)
+
+
+# Cut a checkpoint for another number of parameter servers. No TensorFlow.
+#
+# Each slice takes in the steps in an order of its own. So other slices can be cut only where all have taken in the same
+# steps: such a state is even. The last checkpoint of a run that has come to its end is, and so is one that is written
+# while no step is under way. The journals stay as they are: where the rows of a new slice are, `journal.history_of` says.
+
+Arrays = Mapping[str, np.ndarray]
+
+LEDGER = {"counts", ACCEPTED_STEPS, "waiting"}  # the arrays that a resumed training needs beside its parameters
+_ALIKE = [COUNTS.index(name) for name in ("version", "applied", "accepted")]
+
+
+def is_even(arrays: Arrays) -> bool:
+    """Return whether all slices of a checkpoint have taken in the same steps."""
+    if not arrays.keys() >= LEDGER:
+        return False
+    alike = (arrays["counts"][:, _ALIKE], arrays[ACCEPTED_STEPS])
+    return not len(arrays["waiting"]) and all(bool((rows == rows[:1]).all()) for rows in alike)
+
+
+def newest_even(directory: Path) -> int | None:
+    """Return the step of the newest even checkpoint in a directory, None without one. Errors as `load_to_go_on`."""
+
+    def check(found: Checkpoint) -> None:
+        if not is_even(found.arrays):
+            raise CheckpointError("it is not even")
+
+    found = load_to_go_on([directory], lambda line: None, check)
+    return found.step if found else None
+
+
+def resliced(found: Checkpoint, slices: int) -> Checkpoint:
+    """Return an even checkpoint for so many slices; the same one where it has them already."""
+    before = len(found.arrays["counts"])
+    if slices == before:
+        return found
+    arrays = {name: _resliced(name, array, slices) for name, array in found.arrays.items()}
+    return Checkpoint(found.step, arrays, found.meta)
+
+
+def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:
+    if name == "counts":  # refused and dropped pushes differ; what is told is the largest
+        return np.repeat(array.max(axis=0, keepdims=True), slices, axis=0)
+    if name in BY_SLICE or name.startswith(ONE_A_SLICE):
+        return np.repeat(array[:1], slices, axis=0)
+    return array

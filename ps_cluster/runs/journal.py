@@ -1,0 +1,209 @@
+"""A slice's ledger on disk: its rows in the order in which they were accepted. No TensorFlow.
+
+Each leader appends to a file of its own, which nobody changes afterwards: the file of the leader before it is neither cut
+nor copied. A checkpoint says of every leader how many rows of its file count (rows/checkpoint.py, `Stretch`).
+
+The checksum of a row is that of the row before it, continued by its own bytes. So no row can be changed, left out or put
+elsewhere, and a file fits only behind the one that it was begun behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+from pathlib import Path
+from typing import BinaryIO, NamedTuple
+from zlib import crc32
+
+import numpy as np
+
+from ps_cluster.errors import RunFailed
+from ps_cluster.files.opening import open_regular
+from ps_cluster.files.values import Malformed
+from ps_cluster.files.writing import open_to_write
+from ps_cluster.runs.ledger import ROW, check_values
+from ps_cluster.runs.result_rows import Stretch
+from ps_cluster.runs.run_dir import RunDir
+
+RECORD = np.dtype([("row", ROW), ("crc", "<u4")])
+"""A row in the file: the row, and the CRC-32 of all rows up to it."""
+CHUNK_ROWS = 2**13
+
+
+class JournalDamaged(RunFailed):
+    """The journal has damaged or missing rows."""
+
+
+class JournalNotWritten(RunFailed):
+    """The journal could not be written: the disk is full or refuses."""
+
+
+class Piece(NamedTuple):
+    """The first rows of one leader's file. `checksum`: of the last one; without rows, with which the file begins."""
+
+    path: Path
+    rows: int
+    checksum: int
+
+
+History = Sequence[Piece]  # all rows of one slice, over all leaders
+
+
+class Journal:
+    """Appends one leader's rows to a new file. Rows that the disk refuses are kept and written later.
+
+    Attributes:
+      path: of the file.
+      rows: how many there are, including those not yet on the disk. checksum: of the last one.
+    """
+
+    def __init__(self, path: Path, checksum: int = 0):
+        """Make the file.
+
+        Args:
+          checksum: of the row before, which another leader has written; 0 without one.
+        Raises:
+          JournalNotWritten: the disk refuses, or the file is there.
+        """
+        self.path, self.rows, self.checksum = path, 0, checksum
+        self._unwritten: deque[bytes] = deque()
+        self._written = 0
+        try:
+            self._file = open_to_write(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        except OSError as error:
+            raise JournalNotWritten(f"'{path}' can't be written: {error.strerror}") from error
+
+    @property
+    def piece(self) -> Piece:
+        return Piece(self.path, self.rows, self.checksum)
+
+    def append(self, rows: np.ndarray) -> None:
+        """Add `rows`, a structured array of ROW, and write all that are not on the disk.
+
+        Raises:
+          JournalNotWritten: the disk refuses; nothing is lost, the next call tries again.
+        """
+        if len(rows):
+            records = np.empty(len(rows), RECORD)
+            records["row"], records["crc"] = rows, _checksums(rows, self.checksum)
+            self._unwritten.append(records.tobytes())
+            self.rows += len(rows)
+            self.checksum = int(records["crc"][-1])
+        self._write()
+
+    def flush(self) -> None:
+        """Wait until every row is on the disk. Raises JournalNotWritten where it refuses."""
+        self._write()
+        try:
+            os.fdatasync(self._file)
+        except OSError as error:
+            raise JournalNotWritten(f"'{self.path}' can't be written: {error.strerror}") from error
+
+    def close(self) -> None:
+        os.close(self._file)
+
+    def _write(self) -> None:
+        """Write all unwritten rows. After a failure the next call overwrites what a full disk took of the first piece."""
+        while self._unwritten:
+            content = memoryview(self._unwritten[0])
+            begin = offset = self._written * RECORD.itemsize
+            try:
+                while offset < begin + len(content):
+                    offset += os.pwrite(self._file, content[offset - begin :], offset)
+            except OSError as error:
+                raise JournalNotWritten(f"'{self.path}' can't be written: {error.strerror}") from error
+            self._written += len(content) // RECORD.itemsize
+            self._unwritten.popleft()
+
+
+def stretch_of(pieces: Sequence[Piece], *, epoch: int, step: int, rules: str = "") -> Stretch:
+    """Return what a leader did up to a state of `step`, with these pieces of its journals, one for each slice."""
+    rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
+    return Stretch(epoch=epoch, step=step, rows=rows, checksums=checksums, rules=rules)
+
+
+def history_of(run_dir: RunDir, leaders: Sequence[Stretch], index: int) -> list[Piece]:
+    """Return where the rows of slice `index` are, that the last of `leaders` had.
+
+    A leader of another number of slices went on from a state in which all had the same steps (runs/checkpoints.py): there
+    the rows of slice 0 are those of a slice that it had not.
+    """
+    pieces = []
+    for stretch in reversed(leaders):
+        index = index if index < len(stretch.rows) else 0
+        path = run_dir.journal(index, stretch.epoch)
+        pieces.append(Piece(path, stretch.rows[index], stretch.checksums[index]))
+    return pieces[::-1]
+
+
+def check(history: History) -> None:
+    """Raise JournalDamaged where a file has fewer rows. It takes as long for many rows as for few."""
+    for path, rows, _ in history:
+        if (present := count_rows(path)) < rows:
+            raise JournalDamaged(f"'{path}' holds {present} rows, but {rows} were written")
+
+
+def count_rows(path: Path) -> int:
+    """Return how many whole rows a file has; 0 without a file. A last row that was cut short does not count."""
+    try:
+        return path.stat().st_size // RECORD.itemsize
+    except FileNotFoundError:
+        return 0
+
+
+def read(history: History, chunk_rows: int = CHUNK_ROWS) -> Iterator[np.ndarray]:
+    """Yield the rows of a slice, up to `chunk_rows` at a time, as structured arrays of ROW.
+
+    Raises:
+      JournalDamaged: a row is missing, has a wrong checksum or an impossible value. The chunks before it were yielded.
+    """
+    checksum = 0
+    for piece in history:
+        if piece.rows:
+            for rows, checksum in _read_piece(piece, checksum, chunk_rows):
+                yield rows
+        if checksum != piece.checksum:
+            raise JournalDamaged(f"'{piece.path}' is of another history: the checksum behind row {piece.rows} is wrong")
+
+
+def _read_piece(piece: Piece, checksum: int, chunk_rows: int) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield rows with the checksum of the last one. `checksum`: of the row before the first."""
+    check([piece])
+    done = 0
+    with _opened(piece.path) as file:
+        while done < piece.rows:
+            content = file.read(min(chunk_rows, piece.rows - done) * RECORD.itemsize)
+            records = np.frombuffer(content[: len(content) // RECORD.itemsize * RECORD.itemsize], RECORD)
+            sound = _checksums(records["row"], checksum) == records["crc"]
+            good = len(sound) if sound.all() else int(np.argmin(sound))
+            _check_values(piece.path, done, records["row"][:good])
+            if good:
+                checksum = int(records["crc"][good - 1])
+                yield records["row"][:good], checksum
+            if good < len(sound) or not len(records):
+                raise JournalDamaged(f"row {done + good} of '{piece.path}' is damaged: its checksum is wrong")
+            done += len(records)
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return open_regular(path)
+    except Malformed as error:
+        raise JournalDamaged(f"'{path}' {error}") from error
+
+
+def _check_values(path: Path, done: int, rows: np.ndarray) -> None:
+    try:
+        check_values(rows)
+    except Malformed as error:
+        raise JournalDamaged(f"'{path}' {error}, behind row {done}") from error
+
+
+def _checksums(rows: np.ndarray, before: int) -> np.ndarray:
+    """Return the CRC-32 of the bytes up to each row, uint32 [k]. `before`: of those before the first."""
+    content = memoryview(np.ascontiguousarray(rows).tobytes())
+    begins = range(0, len(content), ROW.itemsize)
+    sums = accumulate(begins, lambda sum, begin: crc32(content[begin : begin + ROW.itemsize], sum), initial=before)
+    return np.fromiter(sums, np.uint32, len(rows) + 1)[1:]

@@ -1,0 +1,146 @@
+"""Claim the lead of a run: a numbered file for each leader that ever was. The newest leader is the only one.
+
+Two leaders may live at once: a scheduler starts a new one while the old one's machine can't be reached. So each leader
+claims the next number before it writes anything, and asks before each rename and removal whether a newer one is there
+(files/writing.py). A lock can't do this: it is held by a process that is only frozen, and not every file system has one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import os
+import re
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.json_files import parse_json
+from ps_cluster.files.values import Malformed
+from ps_cluster.files.writing import open_to_write
+from ps_cluster.runs.run_dir import RunDir
+
+_NAME = re.compile(r"epoch-(\d{6,9})\.json")
+_MOST_TRIES = 1000
+
+
+class Superseded(RunFailed):
+    """A newer leader has taken over the run."""
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One leader's claim of a run directory. `epoch` counts the leaders from 1."""
+
+    folder: Path
+    epoch: int
+
+    def check(self) -> None:
+        """Raise Superseded where a newer leader has made its claim."""
+        # Claims have no gaps, so the next one tells. One look at one file is cheap also in a shared folder.
+        if _path(self.folder, self.epoch + 1).exists():
+            raise Superseded(
+                f"a newer leader (epoch {_newest(self.folder)}) has taken over '{self.folder.parent}'; this one is of epoch "
+                f"{self.epoch} and stops without writing anything"
+            )
+
+
+def claim(run_dir: RunDir) -> Claim:
+    """Claim the next epoch of a run directory. Raises UserError where the folder can't be written."""
+    try:
+        run_dir.leaders.mkdir(mode=0o755, parents=True, exist_ok=True)
+        for _ in range(_MOST_TRIES):
+            epoch = _newest(run_dir.leaders) + 1
+            with contextlib.suppress(FileExistsError):
+                _create(_path(run_dir.leaders, epoch))
+                return Claim(run_dir.leaders, epoch)
+    except OSError as error:
+        raise UserError(f"run directory '{run_dir.root}' can't be written: {error.strerror}") from error
+    raise UserError(
+        f"run directory '{run_dir.root}' is claimed by other leaders all the time: stop them, and try again"
+    )
+
+
+def _create(path: Path) -> None:
+    who = {"host": socket.gethostname(), "pid": os.getpid(), "time": time.time()}
+    descriptor = open_to_write(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    with contextlib.suppress(OSError):  # a full disk: the name is the claim, the content is for people
+        os.write(descriptor, json.dumps(who).encode())
+    os.close(descriptor)
+
+
+def _newest(folder: Path) -> int:
+    found = (int(match[1]) for match in map(_NAME.fullmatch, os.listdir(folder)) if match)
+    return max(found, default=0)
+
+
+def _path(folder: Path, epoch: int) -> Path:
+    return folder / f"epoch-{epoch:06d}.json"
+
+
+# Describe the start of a leader: alone, with tasks that others start, or by a launcher that watches all of them.
+
+
+@dataclass(frozen=True)
+class Leading:
+    """The way a leader was started. The default: by a launcher on the same machine.
+
+    Attributes:
+      alone: no launcher watches the other tasks. The leader tells them how training ends, and gives the steps of a
+        silent worker to others.
+      epoch: the number of its claim (runs/leaders.py); 0 without one.
+      least_workers: training begins with as many workers; the others may come later. None: all.
+      wait_s: how long an evaluator waits for a sign of life; a launcher limits the wait itself.
+      silent_after_s: a dispatch without an update for so long is given to another worker too.
+    """
+
+    alone: bool = False
+    epoch: int = 0
+    least_workers: int | None = None
+    silent_after_s: float = 60.0
+    wait_s: float = math.inf
+
+
+# The file in a task's workspace in which the leader tells it how the training stands. No TensorFlow.
+#
+# The leader writes it through TensorFlow, on the task's device; so the task needs no port and no folder beside those it
+# has. It is written in place, so a reader may see a part of it, and looks again.
+
+TOLD = "told.json"
+_MOST_BYTES = 10_000
+
+
+class Told(BaseModel):
+    """A leader's word to a task.
+
+    Attributes:
+      epoch: of the leader (runs/leaders.py).
+      ended: how training has ended; None while it goes on.
+      refused: why the leader does not take this task, on one line; None where it does.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    epoch: int = Field(ge=0)
+    ended: Literal["completed", "stopped"] | None = None
+    refused: str | None = Field(default=None, max_length=2000)
+
+
+def read_told(folder: Path) -> Told | None:
+    """Return what the leader said last; None where it said nothing yet, or is just writing."""
+    try:
+        with (folder / TOLD).open("rb") as file:
+            return Told.model_validate(parse_json(file.read(_MOST_BYTES).decode()))
+    except (OSError, UnicodeDecodeError, Malformed, ValidationError):
+        return None
+
+
+def forget_told(folder: Path) -> None:
+    """Remove what was said to an earlier process of this task."""
+    (folder / TOLD).unlink(missing_ok=True)

@@ -1,0 +1,262 @@
+"""Compute from the ledger's rows where the time of each step went. No TensorFlow."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import time
+import traceback
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+
+from ps_cluster.files.values import one_line, printable
+from ps_cluster.runs.ledger import NOBODY
+
+# The boundaries of PHASES.
+PHASE_COLUMNS = (
+    "asked_time", "admitted_time", "pulled_time", "computed_time", "pushed_time", "entered_time", "applied_time",
+)  # fmt: skip
+# "pushes" includes the wait of a push for the critical section.
+PHASES = ("waits", "pulls", "computes", "slow on purpose", "pushes", "applies")
+# What a worker does between two steps. "idle": nothing; "dispatch": a scheduled dispatch is on its way to it;
+# "returns": within a dispatch, the parameter server's answer is on its way back.
+GAPS = ("idle", "dispatch", "returns")
+
+
+def phase_times(rows: np.ndarray) -> np.ndarray:
+    """Return when each phase began and the last ended, float64 [phases + 1, steps], unix seconds. `rows`: of ROW."""
+    return np.stack([rows[name] for name in PHASE_COLUMNS])
+
+
+def gap_times(rows: np.ndarray) -> np.ndarray:
+    """Return when each of GAPS before a step began and the last one ended, float64 [gaps + 1, steps], unix seconds.
+
+    A worker is free from its last update on; before its first step, from when any worker first asked for parameters.
+    The gap "dispatch" begins when the worker is free and the dispatch is scheduled. `rows`: of ROW.
+    """
+    asked = rows["asked_time"]
+    free, handed, received = asked.copy(), asked.copy(), asked.copy()
+    done = np.maximum(rows["applied_time"], rows["pushed_time"])  # applied_time is of the ps, whose clock may differ
+    for worker in np.unique(rows["worker"]):
+        mine = np.flatnonzero(rows["worker"] == worker)
+        mine = mine[np.argsort(asked[mine], kind="stable")]
+        scheduled = rows["scheduled_time"][mine]
+        free[mine] = np.minimum(np.append(asked.min(), done[mine[:-1]]), asked[mine])
+        another = np.diff(scheduled, prepend=NOBODY) != 0
+        handed[mine] = np.where(another, np.clip(scheduled, free[mine], asked[mine]), free[mine])
+        received[mine] = np.where(another, asked[mine], free[mine])
+    return np.stack([free, handed, received, asked])
+
+
+def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
+    """Return worker → phase or gap → its share of the time from the first pull to the last update.
+
+    A worker's shares sum to 1. `rows`: of ROW; empty rows give an empty dict.
+    """
+    times, gaps = phase_times(rows), gap_times(rows)
+    found = {}
+    for worker in np.unique(rows["worker"]):
+        mine = rows["worker"] == worker
+        # applied_time is of the parameter server, whose clock may be behind the worker's.
+        seconds = np.maximum(np.diff(times[:, mine], axis=0), 0).sum(axis=1)
+        _, dispatch, returns = np.diff(gaps[:, mine], axis=0).sum(axis=1)
+        shares = np.array([*seconds, returns, dispatch]) / (times[-1].max() - times[0].min())
+        idle = max(0.0, 1 - float(shares.sum()))
+        found[int(worker)] = dict(zip((*PHASES, "returns", "dispatch", "idle"), [*shares.tolist(), idle]))
+    return found
+
+
+# The events that log lines tell. Those that ask for action say what to do; docs/operations.md lists these.
+
+Level = Literal["info", "warning", "error"]
+
+
+@dataclass(frozen=True)
+class LogEvent:
+    """A kind of line.
+
+    Attributes:
+      name: in the field `event` of a line in JSON.
+      says: what has happened, for the documentation.
+      do: what a person should do; "" for nothing.
+    """
+
+    name: str
+    level: Level
+    says: str
+    do: str = ""
+
+    def __call__(self, message: str, **fields: Any) -> LogLine:
+        """Return a line that tells this event."""
+        return LogLine(message, self, fields)
+
+
+class LogLine(str):
+    """A line for a person, with the event that it tells and its values. It passes wherever a line of text does."""
+
+    event: LogEvent
+    fields: Mapping[str, Any]
+
+    def __new__(cls, message: str, event: LogEvent, fields: Mapping[str, Any]) -> LogLine:
+        line = super().__new__(cls, message)
+        line.event, line.fields = event, fields
+        return line
+
+    @classmethod
+    def of(cls, line: str) -> LogLine:
+        """Return `line` as one that tells an event: `notice`, if it names none."""
+        return line if isinstance(line, cls) else NOTICE(line)
+
+
+NOTICE = LogEvent("notice", "info", "anything else that is good to know")
+PROGRESS = LogEvent("progress", "info", "how far training is, every 5 s and at each new phase")
+SCORE = LogEvent("score", "info", "a checkpoint was scored")
+WAITING = LogEvent("waiting", "info", "a task waits for others")
+CONNECTED = LogEvent("connected", "info", "those that were waited for answer")
+DRAINING = LogEvent("draining", "info", "a stop was asked for: no new steps")
+RUN_ENDED = LogEvent("run_ended", "info", "the run has ended: outcome, updates, last score")
+TASK_ENDED = LogEvent("task_ended", "info", "a task of `task` has ended")
+
+TASK_RESTARTED = LogEvent(
+    "task_restarted", "warning", "a task died, and starts again by itself",
+    "nothing, once. If it repeats: read the log that the line names",
+)  # fmt: skip
+CLUSTER_RESTARTED = LogEvent(
+    "cluster_restarted", "warning", "the cluster starts again from the newest snapshot",
+    "nothing, once. If it repeats: read the log of the task that the line names",
+)  # fmt: skip
+PORT_TAKEN = LogEvent(
+    "port_taken", "warning", "another program took a port; all start again on others",
+    "nothing, once. If it repeats: see which program takes ports of the ephemeral range",
+)  # fmt: skip
+TASK_FROZEN = LogEvent(
+    "task_frozen", "warning", "a process was stopped (SIGSTOP) and is ended",
+    "find who stops processes: a debugger, a container that is paused",
+)  # fmt: skip
+WORKER_SILENT = LogEvent(
+    "worker_silent", "warning", "a worker did nothing while others did, and is ended",
+    "read its stacks in its log: they show where it hung",
+)  # fmt: skip
+STANDSTILL = LogEvent(
+    "standstill", "warning", "there was no update for too long; the leader is ended, and the cluster starts again",
+    "read the stacks in all logs. Where single steps take much longer than others, set `cluster.longest_step_seconds`",
+)  # fmt: skip
+EVALUATOR_GIVEN_UP = LogEvent(
+    "evaluator_given_up", "warning", "the evaluator died too often; training goes on without scores",
+    "read its log, then score by hand: `evaluate --checkpoint-dir RUN_DIR`",
+)  # fmt: skip
+TASK_GIVES_UP = LogEvent(
+    "task_gives_up", "warning", "a task of `task` ends before training has ended; the line says why",
+    "let whatever runs it start the same command again. If it repeats: see to what the line misses",
+)  # fmt: skip
+PORTS_OPEN = LogEvent(
+    "ports_open", "warning", "the run's ports are not in a network of their own",
+    "let only trusted users reach this machine, or ask for `--isolation require`",
+)  # fmt: skip
+MEMORY_SHORT = LogEvent(
+    "memory_short", "warning", "the run will take more memory than there is",
+    "fewer workers, smaller batches, or a larger limit",
+)  # fmt: skip
+GENERATED_DATA = LogEvent(
+    "generated_data", "warning", "the data is generated, not real",
+    "name the data set: `--dataset cifar10 --data-dir DATA`",
+)  # fmt: skip
+DISK_REFUSES = LogEvent(
+    "disk_refuses", "warning", "a row, snapshot or checkpoint can't be written; training goes on",
+    "make room: after a death all that is not in a snapshot is trained again",
+)  # fmt: skip
+CHECKPOINT_PASSED_OVER = LogEvent(
+    "checkpoint_passed_over", "warning", "a checkpoint can't be read, and is left out",
+    "check the disk. The next one is taken",
+)  # fmt: skip
+ERROR = LogEvent(
+    "error", "error", "the command or task failed; the line says why, and which log to read",
+    "see [exit codes](#exit-codes)",
+)  # fmt: skip
+
+ALL = tuple(value for value in globals().values() if isinstance(value, LogEvent))
+ASKING = tuple(event for event in ALL if event.do)
+
+
+def table() -> str:
+    """Return the events that ask for action, as a table for the documentation."""
+    rows = (f"| `{event.name}` | {event.level} | {event.says} | {event.do} |" for event in ASKING)
+    return "\n".join(["| event | level | what has happened | what to do |", "|---|---|---|---|", *rows])
+
+
+# Write log lines as text for a person, or as one JSON object a line. No TensorFlow.
+#
+# A command with --log-format chooses once, for itself and for the processes that it starts: by environment variables.
+
+LOG_FORMAT, LOG_TASK = "PS_CLUSTER_LOG_FORMAT", "PS_CLUSTER_LOG_TASK"
+LAUNCHER = "launcher-0"
+
+
+class LogFormat(ABC):
+    """A way to write lines. `is_text`: a terminal may also get tables and a view that redraws itself."""
+
+    name: ClassVar[str]
+    is_text: ClassVar[bool] = False
+
+    @abstractmethod
+    def line(self, line: str, prefix: str = "") -> str:
+        """Return a line without control characters and without its end. `prefix`: for a person."""
+
+    @abstractmethod
+    def failure(self, error: BaseException) -> str:
+        """Return an unexpected error with its traceback."""
+
+
+class TextLines(LogFormat):
+    name = "text"
+    is_text = True
+
+    def line(self, line: str, prefix: str = "") -> str:
+        return prefix + printable(line)
+
+    def failure(self, error: BaseException) -> str:
+        return "".join(traceback.format_exception(error)).rstrip("\n")
+
+
+class JsonLines(LogFormat):
+    """One object a line: time (RFC 3339), level, task, event, message, and the line's own fields."""
+
+    name = "json"
+
+    def __init__(self, wall: Callable[[], float] = time.time):
+        self._wall = wall
+
+    def line(self, line: str, prefix: str = "") -> str:
+        told = LogLine.of(line)
+        content = {
+            "time": datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds"),
+            "level": told.event.level,
+            "task": os.environ.get(LOG_TASK, LAUNCHER),
+            "event": told.event.name,
+            "message": printable(line),
+        }
+        return json.dumps(content | {name: _finite(value) for name, value in told.fields.items()})
+
+    def failure(self, error: BaseException) -> str:
+        told = "".join(traceback.format_exception(error))
+        return self.line(ERROR(f"{type(error).__name__}: {one_line(str(error))}", traceback=told))
+
+
+def _finite(value: Any) -> Any:
+    """Return a value that JSON has: None for NaN and infinity."""
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+TEXT = TextLines()
+FORMATS = {kind.name: kind for kind in (TEXT, JsonLines())}
+
+
+def chosen() -> LogFormat:
+    """Return the format of this process: that of the command that started it, or else text."""
+    return FORMATS.get(os.environ.get(LOG_FORMAT, ""), TEXT)

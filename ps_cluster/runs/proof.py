@@ -1,0 +1,337 @@
+"""The proof of a run: compare the journals on disk with the parameter servers' counters. No TensorFlow.
+
+Four numbers of a slice are counted in four places: its version, the kernels that changed its weights, the gradients it
+accepted, and the rows in its journal. The steps in the rows of every slice have to be those that the chief handed out.
+What a row says of its step is compared with what follows from the step id and the settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice, zip_longest
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+
+from ps_cluster.errors import UserError
+from ps_cluster.files.opening import open_regular
+from ps_cluster.files.values import Malformed, one_line
+from ps_cluster.files.writing import create_beside, remove_leftovers
+from ps_cluster.runs import journal
+from ps_cluster.runs.ledger import COUNTS, NO_ROWS, ROW, WHOLE, Joiner, StepSet, check_values, names_of
+
+MOST_PROBLEMS = 10
+RATE_TOLERANCE = 1e-5  # other processors round float32 otherwise
+Json = dict[str, Any]
+OnRows = Callable[[int], None]
+
+
+@dataclass(frozen=True)
+class RoundShape:
+    """The number of step ids of an update, and of the gradients that it averages. Both are 1 except in rounds."""
+
+    steps_per_update: int
+    gradients_per_update: int
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What follows from the settings for the rows of a run. The default: nothing.
+
+    Attributes:
+      examples: of a step; None: any number.
+      most_staleness: of an update [versions]; None: any.
+      rates: the learning rates of step ids, int64 [k] → float32 [k]; None: any.
+      highest_rate: of the schedule. What rounding changes is a share of it, however small a rate at the end is.
+      holds_from: the first row of each slice for which rates and bound hold: those before were made by other settings.
+    """
+
+    examples: int | None = None
+    most_staleness: int | None = None
+    rates: Callable[[np.ndarray], np.ndarray] | None = None
+    highest_rate: float = 0.0
+    holds_from: Sequence[int] = ()
+
+
+class SliceAudit:
+    """Reads the rows of one slice, in order, and counts violations.
+
+    Attributes:
+      rows: rows read so far.
+      repeated: rows of a step that had a row already.
+      wrong_version: the first row with a wrong version: row, version found, version expected; None: no such row.
+      wrong_round: the first row whose step is of another round: row, step; None: no such row.
+      wrong_values: what else is wrong with a row → the first such row, in a line.
+    """
+
+    def __init__(self, rounds: RoundShape, expected: Expected = Expected(), holds_from: int = 0):
+        """Prepare. `holds_from`: the first row for which rates and bound hold."""
+        self._rounds = rounds
+        self._expected, self._holds_from = expected, holds_from
+        self._steps = StepSet()
+        self.rows = self.repeated = 0
+        self.wrong_version: tuple[int, int, int] | None = None
+        self.wrong_round: tuple[int, int] | None = None
+        self.wrong_values: dict[str, str] = {}
+
+    @property
+    def distinct(self) -> int:
+        return self._steps.count
+
+    def read(self, rows: np.ndarray) -> None:
+        """Check the next rows, a structured array of ROW, in the order of acceptance."""
+        self._check_versions(rows["version"].astype(np.int64))
+        self._check_rounds(rows)
+        self._check_values(rows)
+        self.repeated += self._steps.add(rows["step"].astype(np.int64))
+        self.rows += len(rows)
+        if self._rounds.steps_per_update > 1:  # late steps of closed rounds get no rows
+            self._steps.close_below(self.rows // self._rounds.gradients_per_update * self._rounds.steps_per_update)
+
+    def _check_versions(self, versions: np.ndarray) -> None:
+        expected = (self.rows + np.arange(len(versions))) // self._rounds.gradients_per_update + 1
+        wrong = np.flatnonzero(versions != expected)
+        if len(wrong) and self.wrong_version is None:
+            first = int(wrong[0])
+            self.wrong_version = self.rows + first, int(versions[first]), int(expected[first])
+
+    def _check_rounds(self, rows: np.ndarray) -> None:
+        if self._rounds.steps_per_update == 1:
+            return
+        wrong = np.flatnonzero(rows["step"] // self._rounds.steps_per_update != rows["version"] - 1)
+        if len(wrong) and self.wrong_round is None:
+            self.wrong_round = self.rows + int(wrong[0]), int(rows["step"][wrong[0]])
+
+    def _check_values(self, rows: np.ndarray) -> None:
+        staleness, expected = rows["staleness"], self._expected
+        counts = self.rows + np.arange(len(rows)) >= self._holds_from
+        # A worker can't have pulled a version that was not there yet, nor one before the first.
+        self._note("staleness", (staleness < 0) | (staleness >= rows["version"]), rows, "of version {version:.0f}")
+        if expected.most_staleness is not None:
+            bound = f"where {expected.most_staleness} is the bound"
+            self._note("staleness", counts & (staleness > expected.most_staleness), rows, bound)
+        if expected.examples is not None:
+            self._note("examples", rows["examples"] != expected.examples, rows, f"where a step has {expected.examples}")
+        if expected.rates is not None:
+            rates = expected.rates(rows["step"].astype(np.int64))
+            rounding = RATE_TOLERANCE * expected.highest_rate
+            wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
+            first = float(rates[np.argmax(wrong)]) if len(rates) else 0.0
+            self._note("learning_rate", wrong, rows, f"where {first:.6g} follows from the step")
+
+    def _note(self, column: str, wrong: np.ndarray, rows: np.ndarray, why: str) -> None:
+        """Keep the first row with a wrong value. `wrong`: bool [k]. `why`: may name other columns in braces."""
+        if wrong.any() and column not in self.wrong_values:
+            place = int(np.argmax(wrong))
+            row = dict(zip(rows.dtype.names or (), rows[place].tolist()))
+            told = f"row {self.rows + place}: step {row['step']:.0f} has {column} {row[column]:.6g}, "
+            self.wrong_values[column] = told + why.format(**row)
+
+    def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
+        """Yield each problem as a line. `counts`: COUNTS, by name. `scheduled`: the updates that were handed out."""
+        if self.repeated:
+            yield f"{self.repeated} rows of steps that had a row already"
+        if self.wrong_version:
+            yield "row {}: version {}, where {} belongs".format(*self.wrong_version)
+        if self.wrong_round:
+            yield "row {}: step {} is of another round".format(*self.wrong_round)
+        yield from self.wrong_values.values()
+        if counts["accepted"] != self.rows:
+            yield f"{counts['accepted']} gradients accepted, {self.rows} rows"
+        if counts["applied"] != counts["version"]:
+            yield f"the weights were changed {counts['applied']} times, the version is {counts['version']}"
+        if counts["version"] != (updates := self.rows // self._rounds.gradients_per_update):
+            yield f"version {counts['version']}, rows of {updates} updates"
+        if len(strange := self._never_handed_out(scheduled)):
+            yield f"{len(strange)} rows of steps that were never handed out, the first is step {strange[0]}"
+
+    def _never_handed_out(self, scheduled: StepSet) -> np.ndarray:
+        """Return the steps that have a row and are of no update in `scheduled`, int64 [k]; in rounds the first of each.
+
+        A slice without such a step, and with as many as were handed out, has the same steps.
+        """
+        if self._rounds.steps_per_update > 1:  # the rows of version v are of round v - 1: `_check_rounds`
+            updates = self.rows // self._rounds.gradients_per_update
+            return scheduled.missing_below(updates) * self._rounds.steps_per_update
+        others = scheduled.missing_below(self._steps.end)
+        strange: np.ndarray = others[self._steps.holds(others)]
+        return strange
+
+    def excess(self, counts: dict[str, int]) -> int:
+        """Return how many gradients were applied too often, by the counter that says the most."""
+        open_ones = self.rows % self._rounds.gradients_per_update
+        changes = max(counts["version"], counts["applied"]) * self._rounds.gradients_per_update + open_ones
+        return max(0, changes - self.distinct, counts["accepted"] - self.distinct, self.repeated)
+
+
+def audit(
+    journals: Sequence[journal.History],
+    counts: np.ndarray,
+    rounds: RoundShape,
+    scheduled: StepSet,
+    total: int | None,
+    expected: Expected = Expected(),
+    on_rows: OnRows = lambda rows: None,
+) -> Json:
+    """Return the proof as {"holds": bool, "problems": [a line each], "slices": [dict each], "duplicated": gradients}.
+
+    A slice's dict has its counters, rows and distinct steps.
+
+    Args:
+      journals: where the rows of each slice are. counts: int64 [slices, len(COUNTS)], from the parameter servers.
+      scheduled: the updates that were handed out.
+      total: how many updates the run should have; None where it was stopped early.
+      expected: what the rows have to say of their steps.
+      on_rows: called now and then with the number of rows read since it was called last.
+    """
+    problems: list[str] = []
+    slices, audits = [], []
+    for index, history in enumerate(journals):
+        holds_from = expected.holds_from[index] if expected.holds_from else 0
+        found, own = SliceAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
+        try:
+            for rows in journal.read(history):
+                found.read(rows)
+                on_rows(len(rows))
+        except (journal.JournalDamaged, Malformed) as error:
+            problems.append(str(error))
+        problems += (f"slice {index}: {problem}" for problem in found.problems(own, scheduled))
+        slices.append({"index": index, "rows": found.rows, "steps": found.distinct, **own})
+        audits.append((found, own))
+    problems += _schedule_problems(min(s["steps"] for s in slices) // rounds.gradients_per_update, scheduled, total)
+    return {
+        "holds": not problems,
+        "problems": problems[:MOST_PROBLEMS],
+        "slices": slices,
+        "duplicated": max(found.excess(own) for found, own in audits),
+    }
+
+
+def _schedule_problems(applied: int, scheduled: StepSet, total: int | None) -> Iterator[str]:
+    if scheduled.count != applied:
+        yield f"{scheduled.count} updates were handed out, {applied} were applied"
+    if total is not None and scheduled.count != total:
+        yield (
+            f"{total} updates were to be handed out, {scheduled.count} were; "
+            f"the first that is missing is {scheduled.first_missing}"
+        )
+
+
+# Write the journals as CSV: metrics/updates.csv and metrics/applies.csv. No TensorFlow.
+
+APPLY_COLUMNS = ("step", "version", "staleness", "worker", "pid", "entered_time", "applied_time")
+APPLY_ROW = np.dtype([(name, np.float64) for name in ("ps", *APPLY_COLUMNS)])
+"""A line of metrics/applies.csv."""
+_LONGEST_LINE = 1000  # characters; a real line has about 250
+
+
+def write_updates(
+    path: Path,
+    journals: Sequence[journal.History],
+    rounds: RoundShape,
+    window: int,
+    on_rows: OnRows = lambda rows: None,
+) -> None:
+    """Write a line (fields of ROW) for each step that every slice has applied, in the order of steps.
+
+    Args:
+      journals: where the rows of each slice are.
+      window: the largest distance of steps under way at a time (`config.ledger_window`).
+      on_rows: called now and then with the number of rows read since it was called last.
+    Raises:
+      JournalDamaged: a row's checksum is wrong.
+      OSError: the disk refuses. In both cases the file stays as it was.
+    """
+    with _csv(path, ROW) as file:
+        for rows, read in _in_step_order(journals, rounds, window):
+            _write_lines(file, rows)
+            on_rows(read)
+
+
+def write_applies(path: Path, journals: Sequence[journal.History], on_rows: OnRows = lambda rows: None) -> None:
+    """Write a line (fields of APPLY_ROW) for each accepted step of each slice, in the order of acceptance.
+
+    Arguments and errors are those of `write_updates`.
+    """
+    with _csv(path, APPLY_ROW) as file:
+        for index, source in enumerate(journals):
+            for rows in journal.read(source):
+                lines = np.empty(len(rows), APPLY_ROW)
+                lines["ps"] = index
+                for name in APPLY_COLUMNS:
+                    lines[name] = rows[name]
+                _write_lines(file, lines)
+                on_rows(len(lines))
+
+
+def read_csv(path: Path, row: np.dtype = ROW) -> np.ndarray:
+    """Read a file of `write_updates` or, with APPLY_ROW, of `write_applies`: a structured array [lines] of `row`.
+
+    Raises:
+      UserError: it can't be read, or has other columns or impossible values.
+    """
+    try:
+        with io.TextIOWrapper(open_regular(path), "ascii") as file:
+            header = file.readline(_LONGEST_LINE).rstrip("\n")
+            if tuple(header.split(",")) != names_of(row):
+                raise Malformed(f"has other columns: {header:.200}")
+            lines = iter(lambda: file.readline(_LONGEST_LINE), "")
+            parts = []
+            while some := list(islice(lines, journal.CHUNK_ROWS)):
+                parts.append(_parsed(some, row))
+    except OSError as error:
+        raise UserError(f"'{path}' can't be read: {error.strerror or error}") from error
+    except ValueError as error:
+        raise UserError(f"'{path}': {one_line(str(error), 300)}") from error
+    return np.concatenate(parts) if parts else np.empty(0, row)
+
+
+def _parsed(lines: Sequence[str], row: np.dtype) -> np.ndarray:
+    """Return the rows of some lines. Raises ValueError for a line that is not a row."""
+    if not all(line.endswith("\n") and line != "\n" for line in lines):
+        raise Malformed("has a line that is empty, cut short or too long")
+    rows = np.loadtxt(lines, row, delimiter=",", ndmin=1, comments=None)
+    check_values(rows)
+    return rows
+
+
+def _in_step_order(
+    journals: Sequence[journal.History], rounds: RoundShape, window: int
+) -> Iterator[tuple[np.ndarray, int]]:
+    """Yield joined rows in the order of steps, with the number of journal rows read for them.
+
+    A row is held back while a lower step may still come. A step that is a whole window below the newest was lost.
+    """
+    joiner, steps, held, gradients = Joiner(len(journals)), StepSet(), NO_ROWS, 0
+    for chunks in zip_longest(*map(journal.read, journals), fillvalue=NO_ROWS):
+        rows = joiner.add(list(chunks))
+        steps.add(rows["step"].astype(np.int64))
+        gradients += len(rows)
+        if rounds.steps_per_update > 1:
+            steps.close_below(gradients // rounds.gradients_per_update * rounds.steps_per_update)
+        steps.close_below(steps.end - window)
+        held = np.concatenate([held, rows])
+        held = held[np.argsort(held["step"], kind="stable")]
+        ready = int(np.searchsorted(held["step"], steps.first_missing))
+        yield held[:ready], sum(map(len, chunks))
+        held = held[ready:]
+    yield held, 0
+
+
+@contextlib.contextmanager
+def _csv(path: Path, row: np.dtype) -> Iterator[IO[str]]:
+    """Yield a file beside `path` that has the header. It becomes `path` if the block ends without an error."""
+    remove_leftovers(path.parent, path.name)  # as large as the ledger
+    with create_beside(path, encoding="utf-8") as file:
+        file.write(",".join(names_of(row)) + "\n")
+        yield file
+
+
+def _write_lines(file: IO[str], rows: np.ndarray) -> None:
+    formats = ("%d" if name in WHOLE else "%.6f" if name.endswith("_time") else "%.9g" for name in names_of(rows.dtype))
+    line = ",".join(formats) + "\n"
+    file.writelines(line % row for row in rows.tolist())

@@ -1,0 +1,556 @@
+"""A row of metrics/progress.jsonl: the progress of training; and the work of each process, which stands beside it."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import ConfigDict, Field, JsonValue, Strict, model_validator
+
+from ps_cluster.config.datasets import MOST_CLASSES
+from ps_cluster.errors import UserError
+from ps_cluster.files.json_files import read_json
+from ps_cluster.files.values import number_text
+from ps_cluster.runs.rows import (
+    MOST,
+    Count,
+    Examples,
+    Histogram,
+    Index,
+    Kind,
+    Loss,
+    Name,
+    Number,
+    Pid,
+    Row,
+    ScalingRow,
+    Seconds,
+    Share,
+    Text,
+    Word,
+)
+from ps_cluster.runs.training_clock import Times
+
+STALENESS_BOUNDS = (0, 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+
+
+class StalenessBuckets(Row):
+    """The staleness of all steps so far.
+
+    Attributes:
+      counts: steps up to each of STALENESS_BOUNDS and above the one before it; the last is above all bounds.
+      sum: of their staleness.
+    """
+
+    counts: list[Count]
+    sum: Count
+
+
+class WorkerRow(Row):
+    """The work of one process. A restarted worker has a row for each."""
+
+    index: Index
+    pid: Pid
+    updates: Count
+    examples: Count = 0
+
+
+class Work(Row):
+    """The file metrics/work.json: the work as of the newest row. It is replaced, so that it does not grow.
+
+    Attributes:
+      workers: of each process. dispatches: pid of the worker of each open one; None if unknown.
+    """
+
+    workers: list[WorkerRow] = []
+    dispatches: list[Pid | None] = []
+
+
+SAVING = "saving"  # the phase of rows that only say that a save goes on
+
+
+class ProgressRow(Work):
+    """The training as the leader last saw it. Means are over the updates since the row before.
+
+    Attributes:
+      time, monotonic: unix seconds, and monotonic seconds that processes of this machine can compare.
+      life: of the launcher (run_dir.LIFE); None for a task without one.
+      scheduled, applied, total: updates. written: rows of the ledger read for its proof and tables.
+      loss, accuracy or error (the objective has one of them), learning_rate, staleness_mean: None without an update, or
+        if not finite.
+      staleness: of all steps so far. goodput: of all the time so far (training_clock.py).
+      longest_wait_seconds: how long to wait for an update before it counts as a standstill.
+      workers, dispatches: they are in metrics/work.json, as 1,000 workers would take 17 GB a day in each row.
+    """
+
+    time: Number = 0.0
+    monotonic: Number = 0.0
+    life: Word | None = None
+    phase: Word
+    applied: Count = 0
+    scheduled: Count = 0
+    total: Count | None = None
+    examples: Count = 0
+    examples_per_second: Seconds | None = None
+    train_seconds: Number = 0.0
+    times: Times = Times()
+    epoch: Seconds | None = None
+    loss: Loss | None = None
+    diverged: bool = False
+    accuracy: Share | None = None
+    error: Loss | None = None
+    learning_rate: Number | None = None
+    staleness_mean: Seconds | None = None
+    staleness: StalenessBuckets | None = None
+    goodput: Number | None = None
+    dropped: Count = 0
+    written: Count = 0
+    save_seconds: Seconds | None = None
+    longest_wait_seconds: Seconds = 0.0
+
+
+def with_work(work: Path, rows: Sequence[ProgressRow]) -> Sequence[ProgressRow]:
+    """Return rows, the newest ones, with the work in metrics/work.json; as they are where it can't be read."""
+    with contextlib.suppress(FileNotFoundError, UserError):
+        newest = read_json(work, Work) if rows else Work()
+        return [row.model_copy(update={name: getattr(newest, name) for name in Work.model_fields}) for row in rows]
+    return rows
+
+
+# The header of a checkpoint: its step, the names of its arrays, and the other state that training resumes from.
+
+MOST_OPEN = 2**24  # step ids from the first missing to the last present one; windows are shorter
+
+
+class StepsState(Row):
+    """A set of step ids (runs/ledger.py): all below `below`, and those in `beyond`. `count`: size of the set."""
+
+    below: Count
+    beyond: list[Count] = []
+    count: Count
+
+    @model_validator(mode="after")
+    def _is_a_window(self) -> StepsState:
+        if self.beyond and not self.below <= min(self.beyond) <= max(self.beyond) < self.below + MOST_OPEN:
+            raise ValueError(f"step {max(self.beyond)} is out of reach of {self.below}")
+        return self
+
+
+class TallyState(Row):
+    """Sums over the ledger (training/run_progress.py). `workers`: index, pid, updates, examples of each process.
+
+    `first_updates`: worker, time of its first update [s of training], examples of all workers until then.
+    `bad_losses`: steps whose loss was NaN or infinite.
+    """
+
+    examples: Count = 0
+    workers: list[Annotated[tuple[Index, Pid, Count, Count], Strict(False)]] = []
+    staleness: Histogram = {}
+    first_updates: list[Annotated[tuple[Count, Number, Count], Strict(False)]] = []
+    bad_losses: Count = 0
+
+
+class ProgressState(Row):
+    """Scheduled and applied work (training/run_progress.py)."""
+
+    scheduled: StepsState
+    applied: StepsState
+    tally: TallyState
+    mixed: Count
+
+
+class Stretch(Row):
+    """What one leader did up to a state: the one that it is in, or the one from which the next leader went on.
+
+    Attributes:
+      epoch: of the leader (runs/leaders.py); 0 for one that has no claim. step: of the state.
+      rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them
+        (runs/journal.py). A journal without rows has the checksum with which it began.
+      rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
+    """
+
+    epoch: Count = 0
+    step: Count
+    rows: list[Count]
+    checksums: list[Count]
+    rules: Annotated[str, Field(max_length=10_000)] = ""
+
+    @model_validator(mode="after")
+    def _is_of_some_slices(self) -> Stretch:
+        if not self.rows or len(self.rows) != len(self.checksums):
+            raise ValueError(f"{len(self.rows)} numbers of rows, {len(self.checksums)} checksums")
+        return self
+
+
+class Meta(Row):
+    """Facts in a checkpoint beside its arrays; None where the writer does not record them.
+
+    Attributes:
+      config: the run's, as in config.yaml. examples: trained by its updates.
+      times, progress: state that a leader resumes with.
+      data: what tells the packed data set from another (training/agreement.py).
+      network: path and shape of each variable, in the order in which they lie in the vectors, the statistics last.
+      leaders: what each leader did of the work in it, one after the other; the last one has written it.
+    """
+
+    config: dict[str, Any] | None = None
+    dataset_kind: Kind | None = None
+    train_seconds: Number | None = None
+    examples: Count | None = None
+    times: Times | None = None
+    progress: ProgressState | None = None
+    data: dict[Word, Word] | None = None
+    network: list[Text] | None = None
+    leaders: list[Stretch] = []
+
+
+class Header(Row):
+    """The header of a checkpoint's file."""
+
+    step: Count
+    meta: Meta
+    arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z0-9_]{1,60}$")]], Field(max_length=100)]
+
+
+# Files that the evaluator reads and writes: scores, the best one, and the mark that training has ended.
+
+Ending = Literal["completed", "stopped", "diverged"]
+"""The end of a training that did not fail."""
+
+
+class Measured(Row):
+    """A checkpoint's metric, as accuracies (shares of what is right) or as errors (in the target's units).
+
+    Attributes:
+      test_accuracy, test_error: over the test examples; one is None, both if it is not finite. test_loss: None if not
+        finite.
+      validation_accuracy, validation_error: over held-out training examples; None without any.
+    """
+
+    step: Count
+    test_accuracy: Share | None = None
+    test_error: Loss | None = None
+    test_loss: Loss | None = None
+    validation_accuracy: Share | None = None
+    validation_error: Loss | None = None
+
+    @property
+    def merit(self) -> float:
+        """The value that the best model is chosen by, larger is better: on held-out examples if any, else on test.
+
+        It is minus infinity for a model whose loss is not finite: such a model is never the best.
+        """
+        if self.test_loss is None:
+            return -math.inf
+        for accuracy, error in (
+            (self.validation_accuracy, self.validation_error),
+            (self.test_accuracy, self.test_error),
+        ):
+            if accuracy is not None or error is not None:
+                return accuracy if accuracy is not None else -cast(float, error)
+        return -math.inf
+
+    @property
+    def test(self) -> str:
+        """The metric over the test examples in words, e.g. "accuracy 91.20%"."""
+        return told(self.test_accuracy, self.test_error) or "metric not a finite number"
+
+    @property
+    def validation(self) -> str | None:
+        """The metric over held-out training examples in words; None without any."""
+        return told(self.validation_accuracy, self.validation_error)
+
+
+def told(accuracy: float | None, error: float | None) -> str | None:
+    """Return "accuracy 91.20%" or "error 0.123", whichever there is; None for neither."""
+    if accuracy is not None:
+        return f"accuracy {accuracy:.2%}"
+    return None if error is None else f"error {number_text(error)}"
+
+
+class ScoreRow(Measured):
+    """A scored checkpoint, as summary.json has it.
+
+    Attributes:
+      augmented_test_accuracy: of the mean over views of each example; None if not asked for.
+      compiled: over the test examples, the metrics that a user's model was compiled with, by name.
+      train_seconds, examples: None if the checkpoint does not have them.
+    """
+
+    augmented_test_accuracy: Share | None = None
+    compiled: dict[Word, Loss] = {}
+    train_seconds: Number | None = None
+    examples: Count | None = None
+
+
+class EvaluationRow(ScoreRow):
+    """A row of metrics/evaluation.jsonl. `seconds`: duration of the scoring."""
+
+    time: Number = 0.0
+    seconds: Seconds = 0.0
+    best: bool = False
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """The values of a log line about it."""
+        return self.model_dump(exclude={"time"}, exclude_none=True)
+
+
+class BestRecord(Measured):
+    """best/best.json: the score of best/model.keras."""
+
+
+class PredictionsHeader(Row):
+    """The header of metrics/predictions.safetensors: what the network of one checkpoint said of each test example.
+
+    `classes`: names by label; empty for an objective without any. `arrays`: their names (`Judge.kept`).
+    """
+
+    step: Count
+    objective: Name
+    unit: Word = "examples"
+    examples: Examples
+    classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)] = []
+    arrays: Annotated[list[Annotated[str, Field(pattern=r"^[a-z_]{1,40}$")]], Field(max_length=20)]
+
+
+class EndedMark(Row):
+    """checkpoints/ended.json: the checkpoint of `last_step` is the last one.
+
+    Attributes:
+      goes_on: the leader has only made room, and another one will go on: more checkpoints may come.
+      epoch: of the leader (runs/leaders.py). Where there are states of a later one, the mark does not count.
+    """
+
+    last_step: Count
+    outcome: Ending
+    goes_on: bool = False
+    epoch: Count = 0
+
+
+# metrics/training.json: the leader's result of the finished training.
+
+Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 if more was applied than scheduled
+
+
+class Updates(Row):
+    """The counts of docs/definitions.md, "Updates"; None if unknown."""
+
+    scheduled: Count | None = None
+    applied: Count = 0
+    duplicated: Count | None = None
+    lost: Difference | None = None
+    rolled_back: Count | None = None
+    replays_refused: Count | None = None
+    mixed: Count | None = None
+
+
+class Gradients(Row):
+    """Gradients scheduled, applied and too late, and the number that an update averages."""
+
+    scheduled: Count | None = None
+    applied: Count | None = None
+    dropped: Count | None = None
+    per_update: Count | None = None
+
+
+class StalenessRow(Row):
+    """Staleness of the applied gradients, in versions; None if not measured."""
+
+    mean: Seconds | None = None
+    p50: Count | None = None
+    p95: Count | None = None
+    max: Count | None = None
+    histogram: Histogram = {}
+
+
+class SliceProof(Row):
+    """Counters of a slice (runs/ledger.py, COUNTS), and the rows and distinct steps of its journal."""
+
+    index: Index
+    rows: Count
+    steps: Count
+    version: Count
+    applied: Count
+    accepted: Count
+    refused: Count
+    dropped: Count
+
+
+class Proof(Row):
+    """Agreement of all evidence, and what disagrees, one line each."""
+
+    holds: bool
+    problems: list[Text] = []
+    slices: list[SliceProof] = []
+
+    @property
+    def problem(self) -> str | None:
+        """The first disagreement; None if there is none."""
+        return None if self.holds else next(iter(self.problems), "no reason is given")
+
+
+class Server(Row):
+    """A parameter server and the number of its parameters."""
+
+    index: Index
+    parameters: Count
+
+
+class TrainingResult(Row):
+    """The leader's result, times in seconds of training.
+
+    Attributes:
+      completed: all updates were applied before any stop.
+      diverged: a weight is NaN or infinite; training was stopped then.
+      bad_losses: steps whose loss was NaN or infinite.
+    """
+
+    completed: bool
+    diverged: bool = False
+    bad_losses: Count = 0
+    train_seconds: Number = 0.0
+    rolled_back_seconds: Seconds = 0.0
+    interrupted_seconds: Seconds = 0.0
+    goodput: Number | None = None
+    examples_per_second: Seconds | None = None
+    updates: Updates = Updates()
+    gradients: Gradients = Gradients()
+    proof: Proof | None = None
+    staleness: StalenessRow = StalenessRow()
+    workers: list[WorkerRow] = []
+    parameter_servers: list[Server] = []
+
+
+# summary.json: what a run did.
+
+Outcome = Ending | Literal["failed"]
+
+
+class ProcessWork(Row):
+    """The work of one process of a worker."""
+
+    pid: Pid
+    updates: Count
+    examples: Count
+
+
+class WorkerSummary(WorkerRow):
+    """The work of all processes of one worker. `pid` and `address` are of the newest."""
+
+    address: Word | None = None
+    restarts: Count = 0
+    processes: list[ProcessWork] = []
+
+
+class ServerSummary(Row):
+    """A parameter server; None for unknown values."""
+
+    index: Index
+    pid: Pid | None = None
+    address: Word | None = None
+    parameters: Count | None = None
+    restarts: Count = 0
+
+
+class SilenceRow(Row):
+    """A worker process that was ended because it did nothing (launch/silence.py)."""
+
+    worker: Index
+    pid: Pid
+    updates: Count
+    seconds: Seconds
+
+
+class ProcessUsage(Row):
+    """A process's use of the machine; None for what could not be read."""
+
+    type: Word
+    index: Index
+    pid: Pid
+    cpu_seconds: Seconds | None = None
+    peak_pss_bytes: Count | None = None
+
+
+class EvaluationSummary(Row):
+    """The last score, the best one, and all of them in the order of steps; None without any."""
+
+    test_accuracy: Share | None = None
+    test_error: Loss | None = None
+    test_loss: Loss | None = None
+    validation_accuracy: Share | None = None
+    validation_error: Loss | None = None
+    augmented_test_accuracy: Share | None = None
+    step: Count | None = None
+    best_test_accuracy: Share | None = None
+    best_test_error: Loss | None = None
+    best_step: Count | None = None
+    best_chosen_on: Literal["test", "validation"] | None = None
+    history: list[ScoreRow] = []
+
+
+class NetworkSummary(Row):
+    """Isolation of the ports from others, and the notice if there is none (system/isolation.py)."""
+
+    private: bool | None = None
+    notice: str | None = None
+
+
+class Summary(Row):
+    """The whole file. Unknown names are kept, since an evaluation by hand writes the file again.
+
+    Attributes:
+      guess: the test accuracy or error of an answer that does not look at the inputs; None if unknown.
+      learned: whether the best score is better than that; None if unknown.
+      bad_losses: steps whose loss was NaN or infinite.
+      leaders: how many led a training on several machines, one after the other; None on one machine.
+    """
+
+    model_config = ConfigDict(extra="allow", populate_by_name=True, serialize_by_alias=True)
+
+    schema_: Count = Field(0, alias="schema")
+    outcome: Outcome
+    mode: Name | None = None
+    trainer: Word | None = None
+    staleness_method: Name | None = None
+    simulate_workers: Count | None = None
+    straggler: Word | None = None
+    dataset: Name | None = None
+    dataset_kind: Word | None = None
+    unit: Word = "examples"
+    guess: Loss | None = None
+    learned: bool | None = None
+    bad_losses: Count = 0
+    model: Name | None = None
+    precision: Word | None = None
+    seed: Count | None = None
+    settings: dict[Word, JsonValue] = {}
+    workers: list[WorkerSummary] = []
+    worker_processes: Count | None = None
+    parameter_servers: list[ServerSummary] = []
+    restarts: dict[Word, Count] = {}
+    silences: list[SilenceRow] = []
+    scaled: list[ScalingRow] = []
+    updates: Updates = Updates()
+    gradients: Gradients = Gradients()
+    proof: Proof | None = None
+    staleness: StalenessRow = StalenessRow()
+    examples_per_second: Seconds | None = None
+    train_seconds: Number = 0.0
+    sessions: Count = 1
+    leaders: Count | None = None
+    session_train_seconds: Seconds | None = None
+    goodput: Number | None = None
+    rolled_back_seconds: Seconds = 0.0
+    interrupted_seconds: Seconds = 0.0
+    wall_seconds: Seconds | None = None
+    startup_seconds: Number | None = None
+    cpu_seconds: Seconds | None = None
+    peak_memory_bytes: Count | None = None
+    processes: list[ProcessUsage] = []
+    machine: dict[Word, Word | bool | Count | Number | None] | None = None
+    network: NetworkSummary = NetworkSummary()
+    evaluation: EvaluationSummary = EvaluationSummary()

@@ -1,0 +1,212 @@
+"""Define the base of all rows, and shared types of their fields."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, Strict
+
+from ps_cluster.config.datasets import MOST_CLASSES
+
+MOST = 2**53  # above it a float64, as in the ledger, can't tell neighbouring whole numbers apart
+MOST_INDEX = 10_000
+
+Count = Annotated[int, Field(ge=0, le=MOST)]
+Index = Annotated[int, Field(ge=0, lt=MOST_INDEX)]  # of a task within its type
+Pid = Annotated[int, Field(ge=0, lt=2**31)]
+Number = Annotated[float, Field(ge=-1e15, le=1e15)]
+Seconds = Annotated[float, Field(ge=0, le=1e15)]
+Loss = Annotated[float, Field(ge=-1e300, le=1e300)]  # a diverging loss reaches float32's 3e38 before it is no number
+Share = Annotated[float, Field(ge=0, le=1)]
+Word = Annotated[str, Field(max_length=200, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]  # no control characters
+Text = Annotated[str, Field(max_length=100_000)]
+Histogram = dict[Annotated[str, Field(pattern=r"^[0-9]{1,15}$")], Count]
+"""Staleness, as text → how many steps had it."""
+Pair = Annotated[tuple[Number, Number], Strict(False)]  # JSON has no tuples
+
+
+class Row(BaseModel):
+    """Strict types and finite numbers. Unknown names are ignored: a later version may write more."""
+
+    model_config = ConfigDict(strict=True, frozen=True, extra="ignore", allow_inf_nan=False)
+
+
+# cluster.json, which lists the tasks, and the file in which a task records its fatal error.
+
+TaskType = Literal["chief", "ps", "worker", "evaluator"]
+
+
+class Launcher(Row):
+    """The process that started the tasks. `life`: its unique id, as that of a row of progress."""
+
+    pid: Pid
+    life: Word | None = None
+
+
+class TaskRow(Row):
+    """The newest process of a task.
+
+    Attributes:
+      pid: None for one on another machine that has done no work yet: its work tells it.
+      address: host:port; None for a task without a server.
+      absent: it was stopped or given up, and nobody starts it again by itself.
+    """
+
+    type: TaskType
+    index: Index
+    pid: Pid | None = None
+    address: Word | None = None
+    absent: bool = False
+
+
+class TaskFile(TaskRow):
+    """A task of `task`, in its own folder. `host`: of its machine or container. `leads`: it writes the rows.
+
+    `life`: the unique id of the process."""
+
+    host: Word
+    leads: bool
+    life: Word
+
+
+class ClusterFile(Row):
+    """The launcher and all tasks.
+
+    Attributes:
+      launcher: None where each task was started by itself; their processes are on machines of their own.
+      isolated: the ports are in a private network.
+    """
+
+    launcher: Launcher | None = None
+    isolated: bool | None = None
+    tasks: list[TaskRow]
+
+
+class TaskError(Row):
+    """The error that ended a task, in errors/<type>-<index>.json.
+
+    Attributes:
+      time: unix seconds. message: one line.
+      user_error: bad input that only the task could see. final: restarting the task would not help.
+    """
+
+    time: Number = 0.0
+    type: Word | None = None
+    index: Index | None = None
+    pid: Pid | None = None
+    message: Text = ""
+    traceback: str = ""
+    user_error: bool = False
+    final: bool = False
+
+
+# The manifest of a packed data set, and the file of a run that points to one.
+
+Name = Annotated[str, Field(min_length=1, max_length=4096, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+Kind = Literal["real", "synthetic"]
+Examples = Annotated[int, Field(gt=0, le=2**40)]
+DType = Literal[
+    "bool", "uint8", "int8", "uint16", "int16", "int32", "int64", "float16", "float32", "float64"
+]  # that rows can be gathered from
+Checksum = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+FieldName = Annotated[str, Field(pattern=r"^[a-z][a-z0-9_]{0,39}$")]  # part of a file's name
+
+
+class DatasetPointer(Row):
+    """dataset.json of a run: the packed folder that this machine's tasks map. Its manifest is authoritative."""
+
+    name: Name | None = None
+    kind: Word | None = None
+    unit: Word = "examples"  # the word for several of its examples
+    directory: Annotated[str, Field(max_length=4096, pattern=r"^[^\x00]+$")]
+
+
+class FieldRow(Row):
+    """An array of the examples (config/objectives.py)."""
+
+    dtype: DType
+    shape: Annotated[list[Annotated[int, Field(ge=1, le=2**31)]], Field(max_length=8)]
+    mean: list[Number] = []
+    std: list[Number] = []
+    codes: list[Annotated[int, Field(ge=1, le=2**31)]] = []
+
+
+class Manifest(Row):
+    """dataset.json of a packed folder.
+
+    `weight`: how much an example counts; null if all count alike. `source`: archive or folder that it was packed from; ""
+    if there is none. `notes`: lines for a person to read. `bytes`: file name → size. `sha256`: file name → checksum; without
+    it in copies of earlier versions.
+    """
+
+    format: int
+    name: Name
+    kind: Kind
+    objective: Name
+    inputs: Annotated[dict[FieldName, FieldRow], Field(min_length=1, max_length=100)]
+    target: FieldRow
+    weight: FieldRow | None = None
+    classes: Annotated[list[Word], Field(max_length=MOST_CLASSES)]
+    train_examples: Examples
+    test_examples: Examples
+    source: Annotated[str, Field(max_length=4096)] = ""
+    notes: list[Annotated[str, Field(max_length=2000)]] = []
+    bytes: dict[Word, Count]
+    sha256: dict[Word, Checksum] = {}
+
+
+class NumberColumn(Row):
+    """A column of numbers of a table. The network gets (value - mean) / std; a missing value is the mean."""
+
+    name: Name
+    mean: float
+    std: float
+
+
+class CategoryColumn(Row):
+    """A column of names of a table. The network gets 1 for the first of `values` and so on, 0 for any other."""
+
+    name: Name
+    values: list[str]
+
+
+class TableEncoding(Row):
+    """encoding.json of a packed table: how its columns became inputs, in their order, by the training rows alone."""
+
+    target: Name
+    numbers: list[NumberColumn]
+    categories: list[CategoryColumn]
+
+
+# The request of `ps-cluster scale`, the launcher's answer, and what the summary says about changes.
+
+
+class ScaleRequest(Row):
+    """The number of workers that somebody asks for."""
+
+    workers: Index
+
+
+class ScaleAnswer(Row):
+    """The launcher's answer on one line: its action, or the reason for none.
+
+    Attributes:
+      outcome: "replaced": a newer request came before the launcher had seen this one.
+    """
+
+    line: Text
+    outcome: Literal["done", "refused", "replaced"]
+
+
+class ScalingRow(Row):
+    """A change of the number of workers while a run trained: by `ps-cluster scale`, or because one was given up.
+
+    Attributes:
+      applied: updates until then, as far as known. train_seconds: seconds of training until then, likewise.
+      before, workers: how many there were before and after it.
+    """
+
+    applied: Count
+    train_seconds: Seconds
+    before: Count
+    workers: Count

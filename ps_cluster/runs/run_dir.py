@@ -1,0 +1,377 @@
+"""The names of all files of a run, and printing to a task's log."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from collections import deque
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files import locks, ownership, writing
+from ps_cluster.files.writing import open_append
+from ps_cluster.runs import logs as log_formats
+
+CODE = "code"  # folder in a run directory, or beside the runs of a comparison
+TEMPORARY = "tmp"  # folder of temporary files, where processes are at work
+IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its pid
+AGREEMENT = "agreement.json"  # in every task's workspace: what it works with (training/agreement.py)
+
+
+@dataclass(frozen=True)
+class RunDir:
+    """The files of one run, under `root` (an absolute path)."""
+
+    root: Path
+
+    @classmethod
+    def create(cls, root: Path) -> RunDir:
+        """Make a new run directory in a folder that is missing, or empty but for the code of the run.
+
+        Raises:
+          UserError: the folder is not empty, a file is in the way, or it can't be written.
+        """
+        check_unused(root)
+        run_dir = cls(Path(os.path.realpath(root)))
+        run_dir.make_folders()
+        return run_dir
+
+    def make_folders(self) -> None:
+        """Make the folders of a run that are missing.
+
+        Raises:
+          UserError: a file is in the way, a folder can't be written, or another user made it a link.
+        """
+        try:
+            for folder in self._written:
+                ownership.check_way(folder, "folder of the run")
+            for folder in (self.root, *self.first_folders):
+                folder.mkdir(mode=0o755, parents=True, exist_ok=True)
+            with open_append(self.launcher_log):
+                pass
+        except (NotADirectoryError, FileExistsError) as error:
+            raise UserError(f"run directory '{self.root}' can't be made: a file is in the way") from error
+        except OSError as error:
+            raise UserError(f"run directory '{self.root}' can't be written: {error.strerror}") from error
+
+    @classmethod
+    def open(cls, root: Path) -> RunDir:
+        """Return the directory of an earlier run. Raises UserError where it is not a run directory."""
+        run_dir = cls(Path(os.path.realpath(root)))
+        if not run_dir.config.is_file():
+            raise UserError(f"run directory '{root}' is not {_lack_of(run_dir, root)}")
+        return run_dir
+
+    def clear(self) -> None:
+        """Remove everything but the lock, and the code that the Python API has put there."""
+        for path in self.root.iterdir() if self.root.is_dir() else ():
+            if path.is_dir() and not path.is_symlink():
+                if path.name != CODE:
+                    shutil.rmtree(path)
+            elif path.name != locks.LOCK:
+                path.unlink()
+
+    @property
+    def first_folders(self) -> tuple[Path, ...]:
+        """The folders that every run begins with."""
+        return self.metrics, self.checkpoints, self.logs, self.errors
+
+    @property
+    def has_trained(self) -> bool:
+        """True if there is a state to go on from, or a row of the ledger."""
+        kept = (path for folder in self.states if folder.is_dir() for path in folder.iterdir())
+        return any(kept) or any(file.stat().st_size for file in self.journals.glob("*"))
+
+    def set_aside(self) -> Path | None:
+        """Move states and journals into a folder of their own, as training begins anew. Return it; None without any."""
+        folders = (*self.states, self.journals)
+        kept = [path for folder in folders for path in folder.glob("[!.]*") if path.stat().st_size]
+        if not kept:
+            return None
+        writing.check()
+        number = next(number for number in itertools.count(1) if not (self.root / f"before-{number}").exists())
+        aside = self.root / f"before-{number}"
+        aside.mkdir()
+        for path in kept:
+            path.rename(aside / f"{path.parent.name}-{path.name}")
+        return aside
+
+    @property
+    def _written(self) -> tuple[Path, ...]:
+        """The folders that a run writes into."""
+        written = (
+            self.journals,
+            self.results,
+            self.examples,
+            self.logs,
+            self.errors,
+            self.tasks,
+            self.temporary,
+        )
+        return (self.root, self.leaders, *self.states, *self.scored, *written)
+
+    @property
+    def scored(self) -> tuple[Path, Path, Path]:
+        """The folders that an evaluator writes into."""
+        return self.metrics, self.tensorboard, self.best
+
+    @property
+    def alive(self) -> Path:
+        """The lock file that all tasks of the run share for as long as they live."""
+        return self.root / ".alive"
+
+    @property
+    def leaders(self) -> Path:
+        """The claims of the leaders, a file each (runs/leaders.py)."""
+        return self.root / "leaders"
+
+    @property
+    def config(self) -> Path:
+        return self.root / "config.yaml"
+
+    @property
+    def code(self) -> Path:
+        """The folder of what the Python API was given: functions, and arguments."""
+        return self.root / CODE
+
+    @property
+    def cluster(self) -> Path:
+        return self.root / "cluster.json"
+
+    def scale_request(self, asked: str) -> Path:
+        """A request of `ps-cluster scale` to the launcher, which takes it away. `asked`: its name."""
+        return self.root / f"scale-{asked}.json"
+
+    def scale_answer(self, asked: str) -> Path:
+        """The launcher's answer to the request `asked`; the command takes it away."""
+        return self.root / f"scaled-{asked}.json"
+
+    def scale_requests(self) -> list[str]:
+        """Return the names of the requests that nobody has taken away, in the order of names."""
+        return sorted(path.stem.removeprefix("scale-") for path in self.root.glob("scale-*.json"))
+
+    def scale_answers(self) -> list[str]:
+        """Return the names of the requests whose answers nobody has taken away."""
+        return sorted(path.stem.removeprefix("scaled-") for path in self.root.glob("scaled-*.json"))
+
+    @property
+    def dataset(self) -> Path:
+        """The packed data set that the tasks of this machine map: name, kind, directory."""
+        return self.root / "dataset.json"
+
+    @property
+    def examples(self) -> Path:
+        """The folder that says how an example looks, for those who have the run and not its data set."""
+        return self.root / "examples"
+
+    @property
+    def summary(self) -> Path:
+        return self.root / "summary.json"
+
+    @property
+    def summary_lock(self) -> Path:
+        """The lock for making the summary from the rows, which launcher and evaluator both do, in turn."""
+        return self.root / ".summary.lock"
+
+    @property
+    def metrics(self) -> Path:
+        return self.root / "metrics"
+
+    @property
+    def progress(self) -> Path:
+        """The leader's rows while it trains, one JSON object per line."""
+        return self.metrics / "progress.jsonl"
+
+    @property
+    def work(self) -> Path:
+        """What each process does, as of the newest of these rows."""
+        return self.metrics / "work.json"
+
+    def metrics_link(self, task: str) -> Path:
+        """Return the file with the address at which a process serves its metrics, for as long as it does."""
+        return self.metrics / f"{task}.url"
+
+    @property
+    def evaluation(self) -> Path:
+        """A row for each checkpoint scored, one JSON object per line."""
+        return self.metrics / "evaluation.jsonl"
+
+    @property
+    def predictions(self) -> Path:
+        """The file of predictions for all test examples, by the last checkpoint that was scored."""
+        return self.metrics / "predictions.safetensors"
+
+    @property
+    def updates(self) -> Path:
+        """The ledger: a row for each update applied (CSV)."""
+        return self.metrics / "updates.csv"
+
+    @property
+    def applies(self) -> Path:
+        """The times at which each parameter server applied each update (CSV); absent without parameter servers."""
+        return self.metrics / "applies.csv"
+
+    @property
+    def journals(self) -> Path:
+        """The folder of the slices' ledgers."""
+        return self.metrics / "journal"
+
+    def journal(self, index: int, epoch: int) -> Path:
+        """Return the file of one slice's ledger while one leader led, appended to during training (runs/journal.py)."""
+        return self.journals / f"slice-{index}-epoch-{epoch:06d}.bin"
+
+    @property
+    def placement(self) -> Path:
+        """The device of each operation of a step (CSV); only of modes layers and width with `mode.log_placement`."""
+        return self.metrics / "placement.csv"
+
+    @property
+    def trace(self) -> Path:
+        """The timeline of all tasks, in Chrome's trace format."""
+        return self.metrics / "trace.json"
+
+    @property
+    def profile(self) -> Path:
+        """The timeline for TensorBoard's profile plugin: <logdir>/plugins/profile/<run>/<host>.xplane.pb."""
+        return self.tensorboard / "plugins" / "profile" / self.root.name / "cluster.xplane.pb"
+
+    @property
+    def training_result(self) -> Path:
+        """The leader's result of the finished training; the summary is made from it."""
+        return self.metrics / "training.json"
+
+    @property
+    def tensorboard(self) -> Path:
+        return self.root / "tensorboard"
+
+    @property
+    def checkpoints(self) -> Path:
+        return self.root / "checkpoints"
+
+    @property
+    def snapshots(self) -> Path:
+        """The snapshots from which a cluster restarts after a death; the evaluator ignores them."""
+        return self.root / "snapshots"
+
+    @property
+    def states(self) -> tuple[Path, Path]:
+        """The folders with states that training can resume from."""
+        return self.checkpoints, self.snapshots
+
+    @property
+    def best(self) -> Path:
+        return self.root / "best"
+
+    @property
+    def best_model(self) -> Path:
+        return self.best / "model.keras"
+
+    @property
+    def results(self) -> Path:
+        """The folder that is drawn from the others when the run has ended."""
+        return self.root / "results"
+
+    @property
+    def results_page(self) -> Path:
+        return self.results / "results.html"
+
+    @property
+    def results_numbers(self) -> Path:
+        return self.results / "results.json"
+
+    @property
+    def logs(self) -> Path:
+        return self.root / "logs"
+
+    @property
+    def launcher_log(self) -> Path:
+        return self.logs / "launcher.log"
+
+    def log(self, task_type: str, index: int) -> Path:
+        return self.logs / f"{task_type}-{index}.log"
+
+    @property
+    def errors(self) -> Path:
+        return self.root / "errors"
+
+    def error(self, task_type: str, index: int) -> Path:
+        """Return the file into which a task writes the error that ended it."""
+        return self.errors / f"{task_type}-{index}.json"
+
+    @property
+    def temporary(self) -> Path:
+        """The temporary files of all that a run starts; it goes when the run ends."""
+        return self.root / TEMPORARY
+
+    @property
+    def tasks(self) -> Path:
+        return self.root / "tasks"
+
+    def config_of(self, task_type: str, index: int) -> Path:
+        """Return the settings of a task that no launcher has started; each has its own, which may differ by mistake."""
+        return self.workspace(task_type, index) / self.config.name
+
+    def dataset_of(self, task_type: str, index: int) -> Path:
+        """Return where the packed data set of such a task is noted; another machine has it elsewhere."""
+        return self.workspace(task_type, index) / self.dataset.name
+
+    def workspace(self, task_type: str, index: int) -> Path:
+        """Return the working directory of a task. The graph has the paths of data and identity relative to it."""
+        return self.tasks / f"{task_type}-{index}"
+
+    def temporary_of(self, task_type: str, index: int) -> Path:
+        """Return the folder for temporary files of a task that no launcher has started."""
+        return self.workspace(task_type, index) / TEMPORARY
+
+    def task_file(self, task_type: str, index: int) -> Path:
+        """Return the file in which a task of `task` says who it is."""
+        return self.workspace(task_type, index) / "task.json"
+
+
+def _lack_of(run_dir: RunDir, root: Path) -> str:
+    """Return what is wrong with a folder that is no run, after "is not "."""
+    if not root.is_dir():
+        beside = [path.name for path in root.parent.glob("*/") if (path / run_dir.config.name).is_file()]
+        return f"there: {did_you_mean(root.name, beside)}'runs {root.parent}' lists what is"
+    lacks = f"one: it holds no {run_dir.config.name}"
+    inside = sorted(file.parent for depth in ("*", "*/*") for file in root.glob(f"{depth}/{run_dir.config.name}"))
+    return f"{lacks}, but '{inside[0]}' does: name that, or another run in it" if inside else lacks
+
+
+def check_unused(root: Path) -> None:
+    """Raise UserError where `root` holds anything but the code of a run that has not begun, or a run that never trained.
+
+    One that was killed before it had a configuration is known by holding nothing but a run's first folders.
+    """
+    if locks.is_empty(root, besides=CODE):
+        return
+    run = RunDir(root)
+    first = {locks.LOCK, CODE, *(path.name for path in (run.alive, *run.first_folders))}
+    begun = run.config.is_file() or {path.name for path in root.iterdir()} <= first
+    if begun and run.launcher_log.is_file() and not run.has_trained:
+        ownership.refuse_foreign(run.launcher_log)
+        return
+    go_on = f", or go on with --resume {root}" if run.config.is_file() else ""
+    raise UserError(f"run directory '{root}' exists and is not empty: choose another{go_on}")
+
+
+LIFE = "PS_CLUSTER_LIFE"  # environment variable: the launcher's unique id, for rows; unset in a task started by hand
+
+_unsaid: deque[str] = deque(maxlen=100)
+
+
+def say(line: str) -> None:
+    """Print a line to the task's log. While the log's disk is full, keep the line for the next call."""
+    _unsaid.append(log_formats.chosen().line(line))
+    say_the_rest()
+
+
+def say_the_rest() -> None:
+    """Print the lines that could not be printed before, if that is possible now."""
+    with contextlib.suppress(OSError):
+        while _unsaid:
+            print(_unsaid[0], flush=True)
+            _unsaid.popleft()

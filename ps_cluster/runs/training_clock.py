@@ -1,0 +1,185 @@
+"""Measure the time of a training, and how much of it was lost to rollbacks and interruptions. No TensorFlow."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import astuple, dataclass, replace
+from typing import Annotated
+
+import numpy as np
+from pydantic import Strict, model_validator
+
+from ps_cluster.runs.rows import Number, Pair, Row, Seconds
+
+JUMP_S = 0.5  # a change of the clock's offset by more than this between two looks means it was set; drift is less
+_SLACK_S = 0.05  # a time may be taken a little before or after the look that belongs to it
+
+
+class Times(Row):
+    """Times in seconds of training. A restarted leader goes on from the times of the one before it.
+
+    Attributes:
+      seconds: the training time so far.
+      first_update, last_update: when the first and the last update were applied, even if rolled back since.
+      resumed_update: when the first update since the last (re)start of the leader was applied.
+      stood: for each leader, first and last time of its updates that were not rolled back.
+      interrupted: the time from the last update of each leader that died to the first update of the next.
+    """
+
+    seconds: Seconds = 0.0
+    first_update: Number | None = None
+    last_update: Number | None = None
+    resumed_update: Number | None = None
+    stood: Annotated[tuple[Pair, ...], Strict(False)] = ()
+    interrupted: Seconds = 0.0
+
+    @model_validator(mode="after")
+    def _are_of_one_story(self) -> Times:
+        if (self.first_update is None) != (self.last_update is None):
+            raise ValueError("of first_update and last_update there is only one")
+        if self.resumed_update is not None and not self.stood:
+            raise ValueError("there is a resumed_update, but nothing stood")
+        return self
+
+    @property
+    def span(self) -> float | None:
+        """Seconds from the first to the last update; None without an update."""
+        if self.first_update is None or self.last_update is None:
+            return None
+        return self.last_update - self.first_update
+
+    @property
+    def rolled_back(self) -> float:
+        """Seconds spent on updates that were rolled back."""
+        if self.span is None:
+            return 0.0
+        standing = sum(end - begin for begin, end in self.stood)
+        return max(0.0, self.span - self.interrupted - standing)
+
+    @property
+    def goodput(self) -> float | None:
+        """The share of the time from the first to the last update that was not rolled back or interrupted."""
+        if self.span is None or self.span <= 0:
+            return None
+        return 1 - (self.rolled_back + self.interrupted) / self.span
+
+    def restarted(self, stands_until: float | None) -> Times:
+        """Return the times for a leader that resumes a state with its last update at `stands_until` (None: none)."""
+        until = -math.inf if stands_until is None else stands_until
+        stood = tuple((begin, min(end, until)) for begin, end in self.stood if begin < until)
+        return self.model_copy(update={"stood": stood, "resumed_update": None})
+
+    def with_updates(self, first: float, last: float) -> Times:
+        """Return the times with updates added that were applied from `first` to `last`."""
+        before = first if self.last_update is None else self.last_update
+        if self.resumed_update is not None:
+            last = max(before, last)
+            return self.model_copy(update={"last_update": last, "stood": (*self.stood[:-1], (self.stood[-1][0], last))})
+        return self.model_copy(
+            update={
+                "first_update": first if self.first_update is None else self.first_update,
+                "last_update": last,
+                "resumed_update": first,
+                "stood": (*self.stood, (first, last)),
+                "interrupted": self.interrupted + max(0.0, first - before),
+            }
+        )
+
+
+@dataclass(frozen=True)
+class _Setting:
+    """A period in which the machine's clock was off by `shift` seconds, because somebody set it."""
+
+    shift: float
+    since: float  # the last look before the change was noticed, on the clock as if nobody had set it
+    until: float = math.inf  # the look at which the next change was noticed, on the same clock
+
+
+class TrainingClock:
+    """Counts seconds of training on the monotonic clock, which nobody can set.
+
+    Updates carry unix times that other processes took from the machine's clock. If that clock was set meanwhile, `look`
+    notices the jump and `unsettled` removes it from the times.
+    """
+
+    def __init__(
+        self,
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        wall: Callable[[], float] = time.time,
+    ):
+        self._monotonic = monotonic
+        self._wall = wall
+        self._offset = wall() - monotonic()
+        self._settings = [_Setting(0.0, -math.inf)]
+        self._looked = wall()  # unix time of the last look, as if nobody had set the clock
+        self._times = Times()
+        self._zero: float | None = None  # the monotonic time of training second 0; None: it has not begun
+
+    @property
+    def monotonic(self) -> float:
+        """Monotonic seconds, comparable between the processes of this machine."""
+        return self._monotonic()
+
+    @property
+    def unix(self) -> float:
+        return self._wall()
+
+    @property
+    def times(self) -> Times:
+        return self._times.model_copy(update={"seconds": self.seconds})
+
+    @property
+    def seconds(self) -> float:
+        return self._times.seconds if self._zero is None else self._monotonic() - self._zero
+
+    def restart(self, before: Times, stands_until: float | None, *, since: float | None = None) -> None:
+        """Go on from the times of another leader.
+
+        Args:
+          before: its times, as of its last row.
+          stands_until: when the last update of the state to resume was applied; None: there is no such state.
+          since: the monotonic time of that row, if the time since then counts as training; else None.
+        """
+        self._times = before.restarted(stands_until)
+        if since is not None and since <= self._monotonic() and before.first_update is not None:
+            self._zero = since - before.seconds
+
+    def start(self) -> None:
+        """Start to count, unless it counts already. Call it just before the first step is scheduled."""
+        if self._zero is None:
+            self._zero = self._monotonic() - self._times.seconds
+
+    def look(self) -> None:
+        """Check whether the machine's clock was set. Call it before using times taken since the last call."""
+        monotonic, wall = self._monotonic(), self._wall()
+        change = wall - monotonic - self._offset
+        self._offset += change
+        last = self._settings[-1]
+        if abs(change) > JUMP_S:
+            now = wall - last.shift - change
+            self._settings[-1] = replace(last, until=now)
+            self._settings.append(_Setting(last.shift + change, self._looked))
+        self._looked = wall - self._settings[-1].shift
+
+    def unsettled(self, unix: np.ndarray) -> np.ndarray:
+        """Return unix times (float64 […]) up to the last look, as if nobody had set the clock. 0 stays 0."""
+        if len(self._settings) == 1:
+            return unix
+        # Each time was taken under one setting. Of the settings that it is possible under, take the latest time.
+        shifts, since, until = (np.array(column) for column in zip(*map(astuple, self._settings)))
+        meanings = unix[..., None] - shifts
+        possible = (since - _SLACK_S <= meanings) & (meanings <= np.minimum(until, self._looked) + _SLACK_S)
+        latest = np.where(possible, meanings, -np.inf).max(axis=-1)
+        return np.where((unix == 0) | ~np.isfinite(latest), unix, latest)
+
+    def seconds_at(self, unix: np.ndarray) -> np.ndarray:
+        """Return the training seconds (float64 […]) of times that `unsettled` returned."""
+        return unix - (self._offset - self._settings[-1].shift) - (self._zero or 0.0)
+
+    def note_updates(self, seconds: np.ndarray) -> None:
+        """Note that updates were applied at `seconds` (float64 [k]) of training."""
+        if len(seconds):
+            self._times = self._times.with_updates(float(seconds.min()), float(seconds.max()))

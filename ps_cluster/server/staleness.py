@@ -1,0 +1,222 @@
+"""Staleness method none."""
+
+from __future__ import annotations
+
+from pydantic import Field
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.registry import Factor, Fraction, tf
+from ps_cluster.config.update_settings import RuleSettings, StalenessMethod, StalenessSettings
+from ps_cluster.server.correction import Correction, WithBackups
+
+
+class Nothing(StalenessMethod):
+    name = "none"
+    says = "stale gradients are applied as they are"
+
+
+NONE = Nothing()
+
+
+# Staleness method inverse.
+
+
+class InverseStaleness(Correction):
+    """Scales a gradient by 1 / staleness; one with staleness 0 counts whole.
+
+    Zhang, Gupta, Lian and Liu 2016, "Staleness-aware Async-SGD for Distributed Deep Learning", arXiv:1511.05950: plain
+    SGD with the learning rate of each gradient divided by its own staleness. (The paper's text was not available; this
+    is its rule as others quote it.) What it means for other rules and for weight decay is this project's choice: see
+    `UpdateRule.apply`. At a constant staleness it equals dividing the learning rate by the staleness, with every rule.
+    """
+
+    def correct(
+        self, gradient: tf.Tensor, worker: tf.Tensor, staleness: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor | None]:
+        return gradient, 1 / tf.cast(tf.maximum(staleness, 1), gradient.dtype)
+
+
+class Inverse(StalenessMethod):
+    name = "inverse"
+    says = "a gradient counts for 1 / staleness"
+    correction = InverseStaleness
+
+
+INVERSE = Inverse()
+
+
+# Staleness method gap_aware.
+
+STEP_DECAY = 0.999  # of the running average of the step
+
+
+class GapScaling(WithBackups):
+    """Scales a gradient by 1 / (1 + |w - w_bak| / C), elementwise; C is the size of a step at the highest rate.
+
+    Barkai, Hakimi and Schuster 2020, "Gap-Aware Mitigation of Gradient Staleness", arXiv:1909.10802. The paper's text
+    was not available; the form is that of an implementation by colleagues of its authors (github.com/saareliad/FTPipe,
+    `GapAware`):
+
+      C = R sqrt(V / (1 - 0.999^t)),  V = 0.999 V + 0.001 (step / rate)^2,  V = 0 at t = 0
+
+    R is the highest learning rate so far. So C does not fall with the learning rate: a gradient's error depends on how
+    far the weights have moved since it was computed, and late in a schedule they hardly move.
+
+    Here `step` is the change that the t-th update made to the weight, and `rate` that update's learning rate. In FTPipe
+    step / rate is the momentum buffer (the gradient, without momentum). For plain SGD and momentum these are equal,
+    except for weight decay and for a rate that changes within the buffer's memory; this form also works for Adam.
+    FTPipe keeps C above 0 with 1e-8 R; here a weight with C = 0, as all have before the first update, is not corrected.
+    Weight decay is scaled too, as in FTPipe.
+    """
+
+    needs_step = True
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        # "updates" is 1 - 0.999^t, computed as the same running average of ones.
+        zeros = {"step_square": tf.zeros_like(weights), "updates": tf.zeros([]), "highest_rate": tf.zeros([])}
+        self.slots = {name: tf.Variable(value, trainable=False) for name, value in zeros.items()}
+
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+        square, updates, highest = (variable.read_value() for variable in self.slots.values())
+        step = highest * tf.sqrt(tf.math.divide_no_nan(square, updates))
+        share = 1 / (tf.math.divide_no_nan(tf.abs(moved), step) + 1)
+        with tf.control_dependencies([share]):
+            return tf.identity(gradient), share
+
+    def after_update(self, before: tf.Tensor, learning_rate: tf.Tensor) -> list[tf.Operation]:
+        step = tf.math.divide_no_nan(self._weights.read_value() - before, learning_rate)
+        highest = self.slots["highest_rate"]
+        return [
+            self._average("step_square", step * step),
+            self._average("updates", tf.ones([])),
+            highest.assign(tf.maximum(highest.read_value(), learning_rate), read_value=False),
+        ]
+
+    def _average(self, name: str, value: tf.Tensor) -> tf.Operation:
+        slot = self.slots[name]
+        return slot.assign(STEP_DECAY * slot.read_value() + (1 - STEP_DECAY) * value, read_value=False)
+
+
+class GapAware(StalenessMethod):
+    name = "gap_aware"
+    says = "a gradient counts for less, the further the weights have moved since its pull"
+    correction = GapScaling
+
+
+GAP_AWARE = GapAware()
+
+
+# Staleness method dc_constant.
+
+
+class ConstantSettings(StalenessSettings):
+    # The paper's value (Zheng et al. 2017, arXiv:1609.08326).
+    strength: Factor = Field(default=0.04, description="lambda of the paper")
+
+
+class ConstantDelayCompensation(WithBackups):
+    """DC-ASGD-c: g + lambda g*g*(w - w_bak), elementwise; lambda is `strength`.
+
+    Zheng et al. 2017, "Asynchronous Stochastic Gradient Descent with Delay Compensation", arXiv:1609.08326,
+    algorithm 2.
+    """
+
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+        return gradient + self._settings.strength * gradient * gradient * moved, None
+
+
+class DcConstant(StalenessMethod):
+    name = "dc_constant"
+    says = "delay compensation with a constant lambda"
+    Settings = ConstantSettings
+    correction = ConstantDelayCompensation
+
+
+DC_CONSTANT = DcConstant()
+
+
+# Staleness method dc_adaptive.
+
+EPSILON = 1e-7
+
+
+class AdaptiveSettings(StalenessSettings):
+    strength: Factor = Field(default=2.0, description="lambda_0 of the paper")
+    decay: Fraction = Field(default=0.95, description="of the running mean square of the gradients")
+
+
+class AdaptiveDelayCompensation(WithBackups):
+    """DC-ASGD-a: as DC-ASGD-c with a lambda of each weight, lambda_0 / sqrt(MeanSquare + 1e-7); lambda_0 is `strength`.
+
+    MeanSquare = m MeanSquare + (1 - m) g*g, one for each worker, from 0 and without a bias correction; m is `decay`. It
+    already includes the gradient being corrected. Zheng et al. 2017, arXiv:1609.08326; checked against the authors'
+    code (Microsoft's DC-ASGD for Multiverso, dcasgda_updater.h), which keeps one for each worker.
+    """
+
+    worker_slots = 1
+
+    def __init__(self, settings: StalenessSettings, weights: tf.Variable, workers: int):
+        super().__init__(settings, weights, workers)
+        self.slots = {"mean_square": tf.Variable(tf.zeros([workers, *weights.shape]), trainable=False)}
+
+    def _corrected(self, gradient: tf.Tensor, moved: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+        slot, decay, square = self.slots["mean_square"], self._settings.decay, gradient * gradient
+        mean_square = decay * slot.sparse_read(worker) + (1 - decay) * square
+        with tf.control_dependencies([slot.scatter_update(tf.IndexedSlices(mean_square[None], worker[None]))]):
+            return gradient + self._settings.strength * tf.math.rsqrt(mean_square + EPSILON) * square * moved, None
+
+
+class DcAdaptive(StalenessMethod):
+    name = "dc_adaptive"
+    says = "delay compensation with a lambda of each weight"
+    Settings = AdaptiveSettings
+    correction = AdaptiveDelayCompensation
+
+
+DC_ADAPTIVE = DcAdaptive()
+
+
+# Staleness method momentum.
+
+
+class CorrectedMomentum(StalenessMethod):
+    name = "momentum"
+    says = "the optimizer's momentum is lowered by what asynchrony adds"
+
+    def check(self, config: RunConfig) -> None:
+        if not hasattr(config.optimizer, "momentum"):
+            raise ValueError(
+                f"staleness.method: got 'momentum': optimizer.rule {config.optimizer.rule} has none to correct"
+            )
+
+    def optimizer(self, config: RunConfig) -> RuleSettings:
+        workers = config.mode_kind.emulated_workers(config)
+        return config.optimizer.model_copy(
+            update={"momentum": corrected_momentum(config.optimizer.momentum, workers)}  # type: ignore[attr-defined]
+        )
+
+
+def corrected_momentum(momentum: float, workers: int) -> float:
+    """Return max(0, momentum - (1 - 1/M)), since asynchrony adds about 1 - 1/M of momentum.
+
+    Mitliagkas, Zhang, Hadjis and Re 2016, "Asynchrony begets Momentum", arXiv:1605.09774: if the step times of M
+    workers are independent and exponentially distributed, the staleness is geometric, and in expectation
+
+      w[t+1] - w[t] = (1 - 1/M) (w[t] - w[t-1]) - (learning rate / M) grad(w[t])
+
+    With an explicit momentum mu, and s = 1 - 1/M, the steps d[t] = w[t+1] - w[t] follow
+
+      d[t] = (mu + s) d[t-1] - mu s d[t-2] - (learning rate / M) grad(w[t])
+
+    This sets the leading coefficient mu + s to `momentum` and neglects the term of d[t-2]. It does not undo the factor
+    1/M of the learning rate. Where s is above `momentum`, no momentum of 0 or more can make up for it.
+
+    Args:
+      momentum: 0..1, the total momentum wanted.
+      workers: M, 1 or more, with about the same speed.
+    """
+    return max(0.0, momentum - (1 - 1 / workers))
+
+
+MOMENTUM = CorrectedMomentum()

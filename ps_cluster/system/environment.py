@@ -1,0 +1,167 @@
+"""Let a child process end with the process that started it, however that one ended."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import shutil
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from ps_cluster.installation import finding_this_package
+from ps_cluster.quiet_import import ERRORS_ONLY, LEVEL
+from ps_cluster.runs.run_dir import LIFE
+from ps_cluster.system.machine import Allowance, allowance
+
+LAUNCHER_PID = "PS_CLUSTER_LAUNCHER_PID"  # environment variable of tasks
+CALLER_PID = "PS_CLUSTER_CALLER_PID"  # environment variable of a command that another program has started for itself
+
+_PR_SET_PDEATHSIG = 1
+
+
+def die_with_launcher() -> None:
+    """Ask Linux to kill this process when its launcher ends. Does nothing for a task that was started by hand."""
+    _die_with(os.environ.get(LAUNCHER_PID))
+
+
+def die_with_caller() -> None:
+    """Ask Linux to kill this command when the program that called it ends. Does nothing for one started by hand."""
+    _die_with(os.environ.pop(CALLER_PID, None))  # removed: a command that this one starts has another caller
+
+
+def _die_with(parent: str | None) -> None:
+    if parent is None:
+        return
+    die_with_parent()
+    if os.getppid() != int(parent):  # it was gone before the line above
+        os._exit(1)
+
+
+def start_ticks(pid: int) -> int:
+    """Return when a process was started, in clock ticks since boot; exec does not count as a start."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19])
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when its parent ends."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+# Environment variables for processes that import TensorFlow. They must be set before the import.
+
+_DEFAULTS = {LEVEL: ERRORS_ONLY}  # unless the user wants to see more
+_TEMPORARY = "TMPDIR"
+_FIXED = {
+    "PYTHONUNBUFFERED": "1",  # the last lines of a killed task are in its log
+    "CUDA_VISIBLE_DEVICES": "-1",  # training is on the processors; a visible GPU would be filled by every task
+    "OMP_NUM_THREADS": "1",  # the tasks share the cores already
+    "MALLOC_ARENA_MAX": "2",  # glibc would keep freed memory for each of many threads: 100 MB over all tasks
+    "GRPC_FAIL_FAST": "use_caller",  # a lost ps or worker is an error at once, not a wait
+}
+
+
+def for_child(given: Mapping[str, str], launcher_pid: int) -> dict[str, str]:
+    """Return `given` plus what a process of a run needs to find this package and to end with its launcher."""
+    own = {LAUNCHER_PID: str(launcher_pid), LIFE: life_of(launcher_pid)}
+    return for_tensorflow(finding_this_package(given)) | own
+
+
+@contextlib.contextmanager
+def temporary_files_in(folder: Path) -> Iterator[None]:
+    """Give the processes that are started inside the block `folder` for their temporary files; remove it at the end.
+
+    A task can't remove its own: it may be killed. Only this user reads them. What a command that was killed has left in
+    `folder` is removed first. Where it can't be made, as on a full disk, Python takes the system's folder.
+    """
+    before = os.environ.get(_TEMPORARY)
+    shutil.rmtree(folder, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        folder.mkdir(mode=0o700)
+    os.environ[_TEMPORARY] = str(folder)
+    try:
+        yield
+    finally:
+        os.environ.pop(_TEMPORARY) if before is None else os.environ.update({_TEMPORARY: before})
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def life_of(launcher_pid: int) -> str:
+    """Return a unique id of a launcher process: pid and start time. In a container the pid alone is often reused."""
+    return f"{launcher_pid}@{start_ticks(launcher_pid)}"
+
+
+def for_tensorflow(given: Mapping[str, str], allowed: Allowance | None = None) -> dict[str, str]:
+    """Return `given` plus the variables that a task's TensorFlow needs."""
+    return {**_DEFAULTS, **_threads(allowed or allowance()), **given, **_FIXED}
+
+
+def _threads(allowed: Allowance) -> dict[str, str]:
+    """Return the thread counts for TensorFlow under a CPU quota; nothing without one.
+
+    One thread per visible processor would use up the quota at once, and all would wait for the next period.
+    """
+    if not allowed.quota_decides:
+        return {}
+    # With a single inter-op thread a server never connects.
+    return {"TF_NUM_INTRAOP_THREADS": str(allowed.threads), "TF_NUM_INTEROP_THREADS": str(max(2, allowed.threads))}
+
+
+# Count Ctrl-C, SIGTERM and SIGHUP, for a loop that checks the count.
+
+Handler = Callable[[int, FrameType | None], Any] | int | None  # as `signal.signal` takes and returns it
+
+
+def stop_signals() -> tuple[int, ...]:
+    """Return the signals that ask a run to stop. SIGHUP (terminal closed) is left out where `nohup` ignores it."""
+    hang_up = () if signal.getsignal(signal.SIGHUP) == signal.SIG_IGN else (signal.SIGHUP,)
+    return signal.SIGINT, signal.SIGTERM, *hang_up
+
+
+class Drain(threading.Event):
+    """Asks the leader to end in order: no new steps, then a last checkpoint.
+
+    Attributes:
+      for_good: the user wants the training to end (Ctrl-C). Otherwise the machine is needed, and the training goes on
+        when a leader is started again.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.for_good = True
+
+    def ask(self, number: int) -> None:
+        """Ask by a signal with this number."""
+        self.for_good = number == signal.SIGINT
+        self.set()
+
+
+class StopRequests:
+    """Counts the stop signals inside the `with` block, in place of their earlier handlers."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.last_signal = 0
+        self._before: dict[int, Handler] = {}
+
+    def __enter__(self) -> StopRequests:
+        for number in stop_signals():
+            self._before[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _note(self, number: int, _: FrameType | None) -> None:
+        self.count += 1
+        self.last_signal = number
+
+    @property
+    def exit_code(self) -> int:
+        """The code that shells report for a process ended by this signal: 130 Ctrl-C, 143 SIGTERM, 129 SIGHUP."""
+        return 128 + self.last_signal

@@ -1,0 +1,154 @@
+"""A process that imports TensorFlow once and forks tasks, which start at once and share the memory of the import.
+
+    python -m ps_cluster.system.fork_server CHANNEL RUN_DIR
+
+It has a single thread (OMP_NUM_THREADS=1 keeps numpy from starting others) and starts nothing in TensorFlow, so a fork
+is safe. RUN_DIR is an argument only so that the list of processes shows it. fork_client.py is the launcher's side.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import gc
+import importlib
+import json
+import os
+import random
+import runpy
+import signal
+import socket
+import sys
+import time
+import traceback
+from typing import Any, NoReturn
+
+import psutil
+from setproctitle import getproctitle, setproctitle
+
+from ps_cluster.quiet_import import import_tensorflow
+from ps_cluster.system.environment import die_with_launcher
+
+ASK = b"fork"  # with descriptors: the request in a file (a socket takes 200 kB at once), the log, a pipe
+ANSWER_BYTES = 32  # a pid, in decimal
+# For tests: the variable names a file. If the file exists after a fork, this process deletes it and stops itself
+# (SIGSTOP) before it answers.
+STOP_VARIABLE = "PS_CLUSTER_TEST_FORK_STOP"
+_MADV_DONTNEED = 4
+PRELOADED = (
+    "ps_cluster.training.chief",
+    "ps_cluster.training.all_reduce",
+    "ps_cluster.evaluation.evaluator",
+    "ps_cluster.evaluation.views",
+)
+
+
+def serve(channel: socket.socket) -> None:
+    """Fork a task for every message until the launcher closes the channel; answer with the task's pid."""
+    gc.disable()  # all that is imported stays: to look it through again and again takes a tenth of the time
+    import_tensorflow()
+    for module in PRELOADED:
+        importlib.import_module(module)
+    getproctitle()  # finds where the title is stored; forks can't, once their environment has changed
+    gc.collect()
+    gc.freeze()  # else a garbage collection writes to every shared page, which copies it
+    gc.enable()
+    _let_go_of_unchanged_files()
+    while True:
+        message, descriptors, *_ = socket.recv_fds(channel, len(ASK), 3)
+        if not message:
+            return
+        asked, log, leave = descriptors
+        with os.fdopen(asked, "rb") as file:  # the launcher has left the place at its end
+            file.seek(0)
+            request = json.load(file)
+        pid = _fork_for_the_launcher(request, channel, log, leave)
+        os.close(log)
+        os.close(leave)
+        _stop_where_a_test_wants_it()
+        channel.send(b"%d" % pid)
+
+
+def _stop_where_a_test_wants_it() -> None:
+    if path := os.environ.get(STOP_VARIABLE):
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+
+def _let_go_of_unchanged_files() -> None:
+    """Release library pages that the import has read: some 240 MB that count as memory of this process.
+
+    A page that is needed again comes back from the page cache. Pages that are writable or changed are left alone. If
+    the kernel refuses, it costs memory and nothing else.
+    """
+    madvise = ctypes.CDLL(None).madvise
+    madvise.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
+    for region in psutil.Process().memory_maps(grouped=False):
+        changed = region.anonymous or region.swap
+        if region.path.startswith("/") and region.perms in ("r-xp", "r--p") and not changed:
+            begin, end = (int(address, 16) for address in region.addr.split("-"))
+            madvise(begin, end - begin, _MADV_DONTNEED)
+
+
+def _fork_for_the_launcher(request: dict[str, Any], channel: socket.socket, log: int, leave: int) -> int:
+    """Fork a task whose parent becomes the launcher, and return its pid.
+
+    It is forked twice: the process in between ends, and the launcher, as subreaper, adopts the task.
+
+    Args:
+      leave: a pipe. The launcher writes into it once it knows the pid; it closes it unwritten when it gave up.
+    """
+    reader, writer = os.pipe()
+    between = os.fork()
+    if between == 0:
+        between = os.getpid()
+        pid = os.fork()
+        if pid == 0:
+            for descriptor in (channel.fileno(), reader, writer):
+                os.close(descriptor)
+            while os.getppid() == between:  # the launcher adopts this process when the one in between ends
+                time.sleep(0.001)
+            if not os.read(leave, 1):
+                os._exit(0)  # the launcher does not know this process, and another one gets its address
+            os.close(leave)
+            _become(request, log)
+        os.write(writer, b"%d" % pid)
+        os._exit(0)
+    os.close(writer)
+    os.waitpid(between, 0)
+    with os.fdopen(reader, "rb") as answer:
+        return int(answer.read())
+
+
+def _become(request: dict[str, Any], log: int) -> NoReturn:
+    """Turn this fork into `python -m MODULE ARGUMENTS`, in a session of its own, with its output in the log."""
+    os.setsid()
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for ours, standard in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(ours, standard)
+    os.close(nothing)
+    os.close(log)
+    os.environ.clear()
+    os.environ.update(request["env"])
+    os.chdir(request["cwd"])
+    setproctitle(" ".join(request["argv"]))
+    random.seed()
+    code = 1
+    try:
+        sys.argv = request["argv"][2:]
+        runpy.run_module(sys.argv[0], run_name="__main__", alter_sys=True)
+        code = 0
+    except SystemExit as end:
+        code = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        traceback.print_exc()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+if __name__ == "__main__":
+    die_with_launcher()
+    with socket.socket(fileno=int(sys.argv[1])) as launcher:
+        serve(launcher)

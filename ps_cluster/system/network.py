@@ -1,0 +1,168 @@
+"""Addresses of tasks, and this process's own connections and ports: what ends them, and what closes them to others."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import ipaddress
+import os
+import socket
+import threading
+from collections.abc import Callable, Iterable
+from typing import Any
+
+
+def host_and_port(address: str) -> tuple[str, int]:
+    """Return the parts of "host:port", an IPv6 address without its brackets."""
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)
+
+
+# End connections of this process to machines that have vanished or are silent: TensorFlow itself never does.
+#
+# It sets no keepalive. A machine that loses its power or its network closes nothing, so a request to it would wait for a
+# quarter of an hour, and one without data on the way for ever. A process that is paused looks alive to the system, so
+# nothing but this process can end a connection to it.
+
+LOOK_EVERY_S = 2.0
+_PROBES = 3
+
+
+def give_up_lost_connections(after_s: float) -> None:
+    """End TCP connections of this process, now and later, whose other side answers nothing for `after_s` seconds."""
+    threading.Thread(target=_watch, args=(after_s,), name="connections", daemon=True).start()
+
+
+def cut(address: str) -> None:
+    """End all TCP connections of this process to `host:port`. Whoever uses one here sees that it was closed.
+
+    Raises:
+      OSError: the host's name is not known.
+    """
+    host, port = host_and_port(address)
+    ends = {_end(found) for *_, found in socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)}
+
+    def end(connection: socket.socket) -> None:
+        if _end(connection.getpeername()) in ends:
+            connection.shutdown(socket.SHUT_RDWR)
+
+    _for_each_connection(end)
+
+
+def _end(address: tuple[Any, ...]) -> tuple[str, int]:
+    """Return host and port; an IPv4 host in one way, although a socket for both versions writes it as one of IPv6."""
+    host = ipaddress.ip_address(address[0])
+    return str(getattr(host, "ipv4_mapped", None) or host), address[1]
+
+
+def _watch(after_s: float) -> None:
+    while True:
+        _for_each_connection(lambda connection: _limit(connection, after_s))
+        threading.Event().wait(LOOK_EVERY_S)
+
+
+def _for_each_connection(act: Callable[[socket.socket], None]) -> None:
+    """Call `act` with each TCP connection of this process. One that is closed meanwhile is passed over."""
+    with contextlib.suppress(OSError):  # e.g. no descriptor is left just now
+        for name in os.listdir("/proc/self/fd"):
+            with contextlib.suppress(OSError):
+                if not os.readlink(f"/proc/self/fd/{name}").startswith("socket:"):
+                    continue
+                with _socket_of(int(name)) as connection:
+                    if connection.family in (socket.AF_INET, socket.AF_INET6) and connection.type == socket.SOCK_STREAM:
+                        act(connection)
+
+
+def _socket_of(number: int) -> socket.socket:
+    """Return a duplicate of a descriptor as a socket. Raises OSError where it has become something else meanwhile."""
+    duplicate = os.dup(number)
+    try:
+        return socket.socket(fileno=duplicate)
+    except OSError:
+        os.close(duplicate)  # of a file it would keep the lock
+        raise
+
+
+def _limit(connection: socket.socket, after_s: float) -> None:
+    idle_s = max(1, round(after_s / (_PROBES + 1)))
+    connection.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPIDLE, idle_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPINTVL, idle_s)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_KEEPCNT, _PROBES)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, round(after_s * 1000))
+
+
+# Rules of this machine's firewall (nftables) that hold for as long as this process lives, however it ends.
+#
+# A table with the flag `owner` (Linux 5.12) belongs to the socket that made it: nobody else can change it, and the kernel
+# removes it when that socket closes. The library behind the program nft keeps the socket in this process. The program
+# itself would be a second process, and the port would be open as soon as that one ends.
+
+LIBRARY = "libnftables.so.1"  # libnftables(3); the same name in all distributions since 2018
+_NETLINK_NETFILTER = 12
+
+
+class Refused(Exception):
+    """This process can't set rules; the message says why, and what would help."""
+
+
+def keep_rules(rules: str, library_name: str = LIBRARY) -> None:
+    """Add tables, in nft's language, until this process ends. Raises Refused."""
+    library = _load(library_name)
+    context = library.nft_ctx_new(0)
+    library.nft_ctx_buffer_error(context)
+    if not library.nft_run_cmd_from_buffer(context, rules.encode()):
+        return  # the context is never freed: it holds the socket
+    said = library.nft_ctx_get_error_buffer(context).decode(errors="replace").partition("\n")[0]
+    library.nft_ctx_free(context)
+    if "not permitted" in said:
+        raise Refused("a rule of the firewall needs the capability CAP_NET_ADMIN")
+    raise Refused(f"the firewall refuses the rule, which needs nftables in Linux 5.12 or newer: {said}")
+
+
+def only_through(interface: str, port: int, others: Iterable[tuple[str, int]]) -> str:
+    """Return rules by which nothing reaches `port` by another interface, and nothing to `others` leaves by another.
+
+    On this machine only processes of this user reach the port. Several processes may keep one port.
+
+    Args:
+      others: addresses and ports to which this machine connects.
+    """
+    through = f'!= {{ "lo", "{interface}" }} drop'
+    to = {"ip": "", "ip6": ""}
+    for address, other in sorted(set(others)):
+        to["ip6" if ipaddress.ip_address(address).version == 6 else "ip"] += f"{address} . {other}, "
+    leaving = "".join(
+        f"    {kind} daddr . tcp dport {{ {ends} }} oifname {through}\n" for kind, ends in to.items() if ends
+    )
+    return (
+        f"table inet ps_cluster_{port}_{os.getpid()} {{\n"
+        "  flags owner\n"
+        "  chain arriving {\n"
+        "    type filter hook input priority filter\n"
+        f"    tcp dport {port} iifname {through}\n"
+        "  }\n"
+        "  chain leaving {\n"
+        "    type filter hook output priority filter\n"
+        f"{leaving}"
+        f'    tcp dport {port} oifname "lo" meta skuid != {os.geteuid()} drop\n'
+        "  }\n"
+        "}\n"
+    )
+
+
+def _load(name: str) -> ctypes.CDLL:
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER).close()
+    except OSError as error:  # the library would end the process
+        raise Refused(f"this system has no firewall that can be set: {error.strerror}") from error
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        raise Refused(f"there is no {name} here: install nftables, e.g. by apt-get install nftables") from error
+    library.nft_ctx_new.restype = ctypes.c_void_p
+    library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
+    for function in ("nft_ctx_buffer_error", "nft_ctx_get_error_buffer", "nft_ctx_free"):
+        getattr(library, function).argtypes = [ctypes.c_void_p]
+    library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    return library

@@ -1,0 +1,140 @@
+"""Run TensorBoard beside a training, for as long as the training takes.
+
+    python -m ps_cluster.system.tensorboard_server OPTIONS   is TensorBoard, which ends with its launcher
+
+It runs outside of the run's private network, so that a browser reaches it, and listens on the loopback interface only.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from http.client import HTTPConnection, HTTPException
+from pathlib import Path
+from threading import Event, Thread
+
+import portpicker
+
+from ps_cluster.files.writing import open_append
+from ps_cluster.system import environment
+from ps_cluster.system.environment import die_with_launcher
+
+ARGV = (sys.executable, "-m", "ps_cluster.system.tensorboard_server")
+HOST = "127.0.0.1"
+PATIENCE_S = 60.0  # TensorBoard starts in 3 s, on a machine that trains in 10
+GRACE_S = 3.0
+_LOOK_EVERY_S = 0.25
+
+Notify = Callable[[str], None]
+
+
+def beside(wanted: bool, logdir: Path, log: Path, notify: Notify) -> AbstractContextManager[object]:
+    """Return a context in which TensorBoard runs, if it is wanted."""
+    return TensorBoardServer(logdir, log, notify) if wanted else nullcontext()
+
+
+class TensorBoardServer:
+    """TensorBoard within a `with` block. If it does not come up, one notice says so, and all else goes on."""
+
+    def __init__(
+        self,
+        logdir: Path,
+        log: Path,
+        notify: Notify,
+        *,
+        argv: tuple[str, ...] = ARGV,
+        patience_s: float = PATIENCE_S,
+        pick_port: Callable[[], int] = portpicker.pick_unused_port,
+    ):
+        """Keep what it needs.
+
+        Args:
+          logdir: the folder to show; it need not exist yet.
+          log: the file for its output.
+          notify: called with the link once TensorBoard answers, or with what is wrong; from another thread.
+          argv: the command, to which options are added.
+        """
+        self._logdir, self._log = logdir, log
+        self._notify = notify
+        self._argv, self._patience_s, self._pick_port = argv, patience_s, pick_port
+        self._process: subprocess.Popen[bytes] | None = None
+        self._over = Event()
+        self._waiter: Thread | None = None
+
+    def __enter__(self) -> TensorBoardServer:
+        try:
+            port = self._pick_port()
+            self._process = self._start(port)
+        except (OSError, portpicker.NoFreePortFoundError) as error:
+            self._notify(f"TensorBoard can't be started: {error}")
+            return self
+        self._waiter = Thread(target=self._tell, args=(self._process, port), daemon=True)
+        self._waiter.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+        if self._process is not None:
+            self._process.terminate()
+            try:
+                self._process.wait(GRACE_S)
+            except subprocess.TimeoutExpired:
+                self._process.kill()
+                self._process.wait()
+        if self._waiter is not None:
+            self._waiter.join()
+
+    def _start(self, port: int) -> subprocess.Popen[bytes]:
+        # Its fast loader would be one more process, which ends later than it.
+        options = ("--host", HOST, "--port", str(port), "--load_fast", "false", "--reload_interval", "5")
+        with open_append(self._log) as log:
+            return subprocess.Popen(
+                [*self._argv, "--logdir", str(self._logdir), *options],
+                env=environment.for_child(os.environ, os.getpid()),
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the launcher
+            )
+
+    def _tell(self, process: subprocess.Popen[bytes], port: int) -> None:
+        """Tell the link once TensorBoard answers, or that it does not."""
+        deadline = time.monotonic() + self._patience_s
+        while not self._over.wait(_LOOK_EVERY_S):
+            if process.poll() is not None:
+                self._notify(f"TensorBoard ended with exit code {process.returncode}; the run goes on: {self._log}")
+                return
+            if _answers(port):
+                self._notify(f"TensorBoard: http://{HOST}:{port}/ (until this command ends)")
+                return
+            if time.monotonic() > deadline:
+                self._notify(f"TensorBoard does not answer after {self._patience_s:g} s; the run goes on: {self._log}")
+                return
+
+
+def _answers(port: int) -> bool:
+    connection = HTTPConnection(HOST, port, timeout=_LOOK_EVERY_S)
+    try:
+        connection.request("GET", "/")
+        return connection.getresponse().status == 200
+    except (OSError, HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def main() -> None:
+    """Be TensorBoard. It has no need of TensorFlow, whose import would take memory and time from the training."""
+    die_with_launcher()
+    sys.modules["tensorflow"] = None  # type: ignore[assignment]  # an import of it fails
+    from tensorboard.main import run_main
+
+    run_main()
+
+
+if __name__ == "__main__":
+    main()

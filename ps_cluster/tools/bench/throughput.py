@@ -1,0 +1,280 @@
+"""Measure examples per second of this cluster, one process, all-reduce, and TensorFlow's own way, alternating.
+
+    ps-cluster bench --rounds 3
+
+Each arm is a fresh process (or cluster) that trains the same examples with the same network, precision and batch size.
+Rounds go A B C, A B C, … so that a drift of the machine's speed is fair to all. Evaluator and checkpoints are off.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import statistics
+import subprocess
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config.datasets import OF_WORKER
+from ps_cluster.data.packed import PackedDataset, write_pointer
+from ps_cluster.errors import RunFailed, UserError
+from ps_cluster.files.writing import write_json
+from ps_cluster.launch.local_run import complete_config
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import die_with_parent
+from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
+
+ARM_TIMEOUT_S = 600
+BATCH_SIZE = 128
+# The update rule of every arm, whatever rule the network usually has: the benchmark compares ways to train, not rules.
+RULE = {
+    "optimizer.rule": "nesterov", "optimizer.momentum": 0.9, "optimizer.learning_rate": 1e-3,
+    "optimizer.weight_decay": 0.0, "optimizer.learning_rate_factors": [], "schedule.kind": "constant",
+}  # fmt: skip
+SAME_IN_ALL_ARMS = ("optimizer.", "schedule.", "data.augmentation.")
+NO_VALUES: Mapping[str, Any] = {}
+SIDE = 32
+TABLE_WIDTH = 200  # at most; a narrower terminal breaks lines but cuts no figure
+# Images of 32x32 pixels of one measurement, so that each takes about 5 to 25 s on two cores. In an async one the first
+# and last gradients may be counted wrong by half a gradient: 1 of at least 80. For other networks and other examples
+# a short run finds the number (calibration.py).
+EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800, "airbench": 18_000}
+
+
+def cases(
+    models: Iterable[str], precisions: Iterable[str], packed: PackedDataset, values: Mapping[str, Any]
+) -> list[RunConfig]:
+    """Return a complete configuration with `values` for every model and precision.
+
+    Raises:
+      UserError: the settings do not fit the data set, or one is of the update rule or the augmentation, which only some
+        arms would use.
+    """
+    if own := [key for key in values if key.startswith(SAME_IN_ALL_ARMS)]:
+        raise UserError(
+            f"--set {own[0]}: got {values[own[0]]!r}: all arms have one update rule, and crop and flip; leave it out"
+        )
+    if values.get("training.steps", 1) is None:
+        raise UserError("--set training.steps: got null: say how many, or leave it out")
+    if values.get("training.sample") == OF_WORKER:
+        raise UserError(
+            f"--set training.sample: got '{OF_WORKER}': not all arms have workers with a part each; leave it out"
+        )
+    precisions = list(precisions)
+    found = [case(model, precision, packed, values) for model in models for precision in precisions]
+    for one in found:
+        one.check_fits_one_machine()
+    return found
+
+
+def examples_of(model: str, packed: PackedDataset) -> int | None:
+    """Return how many examples make a measurement of about 10 s on two cores; None where that is unknown."""
+    shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
+    return EXAMPLES.get(model) if shapes == [(SIDE, SIDE, 3)] else None
+
+
+def measure(
+    arms: Sequence[BenchArm],
+    cases: Iterable[RunConfig],
+    packed: PackedDataset,
+    rounds: int,
+    output: Path | None,
+    *,
+    notify: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    """Return one row for each case: what `figures` makes of the rates of all rounds.
+
+    Raises:
+      UserError: a case does not fit an arm.
+      RunFailed: an arm failed.
+    """
+    rows, unit = [], packed.spec.unit
+    for case in cases:
+        model, precision = case.model.name, case.model.precision
+        configs = [arm.config(case) for arm in arms]  # errors are found before any measurement
+        rates: dict[str, list[float]] = {arm.name: [] for arm in arms}
+        for round_number in range(rounds):
+            for arm, config in zip(arms, configs):
+                rate = measure_once(arm, config, packed)
+                rates[arm.name].append(rate)
+                notify(f"{model} {precision} round {round_number + 1}/{rounds}: {arm.name} {rate:,.0f} {unit}/s")
+        rows.append({"model": model, "precision": precision} | figures(arms, rates))
+        if output:
+            about = {"dataset": packed.name, "dataset_kind": packed.kind, "unit": unit}
+            write_json(output, about | {"rows": rows})
+    return rows
+
+
+def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[str, dict[str, Any]]:
+    """Return the spread of each arm's rates, of the first arm's ratios to it by round, and of what slowed arms keep.
+
+    The cluster counts as the first arm if it is measured. What slowed arms keep is also compared with the ideal.
+    """
+    found = dict(rates)
+    first = first_of(arms)
+    for arm in arms:
+        if arm.slowed:
+            found[kept_name(arm)] = _ratios(rates[arm.name], rates[arm.slowed])
+            found[ideal_name(arm)] = [kept / (arm.ideal or 1.0) for kept in found[kept_name(arm)]]
+        elif arm != first:
+            found[ratio_name(first, arm)] = _ratios(rates[first.name], rates[arm.name])
+    return {name: spread(values) for name, values in found.items()}
+
+
+def first_of(arms: Sequence[BenchArm]) -> BenchArm:
+    """Return the arm that the others are held against."""
+    return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
+
+
+def _ratios(rates: Sequence[float], others: Sequence[float]) -> list[float]:
+    return [rate / other for rate, other in zip(rates, others, strict=True)]
+
+
+def ratio_name(first: BenchArm, arm: BenchArm) -> str:
+    return f"{first.name}_to_{arm.name}"
+
+
+def kept_name(arm: BenchArm) -> str:
+    return f"{arm.name}_to_{arm.slowed}"
+
+
+def ideal_name(arm: BenchArm) -> str:
+    return f"{arm.name}_to_ideal"
+
+
+def print_table(arms: Sequence[BenchArm], rows: list[dict[str, Any]], unit: str, console: Console) -> None:
+    """Print all rates with the ratios of the cluster (else the first arm) to them, then what slowed arms keep.
+
+    Args:
+      unit: the word for several examples.
+    """
+    first = first_of(arms)
+    title = f"{unit}/s, and the ratio of {first.name} to it in the same round: median (min–max)"
+    table = Table(title=title, title_justify="left", box=None)
+    for name in ("network", "precision", "arm"):
+        table.add_column(name, no_wrap=True)
+    for name in (f"{unit}/s", f"{first.name} to it"):
+        table.add_column(name, justify="right", no_wrap=True)
+    for row in rows:
+        for arm in arms:
+            ratio = row.get(ratio_name(first, arm))
+            cells = (shown(row[arm.name], ",.0f"), shown(ratio, ".2f") if ratio else "")
+            table.add_row(row["model"], row["precision"], arm.name, *cells)
+    console.width = max(console.width, TABLE_WIDTH)
+    console.print(table, highlight=False)
+    for line in (_kept(arm, row) for row in rows for arm in arms if arm.slowed):
+        console.print(line, highlight=False, soft_wrap=True)
+
+
+def _kept(arm: BenchArm, row: dict[str, Any]) -> str:
+    share, of_ideal = shown(row[kept_name(arm)], ".2f"), shown(row[ideal_name(arm)], ".2f")
+    return f"{row['model']} {row['precision']}: {arm.name} {share} of {arm.slowed}: {of_ideal} of the ideal {arm.ideal:.2f}"
+
+
+def shown(found: dict[str, Any], spec: str) -> str:
+    return f"{found['median']:{spec}} ({found['min']:{spec}}–{found['max']:{spec}})"
+
+
+def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, Any] = NO_VALUES) -> RunConfig:
+    """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
+    examples = examples_of(model, packed)
+    overrides = {
+        "model.name": model, "model.precision": precision, "training.batch_size_per_worker": BATCH_SIZE,
+        "training.steps": examples // BATCH_SIZE if examples else None,
+        "cluster.evaluator": False, "checkpoints.snapshot_every_seconds": 1e6, "checkpoints.every_seconds": 1e6,
+    }  # fmt: skip
+    named = {"data.dataset": packed.name}  # auto stands for it
+    return complete_config(build_config(overrides=overrides | RULE | dict(values) | named), packed)
+
+
+def measure_once(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float:
+    """Return examples/s of one run of `arm`. Raises RunFailed if it fails, or ends before there is a rate."""
+    rate = rate_of(arm, config, packed)
+    if rate is None:
+        raise RunFailed(f"arm {arm.name} has no rate of {config.training.steps} updates: give it more training.steps")
+    return rate
+
+
+def rate_of(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float | None:
+    """Return examples/s of one run of `arm`; None if it ended before there was a rate. Raises RunFailed if it fails."""
+    rate: float | None = run_arm(arm, config, packed)["examples_per_second"]
+    return rate
+
+
+def run_arm(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> dict[str, Any]:
+    """Return the last line of one run of `arm`, in a run directory of its own. Raises RunFailed if it fails."""
+    with scratch() as folder:
+        run_dir = RunDir.create(folder / "run")
+        # JSON is YAML, and can be read without a YAML library.
+        run_dir.config.write_text(json.dumps(arm.settings(config)))
+        write_pointer(run_dir.dataset, packed)
+        command = [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments]
+        return json.loads(_output_of(arm, command, folder).splitlines()[-1])
+
+
+def _output_of(arm: BenchArm, command: Sequence[str], folder: Path) -> str:
+    """Return the stdout of `command`. Both outputs are files in `folder`."""
+    stdout, stderr = folder / "stdout", folder / "stderr"
+    with stdout.open("wb") as out, stderr.open("wb") as error:
+        process = subprocess.Popen(
+            command,
+            cwd=_import_folder(arm, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=error,
+            preexec_fn=die_with_parent,  # else it would continue when this process is killed
+        )
+    with process:
+        try:
+            code = process.wait(ARM_TIMEOUT_S)
+        except subprocess.TimeoutExpired as late:
+            raise RunFailed(f"arm {arm.name} had not ended after {ARM_TIMEOUT_S} s; its files: {folder}") from late
+        finally:
+            process.kill()
+    if code:
+        last = (stderr.read_text(errors="replace").splitlines() or ["it said nothing"])[-1]
+        raise RunFailed(f"arm {arm.name} failed with exit code {code}: {last}; its files: {folder}")
+    return stdout.read_text()
+
+
+def _import_folder(arm: BenchArm, folder: Path) -> Path:
+    """Return the folder in which the Python of `arm` looks for modules first.
+
+    Another Python must not find packages that were installed beside this project for this Python.
+    """
+    if not arm.torch:
+        return arm.project
+    alone = folder / "import"
+    alone.mkdir()
+    (alone / "ps_cluster").symlink_to(arm.project / "ps_cluster")
+    return alone
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Yield a folder that is removed afterwards, except if an arm fails: then its files can be read."""
+    folder = Path(tempfile.mkdtemp(prefix="ps_cluster-bench-"))
+    try:
+        yield folder
+    except BaseException as error:
+        if not isinstance(error, RunFailed):
+            shutil.rmtree(folder)
+        raise
+    shutil.rmtree(folder)
+
+
+def spread(values: list[float]) -> dict[str, Any]:
+    return {
+        "median": statistics.median(values),
+        "min": min(values),
+        "max": max(values),
+        "n": len(values),
+        "values": values,
+    }

@@ -1,0 +1,78 @@
+"""The command `ps-cluster chaos`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from ps_cluster.cli.options import OUTPUT_FOLDER, CommaList, NameOf, Number, OneOf, Whole, examples, is_given, option
+from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
+from ps_cluster.config.modes import MODES, WORKER
+from ps_cluster.config.networks import NETWORKS
+from ps_cluster.errors import UserError
+from ps_cluster.report.terminal import print_line
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.settings import ChaosSettings
+from ps_cluster.tools.hosts.host import MOST_HOSTS
+
+
+@click.command(
+    epilog=examples(
+        "chaos --faults 3",
+        'chaos --kinds "kill worker,kill ps" --faults 4 --mode bounded',
+        "chaos --minutes 10 --workers 2 --seed 1",
+        "chaos --hosts 3 --faults 8",
+    )
+)
+@option("--faults", type=Whole(1, 10_000), default=ChaosSettings.faults, help="Number of faults in the run.")
+@option(
+    "--minutes",
+    type=Number(0, 100_000, min_open=True),
+    help="Inject as many faults as fit into this time, in place of --faults.",
+)
+@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="Seed of the faults and of the training.")
+@option(
+    "--kinds",
+    type=CommaList(NameOf(FAULTS)),
+    default=ChaosSettings.kinds,
+    metavar="KIND,...",
+    show_default=False,
+    help="Kinds of faults, separated by commas; default: all that the system allows, for such a run. There are "
+    f"{', '.join(FAULTS.names)}, and yours as FILE.py:NAME.",
+)
+@option(
+    "--mode",
+    type=OneOf([mode.name for mode in MODES if WORKER in mode.tasks]),
+    default="async",
+    help="Mode of the training.",
+)
+@option("--model", type=OneOf(NETWORKS.names), default="tutorial_cnn", help="The network.")
+@option("--workers", type=Whole(1, MOST_WORKERS), default=3, help="Worker processes.")
+@option(
+    "--ps",
+    "parameter_servers",
+    type=Whole(1, MOST_PARAMETER_SERVERS),
+    default=1,
+    help="Parameter server processes.",
+)
+@option(
+    "--hosts",
+    type=Whole(2, MOST_HOSTS),
+    default=ChaosSettings.hosts,
+    show_default=False,
+    help="Put the tasks on so many hosts, network namespaces of this machine; each is started by `task` and restarted "
+    "when it ends, and there is no undisturbed run.",
+)
+@option(
+    "--run-dir", "root", type=OUTPUT_FOLDER, help="Folder of both runs and chaos.json; default: a new one in runs/."
+)
+@click.pass_context
+def chaos(context: click.Context, /, root: Path | None, **settings: Any) -> int:
+    """Inject faults into a run, from tasks killed to a full disk, and compare it with an undisturbed one."""
+    if settings["minutes"] and is_given(context, "faults"):
+        raise UserError("--faults and --minutes both say how long: give one of them")
+    from ps_cluster.tools.chaos.chaos_run import run_chaos
+
+    return run_chaos(ChaosSettings(**settings), root, notify=print_line)

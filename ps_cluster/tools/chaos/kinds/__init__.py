@@ -1,0 +1,8 @@
+"""The kinds of fault (see tools/chaos/kind.py). A new file here is found without any other change."""
+
+from __future__ import annotations
+
+from ps_cluster.config.registry import Kinds
+from ps_cluster.tools.chaos.kind import FaultKind
+
+FAULTS: Kinds[FaultKind] = Kinds("kind of fault", FaultKind, "ps_cluster.tools.chaos.kinds", "ps_cluster.faults")

@@ -1,0 +1,195 @@
+"""Limit one process by a control group of its own (the kernel's admin-guide/cgroup-v2.rst, cgroup-v1/)."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import secrets
+import signal
+import subprocess
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from ps_cluster.config.modes import TRAINING_TYPES, WORKER, Task
+from ps_cluster.system.machine import ROOT, folders
+from ps_cluster.tools.chaos.kind import (
+    ChaosFailed,
+    FaultKind,
+    Injection,
+    NotAllowed,
+    Run,
+    Scene,
+    TrainingGoesOn,
+    WorkerGoesOn,
+    signs_after_deaths,
+)
+from ps_cluster.tools.chaos.kinds.deaths import Death
+
+_EMPTY_WITHIN_S = 5.0  # a killed process stays in its group until the kernel has removed it
+_LOOK_EVERY_S = 0.02
+_COUNTS = ("memory.events", "memory.oom_control", "cpu.stat")  # files of lines "name count"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """The files of a control group of either version, and their content. The first file always exists."""
+
+    controller: str
+    version_2: Mapping[str, str]
+    version_1: Mapping[str, str]
+
+
+@dataclass(frozen=True)
+class ControlGroup:
+    folder: Path
+
+    def count(self, name: str) -> int:
+        """Return the kernel's count of this name; 0 where it has none."""
+        for file in _COUNTS:
+            with contextlib.suppress(FileNotFoundError):
+                for line in (self.folder / file).read_text().splitlines():
+                    if line.split()[0] == name:
+                        return int(line.split()[1])
+        return 0
+
+
+@contextmanager
+def limited(pid: int, limit: Limit, root: Path = ROOT) -> Iterator[ControlGroup]:
+    """Keep process `pid` in a group of its own during the block. The process may end meanwhile.
+
+    Raises:
+      NotAllowed: no such group can be made, or the process can't be moved.
+    """
+    around = [folder for folder in folders(limit.controller, Path(f"/proc/{pid}/cgroup"), root) if folder.is_dir()]
+    group = _make(limit, around)
+    try:
+        _move(pid, group)
+        yield ControlGroup(group)
+    finally:
+        with contextlib.suppress(NotAllowed):  # the process has ended
+            _move(pid, around[0])
+        _remove(group)
+
+
+def why_not(limit: Limit, root: Path = ROOT) -> str | None:
+    """Return why this user can't limit a process so; None if possible. Tries it with a sleeping process."""
+    with subprocess.Popen(["sleep", "60"], start_new_session=True) as sleeper:
+        try:
+            with limited(sleeper.pid, limit, root):
+                return None
+        except NotAllowed as reason:
+            return str(reason)
+        finally:
+            sleeper.kill()
+
+
+def _make(limit: Limit, around: list[Path]) -> Path:
+    """Make a limited group in the innermost folder of `around` whose members may have the controller."""
+    reason = "none is mounted"
+    for parent in around:
+        group = parent / f"ps-cluster-chaos-{os.getpid()}-{secrets.token_hex(4)}"
+        try:
+            group.mkdir()
+        except OSError as error:
+            reason = error.strerror or str(error)
+            continue
+        files = next(
+            (files for files in (limit.version_2, limit.version_1) if (group / next(iter(files))).exists()), {}
+        )
+        for name, value in files.items():
+            if (group / name).exists():  # some systems don't count swap
+                (group / name).write_text(value)
+        if files:
+            return group
+        group.rmdir()
+        reason = f"'{parent}' does not hand the controller on"
+    raise NotAllowed(f"no control group with a limit of {limit.controller} can be made here: {reason}")
+
+
+def _move(pid: int, group: Path) -> None:
+    try:
+        (group / "cgroup.procs").write_text(str(pid))
+    except OSError as error:
+        raise NotAllowed(f"a process can't be moved into '{group.parent}': {error.strerror}") from error
+
+
+def _remove(group: Path) -> None:
+    deadline = time.monotonic() + _EMPTY_WITHIN_S
+    while True:
+        try:
+            return group.rmdir()
+        except OSError:
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(_LOOK_EVERY_S)
+
+
+# Limit a task's memory or CPU by a control group, which the user must be allowed to make.
+
+KILLED_WITHIN_S = 30.0
+# Shorter than the launcher's limit for a silent worker: the worker is slow, not dead.
+THROTTLED_S = 6.0
+
+NO_MEMORY = Limit(
+    "memory",
+    version_2={"memory.max": "1048576", "memory.swap.max": "0"},
+    version_1={"memory.limit_in_bytes": "1048576", "memory.memsw.limit_in_bytes": "1048576"},
+)
+FIVE_PERCENT = Limit(
+    "cpu",
+    version_2={"cpu.max": "5000 100000"},
+    version_1={"cpu.cfs_period_us": "100000", "cpu.cfs_quota_us": "5000"},
+)
+
+
+class OutOfMemory(Death):
+    """A worker is killed. Its replacement may use 1 MB more than it starts with, so the kernel kills it as it grows.
+
+    A worker that has trained for a while asks for no more memory, and its memory stays counted in its first group.
+    """
+
+    name = "out of memory"
+    victims = (WORKER,)
+
+    def why_not(self, run: Run) -> str | None:
+        return why_not(NO_MEMORY)
+
+    def inject(self, scene: Scene) -> Injection:
+        ((worker, before),) = scene.victims.items()
+        scene.kill(before, signal.SIGKILL)
+        pid = scene.wait_for_next(worker)
+        began = scene.now()
+        signs = signs_after_deaths({worker: pid}, scene.last_row, began, whole_cluster=scene.whole_cluster)
+        with limited(pid, NO_MEMORY) as group:
+            lived = f"{worker} (pid {pid}) got no more memory, and the kernel did not kill it"
+            scene.wait_for(lambda: group.count("oom_kill") > 0, KILLED_WITHIN_S, lived)
+        return Injection(began, signs)
+
+
+class Throttled(FaultKind):
+    """Any one task gets 5 % of a CPU for a while. No process may die of it."""
+
+    name = "throttle"
+
+    def choose(self, source: random.Random, tasks: Sequence[Task]) -> tuple[Task, ...]:
+        return (source.choice([task for task in tasks if task.type in TRAINING_TYPES]),)
+
+    def why_not(self, run: Run) -> str | None:
+        return why_not(FIVE_PERCENT)
+
+    def inject(self, scene: Scene) -> Injection:
+        ((task, pid),) = scene.victims.items()
+        with limited(pid, FIVE_PERCENT) as group:
+            scene.wait(THROTTLED_S)
+            if group.count("nr_throttled") == 0:
+                raise ChaosFailed(f"{task} was to get 5 % of a processor, and the kernel never held it back")
+        ended = scene.now()
+        return Injection(ended, [WorkerGoesOn(task, ended) if task.type == WORKER else TrainingGoesOn(ended)])
+
+
+OUT_OF_MEMORY = OutOfMemory()
+THROTTLED = Throttled()

@@ -1,0 +1,131 @@
+"""The command `ps-cluster compare`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from ps_cluster.cli.options import (
+    FOLDER,
+    LIST,
+    OUTPUT_FOLDER,
+    Number,
+    Whole,
+    config_layers,
+    config_options,
+    examples,
+    option,
+    overrides,
+    overrides_of_all,
+    tensorboard_option,
+    trusted_code,
+)
+from ps_cluster.errors import UserError
+from ps_cluster.report.terminal import make_console, print_error, print_line
+
+if TYPE_CHECKING:
+    from ps_cluster.tools.compare.plan import Comparison
+
+
+@click.command(
+    epilog=examples(
+        "compare --modes async,bounded,sync --model tutorial_cnn --epochs 3",
+        "compare --modes async,sync --seeds 3 --epochs 2 --dry-run",
+        "compare runs/first runs/second --output both",
+    )
+)
+@trusted_code
+@click.argument("runs", nargs=-1, type=FOLDER, metavar="[RUN_DIR]...")
+@option("--modes", type=LIST, help="Modes to compare, separated by commas; default: all but elastic.")
+@option("--seeds", type=Whole(1, 100), help="Train each arm with so many seeds (0, 1, 2, …); default: 3.")
+@option(
+    "--straggler",
+    "stragglers",
+    type=LIST,
+    help="Slow workers, settings separated by commas, e.g. none,2:5x; default: none.",
+)
+@option(
+    "--batches", type=LIST, help="What is equal in all arms: same_per_update, same_per_worker; default: both in turn."
+)
+@option(
+    "--target-score",
+    type=Number(0, min_open=True),
+    help="Also report time and examples until this test accuracy, a share of 1 (0.6 is 60 %), or, of a regression, until "
+    "this test error, in the target's units; default: the hardest round one that all runs reached.",
+)
+@option("--baseline", help="The arm that the others are compared with; default: sync, else the first.")
+@option(
+    "--output",
+    type=OUTPUT_FOLDER,
+    default=Path("comparison"),
+    help="Folder of runs and report; an unfinished comparison in it is continued.",
+)
+@option(
+    "--force", is_flag=True, help="Compare runs whose settings differ where they must be equal; the report says so."
+)
+@tensorboard_option
+@option("--dry-run", is_flag=True, help="Print the runs in the order in which they are trained; start nothing.")
+@config_options(
+    "--workers", "--ps", "--dataset", "--data-dir", "--model", "--epochs", "--steps", "--batch-size", "--precision"
+)  # fmt: skip
+@config_layers
+def compare(
+    runs: tuple[Path, ...],
+    modes: list[str] | None,
+    seeds: int | None,
+    stragglers: list[str] | None,
+    batches: list[str] | None,
+    target_score: float | None,
+    baseline: str | None,
+    output: Path,
+    force: bool,
+    tensorboard: bool,
+    dry_run: bool,
+    file: Path | None,
+    assignments: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Train several modes on the same work, or take the finished runs RUN_DIR, and write a report that compares them."""
+    from ps_cluster.files import locks
+    from ps_cluster.tools.compare import plan
+
+    values = overrides(assignments, options)
+    changes = {
+        "arms": [{"mode": mode} for mode in modes] if modes else None,
+        "seeds": seeds,
+        "stragglers": stragglers,
+        "batches": batches,
+        "target_score": target_score,
+    }
+    given = {name: value for name, value in changes.items() if value is not None}
+    if runs and (tensorboard or values or file or given.keys() - {"target_score"}):
+        raise UserError("with finished runs only --output, --target-score, --baseline and --force can be given")
+    comparison = None if runs else plan.read_comparison(file, given, overrides_of_all(assignments, options))
+    if dry_run:
+        return _print_plan(comparison)
+    roots, code = list(runs), 0
+    own: frozenset[str] = frozenset()
+    with locks.sole_use(output, "--output:", notify=print_line):
+        if comparison:
+            target_score, own = comparison.target_score, comparison.own
+            roots, code = plan.train_all(comparison, output, tensorboard=tensorboard)
+        if code:
+            print_error(f"stopped before all runs were trained; the same command goes on: {output}")
+            return code
+        from ps_cluster.tools.compare import report  # matplotlib takes half a second to import
+
+        written = report.write_report(roots, output, target=target_score, baseline=baseline, force=force, own=own)
+        report.print_report(written, make_console())
+    return 0
+
+
+def _print_plan(comparison: Comparison | None) -> int:
+    from ps_cluster.tools.compare import preview
+
+    if comparison is None:
+        raise UserError("--dry-run: finished runs are trained no more: leave it out")
+    for line in preview.lines(comparison):
+        print_line(line)
+    return 0

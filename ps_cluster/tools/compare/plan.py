@@ -1,0 +1,366 @@
+"""Plan the runs of a comparison: every mode on the same work, for every seed, straggler and batch arm."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
+from dataclasses import dataclass
+from itertools import groupby
+from pathlib import Path
+from random import Random
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
+
+from ps_cluster.config import RunConfig, build_config, registry
+from ps_cluster.config.cluster_settings import joined, parse_stragglers
+from ps_cluster.config.layers import (
+    DIALECT,
+    Schema,
+    leaves,
+    names_schema,
+    one_object,
+    run_schema,
+    schema_of,
+    sections_schema,
+    trusted,
+)
+from ps_cluster.config.modes import MODES
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.config.recipes import COMPILED
+from ps_cluster.config.sections import CHOSEN, check_used, flat, nested, uses, without_unused
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
+from ps_cluster.files import locks
+from ps_cluster.files.values import first_error
+from ps_cluster.files.writing import write_whole
+from ps_cluster.files.yaml_files import dump_yaml, read_yaml
+from ps_cluster.installation import CONFIG_FOLDER
+from ps_cluster.launch.local_run import complete_config, resolve_data, start_run
+from ps_cluster.report.progress import make_view
+from ps_cluster.report.terminal import print_line
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
+from ps_cluster.runs.scores import outcome_of
+from ps_cluster.system import environment, tensorboard_server
+from ps_cluster.tools.compare.metrics import METRICS
+from ps_cluster.tools.compare.table import PLAN, SCALED, was_found
+
+Batch = Literal["same_per_update", "same_per_worker"]
+BATCHES: tuple[Batch, ...] = get_args(Batch)
+MOST_RUNS = 2000  # in the largest comparison: more would take longer than a month
+LONGEST_NAME = 150  # characters in the name of a run's folder
+
+
+class PlannedArm(BaseModel):
+    """A mode with its own settings. `batches` replace those of the comparison."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+    mode: Annotated[str, AfterValidator(MODES.check_name)]
+    batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] | None = None
+    set: dict[Annotated[str, Field(pattern=r"^\w+\.\w+$")], Any] = {}
+
+
+class Comparison(BaseModel):
+    """A comparison. `settings` holds the sections of a run's configuration that all runs share.
+
+    `batches`: "same_per_update" gives every update the same number of examples, workers x batch size, in every mode;
+    "same_per_worker" gives every worker the same batch size. `learning_rate`: where the network's recipe has no rate
+    for the mode, workers and batch, "linear" multiplies the network's own rate by examples per update / batch size
+    (Goyal et al. 2017, arXiv:1706.02677, section 2.1, for SGD); "same" does not. All modes write a checkpoint every
+    `score_every_epochs` passes over the training examples. They are scored after training, so scoring takes no training
+    time.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, strict=True)
+    # The tuples themselves are not strict, since YAML has lists; their items are strict.
+    arms: Annotated[tuple[PlannedArm, ...], Field(strict=False, min_length=1, max_length=100)]
+    seeds: int = Field(default=3, ge=1, le=100)
+    stragglers: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=20)] = ("none",)
+    batches: Annotated[tuple[Batch, ...], Field(strict=False, min_length=1, max_length=2)] = BATCHES
+    learning_rate: Literal["linear", "same"] = "linear"
+    score_every_epochs: float = Field(default=1 / 8, gt=0, le=1000)
+    target_score: float | None = Field(default=None, gt=0)
+    settings: dict[str, Any] = {}
+
+    def arms_by_batch(self) -> Iterator[tuple[str, PlannedArm]]:
+        """Yield each arm with each of its batches."""
+        for batch in BATCHES:
+            for arm in self.arms:
+                if batch in (arm.batches or self.batches):
+                    yield batch, arm
+
+    @property
+    def own(self) -> frozenset[str]:
+        """Dotted keys that arms set for themselves."""
+        return frozenset(key for arm in self.arms for key in arm.set)
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """One training run of a comparison. `name`: its folder. `scaled`: the comparison multiplied its learning rate."""
+
+    name: str
+    config: RunConfig
+    scaled: bool
+
+
+def read_comparison(file: Path | None, changes: dict[str, Any], overrides: dict[str, Any]) -> Comparison:
+    """Return the comparison in a file, changed by the command line.
+
+    Args:
+      changes: fields of `Comparison` given on the command line.
+      overrides: dotted key → value, settings for all runs.
+    Raises:
+      UserError: the file can't be read, a key is unknown, or a value is not valid.
+    """
+    content = {
+        "arms": [{"mode": mode.name} for mode in MODES if mode.own_rule is None and mode.splits == "data"],
+        **(read_yaml(file) if file else {}),
+    }
+    content["settings"] = content.get("settings") or {}  # an empty section is None in YAML
+    try:
+        comparison = Comparison.model_validate(content | changes)
+    except ValidationError as error:
+        raise UserError(first_error(error, str(file) if file else "compare", names=Comparison.model_fields)) from error
+    comparison = _in_own_words(comparison, file.absolute().parent if file else Path.cwd())
+    return comparison.model_copy(update={"settings": joined([flat(comparison.settings), overrides])})
+
+
+def _in_own_words(comparison: Comparison, folder: Path) -> Comparison:
+    """Return the comparison with the whole paths of the code that it names, as seen from `folder`, which may be run now."""
+
+    def named(settings: dict[str, Any]) -> dict[str, Any]:
+        return flat(trusted(nested(flat(settings)), folder))
+
+    arms = tuple(
+        arm.model_copy(update={"mode": registry.named_by_user(arm.mode, folder), "set": named(arm.set)})
+        for arm in comparison.arms
+    )
+    return comparison.model_copy(update={"arms": arms, "settings": named(comparison.settings)})
+
+
+def planned_runs(comparison: Comparison) -> list[PlannedRun]:
+    """Return all runs: seeds outermost, then stragglers, batches and arms.
+
+    A straggler is left out for a mode without that worker (a single process has only worker 0), and so are shared
+    settings for a mode that does not use them.
+
+    Raises:
+      UserError: the settings don't fit one of the modes, none of them uses one, or there is nothing to run.
+    """
+    count = comparison.seeds * len(comparison.stragglers) * len(comparison.batches) * len(comparison.arms)
+    if count > MOST_RUNS:
+        raise UserError(f"seeds, stragglers, batches and arms make {count:,} runs: at most {MOST_RUNS:,} are compared")
+    for given in (comparison.settings, *(arm.set for arm in comparison.arms)):
+        if (every := flat(given).get("checkpoints.every_seconds")) is not None:
+            raise UserError(
+                f"compare: checkpoints.every_seconds: got {every!r:.80}: all modes are scored after the same examples here: "
+                "set score_every_epochs in the comparison's file"
+            )
+    try:
+        check_used(tuple(arm.mode for arm in comparison.arms), flat(comparison.settings))
+    except ValueError as error:
+        raise UserError(f"compare: {error}") from error
+    runs: dict[str, PlannedRun] = {}
+    for seed in range(comparison.seeds):
+        for straggler in comparison.stragglers:
+            for batch, arm in comparison.arms_by_batch():
+                for run in _run(comparison, arm, batch, straggler, seed):
+                    runs.setdefault(run.name, run)
+    configs = [run.config for run in runs.values()]
+    for config in configs:
+        config.check_fits_one_machine()
+    examples = {one.training.steps * one.examples_per_update for one in configs if one.training.steps is not None}
+    if len(examples) > 1:
+        raise UserError(
+            "training.steps: counts updates, and they see different numbers of examples here: give training.epochs instead"
+        )
+    if not runs:
+        raise UserError(f"--straggler: got {', '.join(comparison.stragglers)}: no mode here has such a worker")
+    return list(runs.values())
+
+
+def training_order(runs: Sequence[PlannedRun]) -> list[PlannedRun]:
+    """Return the runs in training order: seed after seed, the arms of each seed in an order drawn from it.
+
+    So slow changes of the machine affect all arms, and no arm always follows the same other arm.
+    """
+    order: list[PlannedRun] = []
+    for seed, of_seed in groupby(runs, key=lambda run: run.config.training.seed):
+        shuffled = list(of_seed)
+        Random(seed).shuffle(shuffled)
+        order += shuffled
+    return order
+
+
+def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, seed: int) -> Iterator[PlannedRun]:
+    shared = without_unused(arm.mode, comparison.settings)
+    values = {**shared, **arm.set, "mode.name": arm.mode, "training.seed": seed}
+    config = build_config(None, deepcopy(values))
+    try:
+        stragglers = parse_stragglers(straggler)
+    except ValueError as error:
+        raise UserError(f"--straggler: {error}") from error
+    has_stragglers = uses(arm.mode, "cluster.straggler")
+    if not stragglers.are_among(config.training_workers) or (stragglers and not has_stragglers):
+        return
+    size = config.training.batch_size_per_worker
+    if batch == "same_per_update":
+        # A single process has no workers: it has to reach the same number of examples as the other modes.
+        workers = flat(comparison.settings | arm.set).get("cluster.workers", config.cluster.workers)
+        values["training.batch_size_per_worker"] = _share_of_an_update(config, workers)
+    if has_stragglers:
+        values["cluster.straggler"] = straggler
+    config = _placed_and_scored_alike(build_config(None, deepcopy(values)), comparison)
+    times = config.training.batch_size_per_worker * config.gradients_per_update / size
+    rate = config.optimizer.learning_rate
+    scaled = comparison.learning_rate == "linear" and not was_found(config) and times != 1 and rate is not None
+    if scaled:
+        config = config.with_values({"optimizer.learning_rate": rate * times})
+    # The batch arm is not part of it: where both give the same batch (sync), one run serves both.
+    batch_label = f"batch={config.training.batch_size_per_worker}"
+    labels = [
+        arm.mode,
+        *(f"{key.rpartition('.')[2]}={value}" for key, value in arm.set.items()),
+        batch_label,
+        straggler,
+    ]
+    name = "-".join(re.sub(r"[^\w.=+]+", "_", label) for label in labels)
+    if len(name) > LONGEST_NAME:
+        name = f"{name[:LONGEST_NAME]}-{hashlib.sha256(name.encode()).hexdigest()[:12]}"
+    yield PlannedRun(f"{name}-seed{seed}", config, scaled)
+
+
+def _share_of_an_update(config: RunConfig, workers: int) -> int:
+    """Return a worker's batch with which an update has workers x batch size examples in every mode."""
+    size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
+    share, left = divmod(size * workers, gradients * config.batches_per_step)
+    if left:
+        raise UserError(
+            f"training.batch_size_per_worker: got {size}: {workers} times that can't be split into "
+            f"the {gradients} gradients of mode {config.mode.name}"
+        )
+    return share
+
+
+def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunConfig:
+    """Return the configuration with settings that are equal in all modes unless an arm sets them."""
+    values: dict[str, Any] = {"evaluation.after_training": True}
+    if config.checkpoints.every_epochs is None:
+        values["checkpoints.every_epochs"] = comparison.score_every_epochs
+    if config.cluster.pin_workers == "auto":  # would pin in some modes only: they would differ in more than the mode
+        values["cluster.pin_workers"] = False
+    return config.with_values(values)
+
+
+# Train the runs of a comparison one after the other, and resume where it was interrupted.
+
+INTERRUPTED = 130
+RUNS = "runs"  # folder of a comparison
+_NOUN = "comparison"
+
+
+def train_all(comparison: Comparison, output: Path, *, tensorboard: bool = False) -> tuple[list[Path], int]:
+    """Train the runs not trained yet, in `training_order`, and record the plan and the order.
+
+    Returns the run directories as planned, and the exit code of the first run that failed.
+
+    An interrupted run is trained from its beginning, so its times belong to one training.
+
+    Args:
+      output: the caller holds its lock (files/locks.py).
+      tensorboard: show all runs in TensorBoard while they are trained, and tell the link.
+    Raises:
+      UserError: `output` holds another comparison, the settings fit no run, or there is no data.
+    """
+    runs = planned_runs(comparison)
+    # Errors are found before any file is written.
+    dataset = resolve_data(runs[0].config.data, notify=print_line)
+    comparison = _with_rule_of_compile(comparison, runs, dataset)
+    runs = planned_runs(comparison)
+    if comparison.target_score is not None:
+        METRICS[OBJECTIVES[dataset.spec.objective].field].check_target(comparison.target_score)
+    for run in runs:
+        complete_config(run.config, dataset)  # refuses settings that do not fit the examples
+    _claim(output, comparison, training_order(runs))
+    roots = {run.name: output / RUNS / run.name for run in runs}
+    beside = tensorboard_server.beside(tensorboard, output / RUNS, output / "tensorboard.log", print_line)
+    with environment.temporary_files_in(output / TEMPORARY), beside:
+        return list(roots.values()), _train_in_order(training_order(runs), roots)
+
+
+def _with_rule_of_compile(comparison: Comparison, runs: Sequence[PlannedRun], dataset: PackedDataset) -> Comparison:
+    """Return the comparison with the optimizer of the network's compile(), where all arms leave it to that.
+
+    Rates are scaled from arm to arm, so they have to be known before the runs are planned.
+    """
+    if {run.config.optimizer.rule for run in runs} != {COMPILED}:
+        return comparison
+    optimizer = complete_config(runs[0].config, dataset).optimizer
+    found = flat({"optimizer": optimizer.model_dump(mode="json")})
+    return comparison.model_copy(update={"settings": {**comparison.settings, **found}})
+
+
+def _train_in_order(runs: Sequence[PlannedRun], roots: Mapping[str, Path]) -> int:
+    for number, run in enumerate(runs, 1):
+        root = roots[run.name]
+        if not outcome_of(root) and (code := _train(run, root, f"run {number} of {len(runs)}: {run.name}")):
+            return code
+        # All checkpoints were kept for scoring; those of many runs would fill the disk.
+        checkpoints.keep_newest(RunDir(root).checkpoints, run.config.checkpoints.keep)
+    return 0
+
+
+def _train(run: PlannedRun, root: Path, title: str) -> int:
+    view = make_view()
+    view.notice(title)
+    code = start_run(run.config, root, view=view, anew=True)
+    return 0 if outcome_of(root) else code or INTERRUPTED  # one that diverged is a result of the comparison
+
+
+def check_unclaimed(output: Path) -> None:
+    """Raise UserError where a folder holds something, but no comparison."""
+    locks.check_unclaimed(output, PLAN, _NOUN, besides=CODE)
+
+
+def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None:
+    # Only the report uses the target: another target needs no new runs.
+    content = comparison.model_dump(mode="json", exclude={"target_score"})
+    content["trained_in_this_order"] = [run.name for run in runs]
+    before = dump_yaml(content)  # written by a version that did not record what it scaled
+    plan = dump_yaml(content | {SCALED: [run.name for run in runs if run.scaled]})
+    locks.claim(output, PLAN, plan, _NOUN, besides=CODE, same=(before,))
+
+
+# Write the JSON schemas of files for `run --config` and `compare --config`, from the classes that validate them.
+#
+# `python -m ps_cluster.tools.compare.plan` writes configs/schema.json and configs/compare.schema.json anew; a test
+# compares them. Editors find them by the comment `# yaml-language-server: $schema=…` at the top of a file.
+
+
+def comparison_schema() -> Schema:
+    """Return the schema of a comparison's file. Settings of runs stand in sections, or have dotted keys."""
+    properties = schema_of(Comparison)["properties"]
+    sections = sections_schema()
+    keys = [key for key, _ in leaves(sections)]
+    dotted = {key: {"$ref": f"#/properties/settings/properties/{key.replace('.', '/properties/')}"} for key in keys}
+    properties["settings"] = one_object({**sections, **dotted})
+    arm = properties["arms"]["items"]["properties"]
+    arm["set"] = one_object({key: found for key, found in dotted.items() if key.count(".") == 1})
+    arm["mode"] = names_schema(CHOSEN["mode"], arm["mode"])
+    return {"$schema": DIALECT, "title": "Comparison of ps_cluster", **one_object(properties)}
+
+
+def texts() -> dict[str, str]:
+    """Return the content of each file, by its name in configs/."""
+    schemas = {"schema.json": run_schema(), "compare.schema.json": comparison_schema()}
+    return {name: f"{json.dumps(schema, indent=1, ensure_ascii=False)}\n" for name, schema in schemas.items()}
+
+
+if __name__ == "__main__":
+    for file, text in texts().items():
+        write_whole(CONFIG_FOLDER / file, text)

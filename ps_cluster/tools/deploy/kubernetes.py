@@ -1,0 +1,395 @@
+"""The kinds of workloads: how each names the pods of a cluster, tells a pod its index, and restarts what has failed."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER
+from ps_cluster.config.registry import Kinds
+from ps_cluster.errors import UserError
+from ps_cluster.launch.silence import Limits
+
+
+class WorkloadKind:
+    """A kind of workload. Subclass it, and write `workload`, and `host` or `writes_tf_config`.
+
+    Attributes:
+      name: its name; says: in a few words, who runs it.
+      index_field: the field of a pod that holds the index of its task.
+      writes_tf_config: the operator sets TF_CONFIG itself.
+      container_name, port_name: those that the operator looks for.
+    """
+
+    name = ""
+    says = ""
+    page = "docs/kubernetes.md"
+    index_field = ""
+    writes_tf_config = False
+    container_name = "task"
+    port_name = "grpc"
+
+    def workload(self, deployment: Deployment) -> list[Document]:
+        """Return the objects that start the tasks."""
+        raise NotImplementedError
+
+    def host(self, deployment: Deployment, role: Role, index: int) -> str:
+        """Return the name by which other pods reach a task."""
+        raise NotImplementedError
+
+    def documents(self, deployment: Deployment) -> list[Document]:
+        """Return all objects. Raises UserError where this kind can't run the deployment."""
+        if self.writes_tf_config and sum(role.count for role in deployment.roles) == 1:
+            raise UserError(
+                f"--kind: got '{self.name}', whose operator sets no TF_CONFIG where there is only one task: take jobs"
+            )
+        return [_config_map(deployment, self.files()), _network_policy(deployment), *self.workload(deployment)]
+
+    def command(self, deployment: Deployment, role: Role) -> list[str]:
+        """Return the command of the containers of a role."""
+        return task_command(deployment)
+
+    def files(self) -> dict[str, str]:
+        """Return name → content of the files that are in each container beside the configuration."""
+        return {}
+
+    def tf_config(self, deployment: Deployment, role: Role) -> str | None:
+        """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace; None: not ours to set."""
+        if self.writes_tf_config:
+            return None
+        cluster = {
+            one.type: [f"{self.host(deployment, one, index)}:{deployment.port}" for index in range(one.count)]
+            for one in deployment.roles
+            if one.type != EVALUATOR
+        }
+        return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{role.type}", "index": $({TASK_INDEX})}}}}'
+
+
+KINDS: Kinds[WorkloadKind] = Kinds(
+    "kind of workload", WorkloadKind, "ps_cluster.tools.deploy.kinds", "ps_cluster.workloads"
+)
+
+
+# Port 53 of anybody would be a way out. Names: of kube-dns and CoreDNS alike; the address: NodeLocal DNSCache.
+_DNS: list[dict[str, Any]] = [
+    {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    },
+    {"ipBlock": {"cidr": "169.254.20.10/32"}},
+]
+
+
+def metadata(deployment: Deployment, name: str | None = None) -> dict[str, Any]:
+    """Return the metadata of an object; `name`: that of the deployment."""
+    namespace = {"namespace": deployment.namespace} if deployment.namespace else {}
+    return {"name": name or deployment.name, **namespace, "labels": labels(deployment)}
+
+
+def pod_failure_policy(kind: WorkloadKind) -> dict[str, Any]:
+    """Return the reaction of a Job to exit codes: bad input ends it, an evicted pod does not count as a failure."""
+    never = {"containerName": kind.container_name, "operator": "In", "values": list(NEVER_RETRY)}
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    return {"rules": [{"action": "FailJob", "onExitCodes": never}, {"action": "Ignore", "onPodConditions": disrupted}]}
+
+
+def finishing(deployment: Deployment) -> list[str]:
+    """Return the roles whose end is the end of the training: that which leads, and the evaluator."""
+    return [role.type for role in deployment.roles if role.leads or role.type == EVALUATOR]
+
+
+def _config_map(deployment: Deployment, files: dict[str, str]) -> Document:
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": metadata(deployment, config_name(deployment)),
+        "data": {CONFIG_NAME: deployment.config.to_yaml(), **files},
+    }
+
+
+def _network_policy(deployment: Deployment) -> Document:
+    """Return what lets only the tasks of this deployment reach each other, and them reach only the cluster's DNS beside."""
+    tasks = [{"podSelector": {"matchLabels": labels(deployment)}}]
+    ports = [{"protocol": "TCP", "port": deployment.port}]
+    names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": metadata(deployment),
+        "spec": {
+            "podSelector": {"matchLabels": labels(deployment)},
+            "policyTypes": ["Ingress", "Egress"],
+            "ingress": [{"from": tasks, "ports": ports}],
+            "egress": [{"to": tasks, "ports": ports}, {"to": _DNS, "ports": names}],
+        },
+    }
+
+
+# A training that a scheduler runs: its roles, and where its tasks find configuration, data and run directory.
+
+# Exit codes of `task` after which the same command would fail again: bad input; a newer leader has taken over.
+NEVER_RETRY = (2, 3)
+_GRACE_S = 30  # for a worker to hand back its steps, or any task to end
+
+OfType = tuple[str | None, Any]  # the type of a role, or None for all; a value
+
+
+@dataclass(frozen=True)
+class Role:
+    """All tasks of one type.
+
+    Attributes:
+      alone: a task that failed is started again by itself; if not, all tasks start again with it.
+      leads: its first task leads the training.
+      shares: its tasks read or write the run directory of the leader.
+      grace_s: seconds from SIGTERM to SIGKILL; the leader writes a snapshot in this time.
+      cpu, memory: of each task, as Kubernetes writes them.
+      restarts: how often tasks of the role may be restarted.
+    """
+
+    type: str
+    count: int
+    alone: bool
+    leads: bool
+    shares: bool
+    grace_s: int
+    cpu: str = "2"
+    memory: str = "4Gi"
+    restarts: int = 20
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """The request, whatever the kind of workload.
+
+    Attributes:
+      name: of the workload; the names of its objects begin with it.
+      namespace: None: that of `kubectl`.
+      run_volume: the claim of the volume with the run directory.
+      data_volume: the claim of the volume that is mounted at `paths.DATA`, read-only.
+      scratch: the most that each folder of a pod may hold that is deleted with it, as Kubernetes writes it.
+      restart_job: JobSet may recreate a single Job, which its feature gate RestartJob has to allow.
+      task_options: more words for the command `task`.
+    """
+
+    name: str
+    namespace: str | None
+    image: str
+    config: RunConfig
+    roles: tuple[Role, ...]
+    run_volume: str
+    data_volume: str | None = None
+    scratch: str = "10Gi"
+    restart_job: bool = True
+    task_options: tuple[str, ...] = ()
+    port: int = 2222
+
+
+def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterable[OfType]) -> tuple[Role, ...]:
+    """Return the roles that the mode of `config` has, and the evaluator if it is wanted.
+
+    Args:
+      shared_by_all: all tasks get the run directory of the leader, not only those that have to.
+      given: cpu, memory, restarts → values for all roles or for one.
+    Raises:
+      UserError: a value for a role that is not there, or two for one.
+    """
+    mode, cluster = config.mode_kind, config.cluster
+    counts = {CHIEF: 1, PS: cluster.parameter_servers, WORKER: cluster.workers, EVALUATOR: 1}
+    leader = CHIEF if CHIEF in mode.tasks else WORKER
+    types = (*mode.tasks, EVALUATOR) if cluster.evaluator else mode.tasks
+    drain_s = int(Limits().for_waits_of(config.longest_update_seconds()).drain_s)
+    values = {field: _by_type(field, some, types) for field, some in given.items()}
+    return tuple(
+        Role(
+            type=kind,
+            count=counts[kind],
+            alone=not mode.on_death[kind].whole_cluster,
+            leads=kind == leader,
+            shares=shared_by_all or kind in (leader, EVALUATOR),
+            grace_s=_GRACE_S + (drain_s if kind == leader else 0),
+            **{field: some[kind] for field, some in values.items() if kind in some},
+        )
+        for kind in types
+    )
+
+
+def check_data_dir(config: RunConfig) -> None:
+    """Raise UserError for a folder of data that every task would look for somewhere else."""
+    if (folder := config.data.data_dir) is not None and not folder.is_absolute():
+        raise UserError(f"data.data_dir: got '{folder}': name the whole path, as the tasks find it")
+
+
+def _by_type(field: str, values: Iterable[OfType], types: tuple[str, ...]) -> dict[str, Any]:
+    """Return a value for each type that has one. One for a type wins over one for all."""
+    found: dict[str | None, Any] = {}
+    for kind, value in values:
+        if kind is not None and kind not in types:
+            raise UserError(f"--{field}: got {kind}={value}, but this training has only {', '.join(types)}")
+        if found.setdefault(kind, value) != value:
+            raise UserError(f"--{field}: got {found[kind]} and {value} for {kind or 'all'}: give one of them")
+    return {kind: found.get(kind, found.get(None)) for kind in types if kind in found or None in found}
+
+
+# The pod of a task: its command, environment, volumes, probes, and what it is not allowed to do.
+
+Part = dict[str, Any]
+
+TASK_INDEX = "TASK_INDEX"
+_LONGEST_SILENCE_S = 300  # of a leader; it ends by itself earlier, so only one that is stuck is meant
+_USER = 65532  # "nonroot" in many images; the volumes are given to the group of this number
+
+
+def labels(deployment: Deployment, role: Role | None = None) -> dict[str, str]:
+    """Return the labels by which the objects of a deployment, or the pods of one role, are found."""
+    found = {"app.kubernetes.io/name": "ps-cluster", "app.kubernetes.io/instance": deployment.name}
+    return found | ({"app.kubernetes.io/component": role.type} if role else {})
+
+
+def pod_template(deployment: Deployment, role: Role, kind: WorkloadKind, **more: Any) -> Part:
+    """Return the template of the pods of a role; `more` goes into its spec."""
+    return {
+        "metadata": {"labels": labels(deployment, role)},
+        "spec": {
+            **more,
+            "terminationGracePeriodSeconds": role.grace_s,
+            # The first process of a container does not get signals that it has no handler for. So the task is not the first.
+            "shareProcessNamespace": True,
+            "automountServiceAccountToken": False,
+            "enableServiceLinks": False,
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": _USER,
+                "runAsGroup": _USER,
+                "fsGroup": _USER,
+                "fsGroupChangePolicy": "OnRootMismatch",
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+            "containers": [_container(deployment, role, kind)],
+            "volumes": _volumes(deployment, role),
+        },
+    }
+
+
+def _container(deployment: Deployment, role: Role, kind: WorkloadKind) -> Part:
+    resources = {"cpu": role.cpu, "memory": role.memory}
+    port = {"name": kind.port_name, "containerPort": deployment.port, "protocol": "TCP"}
+    return {
+        "name": kind.container_name,
+        "image": deployment.image,
+        "command": kind.command(deployment, role),
+        "env": _environment(deployment, role, kind),
+        **({"ports": [port]} if role.type != EVALUATOR else {}),
+        # Equal, so that TensorFlow sees the cores that it may use, and no neighbour slows a worker down.
+        "resources": {"requests": resources, "limits": resources},
+        "securityContext": {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        },
+        "volumeMounts": [
+            {"name": "config", "mountPath": CONFIG_FOLDER, "readOnly": True},
+            {"name": "runs", "mountPath": RUNS},
+            {"name": "cache", "mountPath": CACHE},
+            {"name": "tmp", "mountPath": TEMPORARY},
+            *([{"name": "data", "mountPath": DATA, "readOnly": True}] if deployment.data_volume else []),
+        ],
+        **_probes(deployment, role),
+    }
+
+
+def task_command(deployment: Deployment) -> list[str]:
+    """Return the command `task`: the same for all tasks, and each time that one is started."""
+    config = f"{CONFIG_FOLDER}/{CONFIG_NAME}"
+    return ["ps-cluster", "task", "--run-dir", _run_dir(deployment), "--config", config, *deployment.task_options]
+
+
+def _run_dir(deployment: Deployment) -> str:
+    return f"{RUNS}/{deployment.name}"
+
+
+def _environment(deployment: Deployment, role: Role, kind: WorkloadKind) -> list[Part]:
+    tf_config = kind.tf_config(deployment, role)
+    return [
+        # Before TF_CONFIG, which names it.
+        {"name": TASK_INDEX, "valueFrom": {"fieldRef": {"fieldPath": kind.index_field}}},
+        *([{"name": "TF_CONFIG", "value": tf_config}] if tf_config else []),
+        {"name": "PS_CLUSTER_CACHE", "value": f"{CACHE}/ps_cluster"},
+        {"name": "HOME", "value": TEMPORARY},
+    ]
+
+
+def _volumes(deployment: Deployment, role: Role) -> list[Part]:
+    scratch = {"emptyDir": {"sizeLimit": deployment.scratch}}
+    runs = {"persistentVolumeClaim": {"claimName": deployment.run_volume}} if role.shares else scratch
+    data = {"persistentVolumeClaim": {"claimName": deployment.data_volume, "readOnly": True}}
+    return [
+        {"name": "config", "configMap": {"name": config_name(deployment)}},
+        {"name": "runs", **runs},
+        {"name": "cache", **scratch},
+        {"name": "tmp", **scratch},
+        *([{"name": "data", **data}] if deployment.data_volume else []),
+    ]
+
+
+def config_name(deployment: Deployment) -> str:
+    """Return the name of the ConfigMap."""
+    return f"{deployment.name}-config"
+
+
+def _probes(deployment: Deployment, role: Role) -> Part:
+    # A shell, because Kubernetes does not put a pod's index into the command of a probe. There is no readiness probe:
+    # nobody routes requests to a task, and with some operators the names of pods that are not ready do not resolve.
+    asked = f'--type {role.type} --index "${TASK_INDEX}" --probe live --max-age {_LONGEST_SILENCE_S}'
+    health = f"exec ps-cluster health {_run_dir(deployment)} {asked}"
+    probe = {"exec": {"command": ["sh", "-c", health]}, "timeoutSeconds": 15}
+    return {
+        "startupProbe": {**probe, "periodSeconds": 10, "failureThreshold": 60},
+        "livenessProbe": {**probe, "periodSeconds": 30, "failureThreshold": 4},
+    }
+
+
+# Write manifests as YAML that every reader takes for the same values, of YAML 1.1 as of 1.2.
+
+Document = dict[str, Any]
+
+_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
+_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}  # kubectl reads YAML 1.1
+
+
+def dump_documents(documents: Iterable[Document]) -> str:
+    """Return the documents, each after a line `---`."""
+    return "".join(f"---\n{yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=1000)}" for one in documents)
+
+
+class _Dumper(yaml.SafeDumper):
+    def ignore_aliases(self, data: Any) -> bool:
+        return True
+
+    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
+        super().increase_indent(flow, indentless=False)  # lists are indented, as in most manifests
+
+    def represent_text(self, text: str) -> yaml.Node:
+        """Write several lines as a block, and quote what is not surely text."""
+        plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
+        style = "|" if "\n" in text else None if plain else "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_text)
+
+
+# Paths in a container.
+
+CONFIG_FOLDER = "/etc/ps-cluster"
+CONFIG_NAME = "config.yaml"
+RUNS = "/runs"  # the volume with the run directory
+DATA = "/data"
+TEMPORARY = "/tmp"
+CACHE = "/cache"  # packed data sets

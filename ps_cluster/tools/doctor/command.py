@@ -1,0 +1,49 @@
+"""The command `ps-cluster doctor`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from ps_cluster.cli.options import FOLDER, examples, option
+from ps_cluster.cli.parts import JSON_FILE, STDOUT, write_json_to
+from ps_cluster.report.terminal import print_line
+
+
+@click.command(epilog=examples("doctor", "doctor --no-cluster --data-dir ~/Downloads", "doctor --json | jq .status"))
+@option(
+    "--cluster/--no-cluster",
+    default=True,
+    help="Also train a small network on a real cluster, for 10 to 20 s on two cores.",
+)
+@option("--data-dir", type=FOLDER, help="Look for CIFAR-10 in this folder too.")
+@option(
+    "--json",
+    "json_file",
+    type=JSON_FILE,
+    is_flag=False,
+    flag_value=str(STDOUT),
+    metavar="[FILE]",
+    help="Write what was found as JSON; without a file, or for -: print it so.",
+)
+def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
+    """Examine whether this machine and installation can train.
+
+    Each line says ok, warn or fail, and what to do about it. The exit code is 1 if a check has failed.
+    """
+    from ps_cluster.data import sources
+    from ps_cluster.tools.doctor import examination
+
+    found = []
+    for one in examination.examine(
+        examination.all_checks(Path("runs"), sources.default_cache_dir(), data_dir, cluster=cluster)
+    ):
+        found.append(one)
+        if json_file != STDOUT:
+            print_line(f"{one.finding.status:<5} {one.name:<11} {one.finding.says}")
+            if one.finding.todo:
+                print_line(f"{'':<17} to do: {one.finding.todo}")
+    if json_file:
+        write_json_to(json_file, examination.as_json(found))
+    return examination.exit_code(found)

@@ -1,0 +1,250 @@
+"""Train several runs at once: start each as a `run` command, go on with those that die, and stop them all."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from ps_cluster.clock import AwakeClock
+from ps_cluster.config import RunConfig
+from ps_cluster.config.layers import without_variables
+from ps_cluster.config.modes import Task
+from ps_cluster.errors import BAD_INPUT, UserError
+from ps_cluster.files import locks
+from ps_cluster.files.writing import write_whole
+from ps_cluster.installation import finding_this_package
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.scores import outcome_of
+from ps_cluster.system.environment import CALLER_PID, StopRequests
+from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskSpec
+
+COMMAND = (sys.executable, "-m", "ps_cluster", "run")
+RETRIES = 2  # how often a run that died is continued before it counts as failed
+FROZEN_S = 60.0  # a command that is stopped (SIGSTOP) for so long is ended, and continued by another
+GRACE_S = 10.0  # from the last request to stop until SIGKILL
+
+Outcome = Literal["completed", "stopped", "failed"]
+Notify = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A run to be trained.
+
+    Attributes:
+      name: for messages, e.g. "trial 3".
+      root: its run directory; beside it are its settings (.yaml) and what the command prints (.log).
+      config: complete.
+    """
+
+    index: int
+    name: str
+    root: Path
+    config: RunConfig
+
+    @property
+    def settings(self) -> Path:
+        return self.root.with_name(f"{self.root.name}.yaml")
+
+    @property
+    def log(self) -> Path:
+        return self.root.with_name(f"{self.root.name}.log")
+
+    @property
+    def task(self) -> Task:
+        return Task("run", self.index)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """A run that is over. `why`: of a failure, in one line."""
+
+    job: Job
+    outcome: Outcome
+    why: str = ""
+
+
+class Fleet:
+    """At most `at_once` runs at a time. They end with this process, however it ends."""
+
+    def __init__(
+        self,
+        at_once: int,
+        notify: Notify,
+        *,
+        retries: int = RETRIES,
+        grace_s: float = GRACE_S,
+        command: tuple[str, ...] = COMMAND,
+        supervisor: Supervisor | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ):
+        self._at_once = at_once
+        self._notify = notify
+        self._retries = retries
+        self._grace_s = grace_s
+        self._command = command
+        self._supervisor = supervisor or Supervisor()
+        self._clock = clock
+        self._jobs: dict[Task, Job] = {}
+        self._deaths: dict[Task, int] = {}
+        self._told_to_stop: set[Task] = set()
+        self._frozen_since: dict[Task, float] = {}
+
+    @property
+    def jobs(self) -> tuple[Job, ...]:
+        """The runs under way, in the order of their starts."""
+        return tuple(self._jobs.values())
+
+    @property
+    def has_room(self) -> bool:
+        return len(self._jobs) < self._at_once
+
+    def start(self, job: Job) -> None:
+        """Start a run; go on with one that has begun. Raises UserError if processes of before are still in it."""
+        self._launch(job)
+        self._jobs[job.task] = job
+        self._deaths[job.task] = 0
+
+    def poll(self) -> list[Ended]:
+        """Return the runs that have ended since the last call. Those that died go on in new processes."""
+        self._end_frozen()
+        return [ended for task_exit in self._supervisor.poll() if (ended := self._judged(task_exit)) is not None]
+
+    def ask_to_stop(self, job: Job) -> None:
+        """Ask a run to stop: it finishes its steps, writes a checkpoint and scores it. Asked again, it ends at once."""
+        self._told_to_stop.add(job.task)
+        self._supervisor.signal(job.task, signal.SIGTERM)
+
+    def end_all(self) -> None:
+        """End what still runs, within a bounded time. What it wrote can be continued."""
+        for process in self._supervisor.stop_all(self._grace_s):
+            self._notify(f"could not be ended: {self._jobs[process.task].name} (pid {process.pid})")
+        self._jobs.clear()
+
+    def _launch(self, job: Job) -> None:
+        if _can_resume(job):
+            options: tuple[str, ...] = ("--resume", str(job.root))
+        else:
+            _remove(job)
+            write_whole(job.settings, job.config.to_yaml())
+            options = ("--run-dir", str(job.root), "--config", str(job.settings))
+        environment = finding_this_package(self._environment())
+        error = job.root.with_name(f"{job.root.name}.error")  # `run` writes none: its last line tells
+        spec = TaskSpec(job.task, (*self._command, *options), environment, Path.cwd(), job.log, error)
+        self._supervisor.start(spec)
+
+    def _environment(self) -> Mapping[str, str]:
+        threads = max(1, len(os.sched_getaffinity(0)) // self._at_once)  # else each run takes all processors
+        return {"TF_NUM_INTRAOP_THREADS": str(threads), **without_variables(os.environ), CALLER_PID: str(os.getpid())}
+
+    def _judged(self, task_exit: TaskExit) -> Ended | None:
+        """Return how a run ended; None if it goes on."""
+        job = self._jobs[task_exit.task]
+        if has_completed(job.root):
+            return self._over(job, "completed")
+        if job.task in self._told_to_stop:
+            return self._over(job, "stopped")
+        line = task_exit.last_line.removeprefix("Error: ") or "no output"
+        why = f"{task_exit.how}: {line} (log: {job.log})"
+        is_hopeless = task_exit.exit_code == BAD_INPUT or _outcome(job.root) == "diverged"
+        if is_hopeless or self._deaths[job.task] >= self._retries:
+            return self._over(job, "failed", why)
+        self._deaths[job.task] += 1
+        self._notify(f"{job.name} died, and goes on ({self._deaths[job.task]} of {self._retries}): {why}")
+        try:
+            self._launch(job)
+        except UserError as error:
+            return self._over(job, "failed", str(error))
+        return None
+
+    def _over(self, job: Job, outcome: Outcome, why: str = "") -> Ended:
+        del self._jobs[job.task]
+        self._supervisor.forget(job.task)
+        self._told_to_stop.discard(job.task)
+        return Ended(job, outcome, why)
+
+    def _end_frozen(self) -> None:
+        frozen, now = self._supervisor.frozen(), self._clock()
+        self._frozen_since = {task: self._frozen_since.get(task, now) for task in frozen}
+        for task, since in self._frozen_since.items():
+            if now - since > FROZEN_S:
+                self._notify(f"{self._jobs[task].name} has been stopped (SIGSTOP) for {FROZEN_S:g} s: ended")
+                self._supervisor.signal(task, signal.SIGKILL)
+
+
+def has_completed(root: Path) -> bool:
+    """Return whether a run is trained and scored; not so if its files are damaged."""
+    return _outcome(root) == "completed"
+
+
+def _outcome(root: Path) -> str | None:
+    try:
+        return outcome_of(root)
+    except UserError:  # a damaged file, which the resumed run writes anew
+        return None
+
+
+def _can_resume(job: Job) -> bool:
+    """Return whether what is there is of this run's settings, and has come to a snapshot."""
+    run_dir = RunDir(job.root)
+    if not run_dir.config.is_file() or not any(checkpoints.steps(states) for states in run_dir.states):
+        return False
+    return job.settings.is_file() and job.settings.read_text(encoding="utf-8") == job.config.to_yaml()
+
+
+def _remove(job: Job) -> None:
+    """Remove what a run has left that died before its first snapshot."""
+    if job.root.exists():
+        locks.wait_for_sharers(RunDir(job.root).alive, job.name)
+        shutil.rmtree(job.root)
+
+
+# Stop a fleet when its user asks: politely at first, at once when asked again, and never later than a limit.
+
+DRAIN_S = 120.0  # for the steps under way, a last checkpoint and its score
+
+
+class Stopping:
+    """Hands on stop requests to the runs of a fleet. Call `is_over` several times a second."""
+
+    def __init__(
+        self, fleet: Fleet, requests: StopRequests, notify: Callable[[str], None],
+        clock: Callable[[], float] | None = None,
+    ):  # fmt: skip
+        self._fleet = fleet
+        self._requests = requests
+        self._notify = notify
+        self._clock = clock or AwakeClock()
+        self._handed_on = 0
+        self._deadline = 0.0
+
+    @property
+    def begun(self) -> bool:
+        return self._requests.count > 0
+
+    @property
+    def exit_code(self) -> int:
+        return self._requests.exit_code if self.begun else 0
+
+    def is_over(self) -> bool:
+        """Hand on new requests. Return whether the runs had their time to stop."""
+        now = self._clock()
+        if not self.begun:
+            return False
+        if not self._handed_on:
+            self._deadline = now + DRAIN_S
+            count = len(self._fleet.jobs)
+            self._notify(f"stopping {count} run{'s' * (count != 1)}, within {DRAIN_S:g} s; once more stops at once")
+        if self._handed_on < min(self._requests.count, 2):
+            self._handed_on += 1
+            for job in self._fleet.jobs:
+                self._fleet.ask_to_stop(job)
+        return now > self._deadline

@@ -1,0 +1,93 @@
+"""The command `ps-cluster simulate`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+from ps_cluster.cli.options import (
+    FOLDER,
+    OUTPUT_FILE,
+    CommaList,
+    Number,
+    OneOf,
+    Whole,
+    examples,
+    option,
+    refuse_others,
+    trusted_code,
+)
+from ps_cluster.config.modes import MODES
+from ps_cluster.report.terminal import make_console
+from ps_cluster.tools.simulate.costs import known_costs
+
+
+@click.command(
+    epilog=examples(
+        "simulate --workers 1,4,16 --ps 1,4 --network tutorial_cnn",
+        "simulate --mode sync-ps --backup-workers 2 --straggler random:gamma",
+        "simulate --from runs/one_worker --save-costs costs.yaml",
+    )
+)
+@trusted_code
+@option(
+    "--workers",
+    type=CommaList(Whole(1, 10_000)),
+    default="10,100,1000,10000",
+    help="Numbers of workers, separated by commas.",
+)
+@option(
+    "--ps",
+    "parameter_servers",
+    type=CommaList(Whole(1, 256)),
+    default="1,4,16,64,256",
+    help="Numbers of parameter servers, separated by commas.",
+)
+@option(
+    "--mode",
+    type=OneOf([mode.name for mode in MODES if mode.is_simulated]),
+    default="async",
+    help="Mode of the training; sync is a ring all-reduce.",
+)
+@option(
+    "--backup-workers",
+    type=Whole(0, 9_999),
+    default=0,
+    help="Mode sync-ps: how many late gradients an update leaves out.",
+)
+@option("--straggler", default="none", help="Slow workers: 2:5x, 1:+0.2s, several joined by ';', or random:gamma.")
+@option(
+    "--network",
+    type=OneOf(known_costs()),
+    help="Use the costs of this network; default: the network of the run.",
+)
+@option(
+    "--from", "calibrate_from", type=FOLDER, metavar="RUN_DIR", help="Take the costs from this run with --workers 1."
+)
+@option(
+    "--check",
+    "check_run",
+    type=FOLDER,
+    metavar="RUN_DIR",
+    help="Predict this finished run, and compare with what it measured.",
+)
+@option(
+    "--link-gbps", type=Number(1e-6, 1e6), default=10.0, help="Bandwidth of each machine in each direction, in Gbit/s."
+)
+@option("--latency-us", type=Number(0, 1e9), default=50.0, help="Latency in one direction, in microseconds.")
+@option("--one-machine", is_flag=True, help="Simulate one machine: all processes share its cores and use no network.")
+@option("--cores", type=Whole(1, 1024), help="Cores of the one machine; default: as many as this one has.")
+@option("--steps-per-dispatch", type=Whole(1, 1000), help="Step ids sent to a worker at once; default: as measured.")
+@option("--seed", type=Whole(0, 2**31 - 1), default=0, help="The same seed gives the same numbers.")
+@option("--json", "json_file", type=OUTPUT_FILE, metavar="FILE", help="Also write all figures to this JSON file.")
+@option("--save-costs", type=OUTPUT_FILE, metavar="FILE", help="Write the costs to this YAML file.")
+@click.pass_context
+def simulate(context: click.Context, /, **settings: Any) -> None:
+    """Predict throughput and staleness of a cluster before you build it."""
+    from ps_cluster.tools.simulate import simulation_run
+
+    if settings["check_run"]:
+        kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
+        refuse_others(context, *kept, because="--check predicts")
+    simulation_run.run_simulation(simulation_run.SimulationSettings(**settings), make_console())

@@ -1,0 +1,216 @@
+"""Simulate asynchronous and round-based training on any machines: the versions that workers pull, and staleness."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from ps_cluster.config.cluster_settings import dispatch_size
+from ps_cluster.config.modes import Waits
+from ps_cluster.tools.simulate.costs import Costs, SimulatedCluster
+from ps_cluster.tools.simulate.events import Events, Slow, gammas
+
+STEPS_PER_WORKER, FEWEST_STEPS = 10, 4000
+WARM_UP = 0.4  # share of the steps that is left out, because the queues fill up first
+
+
+@dataclass(frozen=True)
+class Trained:
+    """The steps of a simulation in the order in which they ended, the warm-up included."""
+
+    seconds: np.ndarray  # float64 [steps]: when the gradient was applied or dropped
+    staleness: np.ndarray  # int64 [steps]: -1 where it was dropped
+    versions: np.ndarray  # int64 [servers]: at the end
+    computing_seconds: float  # spent by all workers together, without being slow on purpose
+    dispatches: int
+
+    @property
+    def _span(self) -> tuple[int, float]:
+        first = int(WARM_UP * len(self.seconds))
+        return first, self.seconds[-1] - self.seconds[first - 1]
+
+    @property
+    def steps_per_second(self) -> float:
+        """Computed steps per second, including late ones."""
+        first, seconds = self._span
+        return (len(self.seconds) - first) / seconds
+
+    @property
+    def gradients_per_second(self) -> float:
+        """Gradients per second that were applied."""
+        first, seconds = self._span
+        return np.count_nonzero(self.staleness[first:] >= 0) / seconds
+
+    @property
+    def warm_staleness(self) -> np.ndarray:
+        """The staleness of the gradients that were applied after the warm-up, int64 [gradients]."""
+        warm = self.staleness[self._span[0] :]
+        return warm[warm >= 0]
+
+
+class SimulatedTraining(ABC):
+    """Workers in a loop: dispatched → pull → compute → push → (in rounds: wait for the next round) → dispatched."""
+
+    def __init__(self, costs: Costs, cluster: SimulatedCluster):
+        self.costs = costs
+        self.cluster = cluster
+        self.events = Events()
+        self.random = np.random.default_rng(cluster.seed)
+        self._slow = Slow(cluster.stragglers, cluster.workers, self.random, cluster.seed)
+        # Steps of its dispatch that each worker has done. Each begins somewhere in the middle: in a long run the
+        # workers don't ask the chief at the same time.
+        self._dispatch_done = self.random.random(cluster.workers)
+        self._dispatches = 0
+        self._versions = np.zeros(cluster.servers, np.int64)
+        self._pulled = np.zeros([cluster.workers, cluster.servers], np.int64)
+        self._stalest = np.zeros(cluster.workers, np.int64)
+        self._contributions = 0
+        self._computing = 0.0
+        self._ends: list[tuple[float, int]] = []
+        self._waiting: list[int] = []  # workers that wait for the next round
+
+    def run(self, steps: int | None = None) -> Trained:
+        """Simulate `steps` steps, by default as many as a steady mean needs."""
+        wanted = steps or max(FEWEST_STEPS, STEPS_PER_WORKER * self.cluster.workers)
+        for worker, late in enumerate(self.random.random(self.cluster.workers)):
+            self.events.at(late * self.costs.compute_seconds, self.dispatch, worker)
+        self.events.run_while(lambda: len(self._ends) < wanted)
+        seconds, staleness = np.array(sorted(self._ends)).T
+        return Trained(seconds, staleness.astype(np.int64), self._versions.copy(), self._computing, self._dispatches)
+
+    @property
+    def in_rounds(self) -> bool:
+        return self.cluster.waits is Waits.IN_ROUNDS
+
+    def dispatch(self, worker: int) -> None:
+        """Give the worker its next step, from its dispatch or from a new one of the chief."""
+        gap = self.costs.step_gap_seconds
+        self._dispatch_done[worker] += 1 / self._steps_per_dispatch
+        if self._dispatch_done[worker] < 1:
+            self.events.after(gap, self.pull, worker)
+            return
+        self._dispatch_done[worker] -= 1
+        self._dispatches += 1
+        self.ask_chief(lambda: self.events.after(self.costs.dispatch_delay_seconds + gap, self.pull, worker))
+
+    @property
+    def _steps_per_dispatch(self) -> int:
+        """Steps that the chief would put into a dispatch now."""
+        workers = self.cluster.workers
+        per_second = len(self._ends) / self.events.now / workers if self.events.now else 0.0
+        return dispatch_size(self.costs.steps_per_dispatch, workers=workers, per_second=per_second, left=math.inf)
+
+    @abstractmethod
+    def ask_chief(self, then: Callable[[], None]) -> None:
+        """Call `then()` when the chief has made a dispatch."""
+
+    @abstractmethod
+    def pull(self, worker: int) -> None:
+        """Call `read` on every parameter server, compute, call `compute_and_wait` and push."""
+
+    def read(self, worker: int, server: int | slice) -> None:
+        """Serve a pull: note the version of each slice that the worker gets."""
+        self._pulled[worker, server] = self._versions[server]
+
+    def compute_and_wait(self, worker: int, seconds: float, then: Callable[[int], None]) -> None:
+        """End a computation of `seconds`: call `then(worker)`, later if the worker is slow on purpose."""
+        self._computing += seconds
+        self.events.after(self._slow.seconds(worker, seconds), then, worker)
+
+    def take(self, worker: int, server: int | slice) -> None:
+        """Serve a push: its gradient is applied, counts in the round, or comes too late."""
+        behind = self._versions[server] - self._pulled[worker, server]
+        if self.in_rounds:
+            self._take_in_round(worker, late=bool(np.any(behind)))
+            return
+        self._versions[server] += 1
+        self._stalest[worker] = max(self._stalest[worker], np.max(behind))
+
+    def _take_in_round(self, worker: int, *, late: bool) -> None:
+        self._stalest[worker] = -1 if late else 0
+        self._contributions += not late
+        if self._contributions == self.cluster.gradients_per_update:
+            self._contributions = 0
+            self._versions += 1
+            for waiting in self._waiting:
+                self.dispatch(waiting)
+            self._waiting.clear()
+
+    def ended(self, worker: int, seconds: float) -> None:
+        """End a step: all slices have the worker's push, the last one at `seconds`."""
+        self._ends.append((seconds, int(self._stalest[worker])))
+        self._stalest[worker] = 0
+
+    def go_on(self, worker: int) -> None:
+        """Let the worker continue. In rounds it waits for the next one if its gradient counted in this one."""
+        if self.in_rounds and self._versions[0] == self._pulled[worker, 0]:
+            self._waiting.append(worker)
+        else:
+            self.dispatch(worker)
+
+
+# Simulate one machine per process: queues at the CPUs and links of the parameter servers.
+
+
+class SeparateMachines(SimulatedTraining):
+    """A cluster with a machine for each process. One numpy operation serves a request in the queues of all servers.
+
+    That is exact, not an approximation: the messages of a request arrive at all servers at the same time, so every
+    queue has the same order, and Lindley's recursion `free = max(free, arrival) + service` (Lindley 1952) holds for all
+    queues at once. The servers differ only in how long each takes.
+    """
+
+    def __init__(self, costs: Costs, cluster: SimulatedCluster):
+        super().__init__(costs, cluster)
+        servers, network = cluster.servers, cluster.network
+        self._latency = network.latency_seconds
+        # In rounds a push is answered with the next parameters: the worker sends no request for them.
+        self._answer_latency = 0.0 if self.in_rounds else self._latency
+        self._slice_seconds = network.seconds(costs.wire_bytes / servers)
+        self._all_seconds = network.seconds(costs.wire_bytes)
+        # Seconds that a worker's link still has to receive when the i-th slice begins to arrive, that slice included.
+        self._still_to_come = self._slice_seconds * np.arange(servers, 0, -1)
+        self._processors_free = np.zeros(servers)
+        self._links_out_free = np.zeros(servers)
+        self._links_in_free = 0.0  # equal for all servers: the slices of a gradient leave the worker at the same time
+        self._chief_free = 0.0
+        self._pulls = gammas(self.random, costs.pull_seconds(servers), costs.server_cv, servers)
+        self._pushes = gammas(self.random, costs.push_seconds(servers), costs.server_cv, servers)
+        self._computations = gammas(self.random, costs.compute_seconds, costs.compute_cv)
+
+    def ask_chief(self, then: Callable[[], None]) -> None:
+        self._chief_free = max(self._chief_free, self.events.now) + self.costs.chief_seconds
+        self.events.at(self._chief_free, then)
+
+    def pull(self, worker: int) -> None:
+        self.events.after(self.costs.pull_delay_seconds + self._answer_latency, self._serve_pull, worker)
+
+    def _serve_pull(self, worker: int) -> None:
+        self.read(worker, slice(None))
+        served = self._serve(next(self._pulls))
+        begins = np.maximum(self._links_out_free, served)
+        self._links_out_free = begins + self._slice_seconds
+        arrived = self._latency + float(np.max(np.sort(begins) + self._still_to_come))
+        seconds = next(self._computations)
+        self.events.at(arrived + seconds, self.compute_and_wait, worker, seconds, self._push)
+
+    def _serve(self, seconds: np.ndarray) -> np.ndarray:
+        """Return float64 [servers]: when each is done with a request that arrives now."""
+        self._processors_free = np.maximum(self._processors_free, self.events.now) + seconds
+        return self._processors_free
+
+    def _push(self, worker: int) -> None:
+        """Send a gradient's slices to all servers over their links, which other workers may be using."""
+        reaches = self.events.now + self.costs.push_delay_seconds + self._latency
+        self._links_in_free = max(self._links_in_free, reaches) + self._slice_seconds
+        self.events.at(max(self._links_in_free, reaches + self._all_seconds), self._serve_push, worker)
+
+    def _serve_push(self, worker: int) -> None:
+        taken = float(np.max(self._serve(next(self._pushes))))
+        self.take(worker, slice(None))
+        self.ended(worker, taken)
+        self.events.at(taken + self._answer_latency, self.go_on, worker)

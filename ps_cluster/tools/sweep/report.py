@@ -1,0 +1,350 @@
+"""Write the results of a sweep: results.json, best.yaml, the plots and one page. The test set is in none of them."""
+
+from __future__ import annotations
+
+import json
+import math
+import shlex
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import matplotlib
+from matplotlib.axes import Axes
+from matplotlib.colors import Normalize
+from matplotlib.figure import Figure
+from rich.console import Console
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from ps_cluster.config.objectives import OBJECTIVES
+from ps_cluster.files.writing import write_json, write_whole
+from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.installation import PROGRAM
+from ps_cluster.report.dashboard import clock
+from ps_cluster.report.pages import PALETTE, WIDTH_IN, Plot, plot_style, rendered
+from ps_cluster.report.terminal import SafeConsole
+from ps_cluster.runs.result_rows import told
+from ps_cluster.tools.sweep.methods import Interval, Space, Values
+from ps_cluster.tools.sweep.plan import State, SweepPlan, Trial, TrialBook
+
+if TYPE_CHECKING:
+    from ps_cluster.tools.sweep.sweep_run import Running
+
+TRIALS_FOLDER = "trials"  # folder of their run directories
+RESULTS, BEST, PAGE = "results.json", "best.yaml", "sweep.html"
+_WORDS = {"completed": "completed", "pruned": "stopped early", "running": "not finished", "failed": "failed"}
+
+
+def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
+    """Write all files of the results into the sweep's folder."""
+    trials, importances, best = book.ranked(), book.importances(), book.best()
+    write_json(output / RESULTS, _results(plan, trials, importances))
+    if best is not None:
+        write_whole(output / BEST, _best_file(plan, best))
+    objective = OBJECTIVES[plan.dataset.spec.objective]
+    shown = (100.0, "accuracy [%]") if objective.has_accuracy else (1.0, "error")
+    plots = make_sweep_plots(
+        plan.space, trials, importances, scale=shown[0], axis=f"held-out {shown[1]}", larger=objective.has_accuracy
+    )
+    for plot in plots:
+        write_whole(output / f"{plot.name}.png", plot.png)
+        write_whole(output / f"{plot.name}.svg", plot.svg)
+    page = rendered(
+        __package__,
+        "sweep.html",
+        overview=_overview(plan, trials),
+        plots=plots,
+        keys=list(plan.space.axes),
+        rows=[_row(plan, trial) for trial in trials],
+        failed=[trial for trial in trials if trial.state == "failed"],
+        best=best and {"values": listed(best.values), "score": _score(plan, best)},
+        command=_command(output),
+        trials_folder=shlex.quote(str(output / TRIALS_FOLDER)),
+        written=datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+    )
+    write_whole(output / PAGE, page)
+
+
+def print_sweep_result(plan: SweepPlan, book: TrialBook, output: Path, console: Console) -> None:
+    """Print the best trial, and where the results are."""
+    best = book.best()
+    console.print()
+    if best is None:
+        console.print("no trial has completed", style="bold yellow")
+    else:
+        among = sum(trial.state in ("completed", "pruned") for trial in book.trials)
+        count = f"{plan.dataset.validation_examples:,} held-out {plan.dataset.spec.unit}"
+        console.print(f"best of {among} trials: {listed(best.values)}", style="bold", soft_wrap=True)
+        console.print(f"{_score(plan, best)} on {count} (chosen on them, so a little too high)", soft_wrap=True)
+        console.print(f"train with it: {_command(output)}", soft_wrap=True)
+    console.print(f"all trials:    {output / PAGE}", soft_wrap=True)
+
+
+def _results(plan: SweepPlan, trials: Sequence[Trial], importances: dict[str, float]) -> dict[str, Any]:
+    return {
+        "schema": 1,
+        "method": plan.method.name,
+        "dataset": plan.dataset.name,
+        "dataset_kind": plan.dataset.kind,
+        "held_out_examples": plan.dataset.validation_examples,
+        "metric": OBJECTIVES[plan.dataset.spec.objective].field,
+        "settings": plan.sweep.settings,
+        "trials": [
+            {"trial": trial.number, "state": trial.state, "held_out_score": trial.score, "values": dict(trial.values)}
+            | ({"why": trial.why} if trial.why else {})
+            for trial in trials
+        ],
+        "importances": importances,
+    }
+
+
+def _best_file(plan: SweepPlan, best: Trial) -> str:
+    count = f"{plan.dataset.validation_examples:,} held-out training {plan.dataset.spec.unit}"
+    comment = f"# The best of a sweep: trial {best.number}, {_score(plan, best)} on {count}.\n"
+    return comment + dump_yaml(plan.found(best.values))
+
+
+def _score(plan: SweepPlan, trial: Trial) -> str:
+    has_accuracy = OBJECTIVES[plan.dataset.spec.objective].has_accuracy
+    return (told(trial.score, None) if has_accuracy else told(None, trial.score)) or "–"
+
+
+def _overview(plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, str]:
+    dataset = plan.dataset
+    states = [trial.state for trial in trials]
+    counts = ", ".join(f"{states.count(state)} {word}" for state, word in _WORDS.items() if state in states)
+    return {
+        "method": f"{plan.method.name}: {plan.method.says}",
+        "trials": f"{counts or 'none'} of {plan.count} planned",
+        "data set": f"{dataset.name} ({dataset.kind}): {dataset.train_examples:,} {dataset.spec.unit} to train on",
+        "judged on": f"{dataset.validation_examples:,} training {dataset.spec.unit} that are held out",
+        "all trials have": listed(plan.sweep.settings),
+    }
+
+
+def _row(plan: SweepPlan, trial: Trial) -> list[str]:
+    values = (text(trial.values[key]) for key in plan.space.axes)
+    return [f"trial {trial.number}", _score(plan, trial), _WORDS[trial.state], *values]
+
+
+def _command(output: Path) -> str:
+    return f"{PROGRAM} run --config {shlex.quote(str(output / BEST))}"
+
+
+# Draw a sweep: each trial as a line through its values, and what decided the score.
+
+_COLOURS = matplotlib.colormaps["viridis"]
+_BEST = PALETTE[1]  # stands out of them, on white and when a dark page turns the colours over
+_LOW_SHARE = 0.05  # of the scores, which a few bad trials would otherwise spread over all colours
+_TICKS = 5
+
+
+def make_sweep_plots(
+    space: Space, trials: Sequence[Trial], importances: Mapping[str, float], *, scale: float, axis: str, larger: bool
+) -> list[Plot]:
+    """Return the plots that have something to show.
+
+    Args:
+      trials: all, ranked. scale: shown score / score. axis: the name of a score with its unit. larger: is better.
+    """
+    with plot_style():
+        return list(_plots(space, trials, importances, scale, axis, larger))
+
+
+def _plots(
+    space: Space, trials: Sequence[Trial], importances: Mapping[str, float], scale: float, axis: str, larger: bool
+) -> Iterator[Plot]:
+    scored = [trial for trial in trials if trial.score is not None and trial.state in ("completed", "pruned")]
+    if len(scored) >= 2:
+        told = (
+            "A line is a trial: its values, and its score on held-out training examples. The best is thick and orange."
+        )
+        early = " Trials that were stopped early are dashed, with the score for which they were stopped." * any(
+            trial.state == "pruned" for trial in scored
+        )
+        figure = _parallel(space, scored, scale, axis, larger)
+        yield Plot("parallel-coordinates", "All trials", told + early, figure)
+    if importances:
+        count = sum(trial.state == "completed" for trial in trials)
+        told = (
+            "The share of each setting in what sets the better trials apart (PED-ANOVA, Watanabe et al. 2023), over "
+            f"{count} completed trials, each with one seed. With few trials it is a hint, not a finding."
+        )
+        yield Plot("importance", "What decided the score", told, _importance(importances))
+
+
+def _parallel(space: Space, scored: Sequence[Trial], scale: float, axis: str, larger: bool) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
+    panel = figure.subplots()
+    scores = [scale * (trial.score or 0.0) for trial in scored]
+    columns = [*(_Column.of_axis(space, key) for key in space.axes), _Column.of_scores(axis, scores)]
+    colours = Normalize(*_middle(scores, larger), clip=True)
+    for rank in reversed(range(len(scored))):  # the best is drawn last, above all
+        trial = scored[rank]
+        heights = [column.height(trial.values[column.key]) for column in columns[:-1]]
+        heights.append(columns[-1].height(scores[rank]))
+        share = float(colours(scores[rank]))
+        panel.plot(
+            range(len(columns)), heights, color=_COLOURS(0.88 * (share if larger else 1 - share)) if rank else _BEST,
+            linewidth=2.6 if rank == 0 else 1.1, alpha=1.0 if rank == 0 else 0.75,
+            linestyle="--" if trial.state == "pruned" else "-",
+        )  # fmt: skip
+    for place, column in enumerate(columns):
+        column.draw(panel, place, is_last=place == len(columns) - 1)
+    panel.set_xlim(-0.25, len(columns) - 0.65)
+    panel.set_ylim(-0.06, 1.12)
+    panel.axis("off")
+    return figure
+
+
+def _middle(scores: Sequence[float], larger: bool) -> tuple[float, float]:
+    """Return the range of colours: from the worst trials but a few to the best one."""
+    inner = sorted(scores)
+    cut = int(_LOW_SHARE * len(inner))
+    low, high = (inner[cut], inner[-1]) if larger else (inner[0], inner[-1 - cut])
+    return low, high if high > low else low + 1e-9
+
+
+class _Column:
+    """An upright axis of the plot: where its values are, and their ticks."""
+
+    def __init__(self, key: str, ticks: Mapping[str, float], low: float, high: float, log: bool = False):
+        self.key, self._ticks, self._low, self._high, self._log = key, ticks, low, high, log
+
+    @classmethod
+    def of_axis(cls, space: Space, key: str) -> _Column:
+        axis = space.axes[key]
+        if isinstance(axis, Interval):
+            return cls(key, _ticks(axis.low, axis.high, axis.log, axis.is_whole), axis.low, axis.high, axis.log)
+        places = {json.dumps(value): float(place) for place, value in enumerate(axis.ends())}
+        column = cls(key, {text(value): places[json.dumps(value)] for value in axis.ends()}, 0.0, len(places) - 1.0)
+        column._places = places
+        return column
+
+    @classmethod
+    def of_scores(cls, name: str, scores: Sequence[float]) -> _Column:
+        low, high = min(scores), max(scores)
+        high = high if high > low else low + 1.0
+        return cls(name, _ticks(low, high), low, high)
+
+    _places: Mapping[str, float] | None = None
+
+    def height(self, value: Any) -> float:
+        """Return the height of a value, 0 to 1."""
+        number = self._places[json.dumps(value)] if self._places is not None else value
+        low, high, at = (math.log(one) if self._log else one for one in (self._low, self._high, number))
+        return float((at - low) / (high - low))
+
+    def draw(self, panel: Axes, place: int, *, is_last: bool) -> None:
+        panel.plot([place, place], [0, 1], color="#5b6570", linewidth=1.0, zorder=0)
+        panel.text(place, 1.06, self.key.rpartition(".")[2], ha="center", va="bottom", fontsize=9, fontweight="bold")
+        for label, value in self._ticks.items():
+            low, high, at = (math.log(one) if self._log else one for one in (self._low, self._high, value))
+            height = (at - low) / (high - low)
+            side = 0.03 if is_last else -0.03
+            panel.text(
+                place + side, height, label, ha="left" if is_last else "right", va="center", fontsize=8,
+                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+            )  # fmt: skip
+
+
+def _ticks(low: float, high: float, log: bool = False, is_whole: bool = False) -> dict[str, float]:
+    ends = (math.log(low), math.log(high)) if log else (low, high)
+    between = (ends[0] + (ends[1] - ends[0]) * place / (_TICKS - 1) for place in range(_TICKS))
+    values = [math.exp(value) if log else value for value in between]
+    return {f"{value:.3g}": value for value in (map(round, values) if is_whole else values)}
+
+
+def _importance(importances: Mapping[str, float]) -> Figure:
+    figure = Figure(figsize=(WIDTH_IN, 0.9 + 0.38 * len(importances)), layout="constrained")
+    panel = figure.subplots()
+    keys = sorted(importances, key=lambda key: importances[key])
+    bars = panel.barh(keys, [100 * importances[key] for key in keys], color=PALETTE[0], height=0.62)
+    panel.bar_label(bars, fmt="%.0f %%", padding=4, fontsize=8)
+    panel.set_xlim(0, 108)
+    panel.set_xlabel("share [%]")
+    panel.grid(False, axis="y")
+    return figure
+
+
+# Show a sweep while it goes on: a live table on a terminal, lines elsewhere.
+
+BEST_SHOWN = 8
+_STATE_COLOURS = {"running": "cyan", "completed": "green", "pruned": "dim", "failed": "red"}
+_STATE_WORDS = {"running": "under way", "completed": "done", "pruned": "stopped early", "failed": "failed"}
+
+
+class SweepView:
+    """Prints what happens. On a terminal, a table of the trials under way and the best ones stands below it."""
+
+    def __init__(self, console: SafeConsole, keys: Sequence[str], *, is_accuracy: bool):
+        self._console = console
+        self._keys = keys
+        self._is_accuracy = is_accuracy
+        self._live: Live | None = None
+        self._began_s = time.monotonic()
+
+    def notice(self, line: str) -> None:
+        """Print a line that stays."""
+        self._console.print(Text(f"[{clock(time.monotonic() - self._began_s):>5}] {line}"), soft_wrap=True)
+
+    def started(self, trial: Trial) -> None:
+        self.notice(f"trial {trial.number} begins: {listed(trial.values)}")
+
+    def ended(self, trial: Trial, state: State, why: str = "", score: float | None = None) -> None:
+        """Print how a trial ended."""
+        held_out = "" if score is None else f", {self.score(score)} on held-out examples"
+        self.notice(f"trial {trial.number} is {_STATE_WORDS[state]}{held_out}{f': {why}' if why else ''}")
+
+    def score(self, value: float | None) -> str:
+        """Return a score in words."""
+        return (told(value, None) if self._is_accuracy else told(None, value)) or "–"
+
+    def show(self, ranked: Sequence[Trial], running: Mapping[int, Running], count: int) -> None:
+        """Draw the table anew, on a terminal."""
+        if not self._console.can_redraw:
+            return
+        table = self.table(
+            ranked, running, f"{sum(trial.state != 'running' for trial in ranked)} of {count} trials over"
+        )
+        if self._live is None:
+            self._live = Live(table, console=self._console, auto_refresh=False, transient=True)
+            self._live.start()
+        self._live.update(table, refresh=True)
+
+    def table(self, ranked: Sequence[Trial], running: Mapping[int, Running], title: str) -> Table:
+        """Return the trials under way, and the best of those that are over."""
+        table = Table(title=title, title_justify="left", title_style="bold")
+        for heading in ("trial", "state", "held-out score", "trained", *self._keys):
+            table.add_column(heading.rpartition(".")[2], justify="left" if heading == "state" else "right")
+        for one in running.values():
+            self._row(table, one.trial, one.score, f"{one.trained:.0%}")
+        over = [trial for trial in ranked if trial.number not in running]
+        for trial in over[:BEST_SHOWN]:
+            self._row(table, trial, trial.score, "")
+        return table
+
+    def _row(self, table: Table, trial: Trial, score: float | None, trained: str) -> None:
+        values = (text(trial.values[key]) for key in self._keys)
+        state = Text(_STATE_WORDS[trial.state], _STATE_COLOURS[trial.state])
+        table.add_row(str(trial.number), state, self.score(score), trained, *values)
+
+    def close(self) -> None:
+        """Remove the table, so that what follows is printed below the lines."""
+        if self._live is not None:
+            self._live.stop()
+            self._live = None
+
+
+def listed(values: Values) -> str:
+    """Return values as text, e.g. "optimizer.learning_rate=0.05, training.batch_size_per_worker=64"."""
+    return ", ".join(f"{key}={text(value)}" for key, value in values.items())
+
+
+def text(value: Any) -> str:
+    """Return a value short enough to read; numbers with four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else f"{value}"

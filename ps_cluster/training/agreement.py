@@ -1,0 +1,167 @@
+"""State what a task works with, so that tasks on several machines find out before the first step that they differ.
+
+No TensorFlow: a task's version of it is read from the installed package.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import platform
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+from pydantic import Field, ValidationError
+
+from ps_cluster import __version__
+from ps_cluster.config import RunConfig, registry
+from ps_cluster.files.json_files import parse_json
+from ps_cluster.files.values import Malformed, first_error
+from ps_cluster.installation import tensorflow_version
+from ps_cluster.runs.rows import Row
+
+if TYPE_CHECKING:
+    from ps_cluster.data.packed import PackedDataset
+
+MOST_BYTES = 2**19
+UNKNOWN = "unknown"  # of a copy without checksums
+_PACKAGE = Path(__file__).resolve().parent.parent
+_SHOWN_CHARACTERS = 120
+_DIGEST_CHARACTERS = 16
+# These may differ from machine to machine: training is the same.
+_OF_A_MACHINE = frozenset({"data.data_dir", "cluster.intra_op_threads", "cluster.pin_workers", "cluster.isolation"})
+
+_Line = Annotated[str, Field(max_length=400, pattern=r"^[^\x00-\x1f\x7f-\x9f]*$")]
+Facts = Annotated[dict[_Line, _Line], Field(max_length=500)]
+
+
+class Agreement(Row):
+    """The settings, versions and data that a task works with: name → value, in the order in which they are compared.
+
+    Attributes:
+      versions: of Python, TensorFlow and this package, and a digest of the package's sources.
+      settings: the configuration, as section.name, without what may differ from machine to machine.
+      files: a digest of each file that the settings name, e.g. the user's own code. Not of files that it imports.
+      data: of the packed data set: its name, the numbers of its examples, and its checksum.
+    """
+
+    versions: Facts
+    settings: Facts
+    files: Facts
+    data: Facts
+
+    @classmethod
+    def of(cls, config: RunConfig, dataset: PackedDataset) -> Agreement:
+        """Return what a task with this configuration and these examples works with."""
+        settings = _settings(config)
+        return cls(
+            versions=_versions(),
+            settings={key: _short(text_of(value)) for key, value in settings.items()},
+            files=_files(settings),
+            data=facts_of_data(dataset),
+        )
+
+    @classmethod
+    def from_json(cls, text: bytes | str) -> Agreement:
+        """Return what another task has written by `to_json`. Raises Malformed where it is something else."""
+        if len(text) > MOST_BYTES:
+            raise Malformed(f"holds {len(text):,} bytes, which is too much")
+        try:
+            return cls.model_validate(parse_json(text))
+        except ValidationError as error:
+            raise Malformed(first_error(error, "agreement")) from error
+
+    def to_json(self) -> str:
+        """Return this as JSON of at most `MOST_BYTES`."""
+        return self.model_dump_json()
+
+    def difference(self, other: Agreement, at: str, here: str = "here") -> str | None:
+        """Return on one line the first thing that differs and both values; None where nothing does.
+
+        Args:
+          at: whose the other one is, e.g. "worker-1". here: whose this one is, where that is read elsewhere.
+        """
+        for mine, theirs in zip(self._parts(), other._parts(), strict=True):
+            for name in dict.fromkeys([*mine, *theirs]):
+                if mine.get(name) != theirs.get(name):
+                    return f"{name}: {mine.get(name, 'nothing')} {here}, {theirs.get(name, 'nothing')} at {at}"
+        return None
+
+    def _parts(self) -> tuple[Mapping[str, str], ...]:
+        return self.versions, self.settings, self.files, self.data
+
+
+def _versions() -> dict[str, str]:
+    return {
+        "Python": ".".join(platform.python_version_tuple()[:2]),
+        "TensorFlow": tensorflow_version() or "none",
+        "ps_cluster": __version__,
+        "source code of ps_cluster (SHA-256)": _digest_of_folder(_PACKAGE),
+    }
+
+
+def _digest_of_folder(folder: Path) -> str:
+    """Return a digest of the names and contents of all Python files below a folder."""
+    files = {file.relative_to(folder).as_posix(): file for file in folder.rglob("*.py")}
+    return _digest(part for name in sorted(files) for part in (name.encode(), files[name].read_bytes()))
+
+
+def _settings(config: RunConfig) -> dict[str, Any]:
+    sections = config.model_dump(mode="json").items()
+    settings = {f"{section}.{name}": value for section, values in sections for name, value in values.items()}
+    return {key: value for key, value in settings.items() if key not in _OF_A_MACHINE}
+
+
+def _files(settings: Mapping[str, Any]) -> dict[str, str]:
+    named = {key: _named_file(key, value) for key, value in settings.items() if isinstance(value, str)}
+    return {
+        f"{key}: content of {_short(file.name)} (SHA-256)": _digest([file.read_bytes()])
+        for key, file in named.items()
+        if file is not None and file.is_file()
+    }
+
+
+def _named_file(key: str, value: str) -> Path | None:
+    if reference := registry.parse(value):
+        return reference.file
+    # What a data set is made from may be large. The checksums of the packed copy tell more.
+    return Path(value) if os.path.isabs(value) and not key.startswith("data.") else None
+
+
+def facts_of_data(dataset: PackedDataset) -> dict[str, str]:
+    """Return what tells one packed data set from another: name → value, as text."""
+    return {
+        "name of the data set": _short(_without_folder(dataset.name)),
+        "training examples": f"{dataset.train_examples + dataset.validation_examples:,}",
+        "test examples": f"{dataset.test_examples:,}",
+        "content of the packed data (SHA-256)": dataset.checksum[:_DIGEST_CHARACTERS] or UNKNOWN,
+    }
+
+
+def text_of(value: Any) -> str:
+    """Return the value of a setting as text, a path without its folder."""
+    if isinstance(value, str):
+        return _without_folder(value)
+    return json.dumps(value)
+
+
+def _without_folder(text: str) -> str:
+    """Return a path without its folder, which may be another one on another machine; any other text as it is."""
+    return os.path.basename(text.rstrip("/")) if os.path.isabs(text) else text
+
+
+def _short(text: str) -> str:
+    """Return a printable text itself where it is short, else its beginning and a digest."""
+    if len(text) <= _SHOWN_CHARACTERS and text.isprintable():
+        return text
+    shown = "".join(one if one.isprintable() else "?" for one in text[:_SHOWN_CHARACTERS])
+    return f"{shown}… (SHA-256 {_digest([text.encode(errors='surrogateescape')])})"
+
+
+def _digest(parts: Iterable[bytes]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(len(part).to_bytes(8, "little") + part)
+    return digest.hexdigest()[:_DIGEST_CHARACTERS]

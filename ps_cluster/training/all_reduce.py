@@ -1,0 +1,372 @@
+"""A worker of synchronous training by all-reduce with MultiWorkerMirroredStrategy, the usual alternative.
+
+Every worker holds all parameters, computes the gradient of its part of the batch, and applies the mean of all workers.
+A step needs one flat all-reduce, and another one for the moving statistics where the network has any and the wire is
+not float32. Worker 0 also writes checkpoints, rows and the result. TF_CONFIG names the workers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import tensorflow as tf
+from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
+from tensorflow.python.distribute import multi_worker_util
+from tensorflow.python.eager import context
+
+from ps_cluster.config import RunConfig
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import LostTask, UserError
+from ps_cluster.files.values import Malformed
+from ps_cluster.files.writing import write_whole
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.leaders import Leading
+from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.run_dir import AGREEMENT, RunDir
+from ps_cluster.server.store import ParameterStore, Pulled
+from ps_cluster.server.waiting import after, now_after
+from ps_cluster.system.environment import Drain
+from ps_cluster.system.reach import until_none_works
+from ps_cluster.training.agreement import Agreement
+from ps_cluster.training.session import Session
+from ps_cluster.training.step import StepResult
+from ps_cluster.training.worker import Computation, Compute, Identity
+
+_NEVER_MS = 2**31 - 1  # 25 days
+_SUM = tf.distribute.ReduceOp.SUM
+GO_ON, STOP, GO_ON_LATER = 0.0, 1.0, 2.0  # what worker 0 wants; the others want to go on, so a sum is the same
+_RECEIVED = "received.safetensors"
+_LEAVE_WITHIN_S = 20.0  # less than what counts as a standstill
+
+RunUpdates: TypeAlias = Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+
+
+def train(
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    cluster: dict[str, list[str]],
+    index: int,
+    *,
+    resume: bool,
+    drain: Drain | None,
+    leading: Leading = Leading(),
+) -> None:
+    """Train as worker `index`; return when all updates are applied, or soon after `drain` of worker 0 is set.
+
+    Worker 0 alone reads and writes checkpoints; the others get what they go on from through the network.
+
+    Raises:
+      UserError: the checkpoint to resume from is missing or of another model, or the workers differ.
+      LostTask: training was stopped at worker 0 to be gone on with.
+      tf.errors.OpError: another worker failed.
+    """
+    session = Session(config, run_dir, dataset, epoch=leading.epoch, leads=index == 0)
+    session.begin(resume=resume and session.leads)
+    lost_s = leading.silent_after_s if leading.alone else None
+    strategy = _connect(config, lost_after_s=lost_s)
+    group = WorkerGroup(strategy, index, config.cluster.workers)
+    _agree(group, cluster["worker"], index)
+    _share_checkpoint(group, session)
+    device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
+    store, compute = session.build([device], device)
+    run_updates = all_reduce_function(strategy, store, compute, config)
+    session.start()
+    with RoundWatch(_longest_round_s(session, lost_s), _give_up) as watch:
+        stop = _train(config, session, run_updates, drain, lambda: watch.moved(_longest_round_s(session, lost_s)))
+    if session.leads:
+        session.end(stopped=stop != GO_ON, goes_on=leading.alone and stop == GO_ON_LATER)
+    elif not leading.alone:
+        threading.Event().wait()  # the launcher stops it when worker 0 has ended
+    if leading.alone:
+        with contextlib.suppress(*((tf.errors.OpError,) if session.leads else ())):  # it has written all
+            group.wait()  # until worker 0 has written all
+        _leave(cluster["worker"], index)
+        if index > 0 and stop == GO_ON_LATER and not session.progress.completed:
+            raise LostTask("worker-0 was stopped; start this task again to go on from its checkpoint")
+
+
+def _train(
+    config: RunConfig, session: Session, run_updates: RunUpdates, drain: Drain | None, moved: Callable[[], None]
+) -> float:
+    """Train until all is done, or a worker wants to stop; return why: GO_ON, STOP or GO_ON_LATER."""
+    progress, stop = session.progress, GO_ON
+    session.keep_up("training")  # the first updates have a limit of their own, not that of a start
+    while not progress.completed and stop == GO_ON:
+        until = min(progress.applied + config.updates_at_once, progress.total)
+        progress.scheduled(np.arange(progress.applied, until))
+        told = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
+        if session.leads and session.diverged:
+            told = STOP
+        stop, *digests = (
+            run_updates(tf.constant(until - progress.applied), tf.constant(told, tf.float64)).numpy().tolist()
+        )
+        moved()
+        session.note_problem(different_replica(digests, until))
+        session.keep_up("training")
+    return stop
+
+
+def different_replica(digests: Sequence[float], updates: int) -> str | None:
+    """Return which worker has other weights than most, in a line for the proof; None where all have the same."""
+    (most, _), *others = Counter(digests).most_common()
+    if not others:
+        return None
+    named = ", ".join(f"worker-{index}" for index, digest in enumerate(digests) if digest != most)
+    return f"after update {updates - 1} the weights of {named} are others than those of worker-{digests.index(most)}"
+
+
+def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
+    """Raise UserError at every worker where one works with something else than worker 0."""
+    own = Path(AGREEMENT).read_bytes()
+    leaders = group.broadcast(own)
+    try:
+        mine = Agreement.from_json(own)
+        told = Agreement.from_json(leaders).difference(mine, here="at worker-0", at=f"worker-{index}")
+    except Malformed as error:  # another version of this package may say it in other words
+        told = f"what worker-0 works with can't be read at worker-{index}: {error}"
+    for other, difference in enumerate(group.gather((told or "").encode())):
+        if difference:
+            _leave(workers, index)
+            raise UserError(f"worker-{other} can't take part: {difference.decode()}: make it the same for every task")
+
+
+def _share_checkpoint(group: WorkerGroup, session: Session) -> None:
+    """Let all workers go on from the checkpoint of worker 0, if it has one."""
+    content = group.broadcast(checkpoints.to_bytes(session.resumed) if session.resumed else b"")
+    if content and not session.leads:
+        received = Path(_RECEIVED)  # in the task's workspace
+        write_whole(received, content)
+        session.go_on_from(checkpoints.load(received))
+        received.unlink()
+
+
+def _longest_round_s(session: Session, lost_after_s: float | None) -> float:
+    """Return after how many seconds without a round another worker counts as lost."""
+    return threading.TIMEOUT_MAX if lost_after_s is None else max(lost_after_s, session.progress.longest_wait_seconds)
+
+
+def _give_up(longest_s: float) -> None:
+    reason = f"no round has ended for {longest_s:.0f} s"
+    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
+
+
+def _leave(workers: list[str], index: int) -> None:
+    """Wait until this worker may end: no other one needs it any more.
+
+    A worker that has its part of an all-reduce may be ahead of one that still asks it for the rest. And TensorFlow
+    aborts a worker that outlives worker 0, so that one waits for the others to end.
+    """
+    with contextlib.suppress(tf.errors.OpError):  # another one was lost, or is of a version that does not wait
+        context.context().wait_at_barrier("leave", round(1000 * _LEAVE_WITHIN_S))
+    if index == 0:
+        until_none_works(workers[1:], _LEAVE_WITHIN_S)
+
+
+def _connect(config: RunConfig, *, lost_after_s: float | None) -> tf.distribute.MultiWorkerMirroredStrategy:
+    """Return the strategy, once every worker has connected.
+
+    Args:
+      lost_after_s: a worker that is silent for so long is lost; None: a launcher detects that.
+    """
+    tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
+    _limit_silence(_NEVER_MS if lost_after_s is None else round(1000 * lost_after_s))
+    ring = tf.distribute.experimental.CollectiveCommunication.RING
+    strategy = tf.distribute.MultiWorkerMirroredStrategy(
+        communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
+    )
+    # The strategy takes over SIGTERM for preemption notices; this restores the handler from before.
+    signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
+    signal.siginterrupt(signal.SIGTERM, False)
+    return strategy
+
+
+def _limit_silence(limit_ms: int) -> None:
+    """Set TensorFlow's heartbeat timeout. There is no public way to do so.
+
+    TensorFlow's coordination service ends a job in which a worker sent no heartbeat for so long. By its clock that
+    happens also whenever the machine was suspended, or the run frozen, for longer; so under a launcher, which detects
+    dead workers itself, it never happens.
+    """
+    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
+    workers = len(resolver.cluster_spec().as_dict()["worker"])
+    context.context().configure_coordination_service(
+        service_type="standalone",
+        service_leader=multi_worker_util.coordination_leader(resolver.cluster_spec()),
+        heartbeat_timeout_in_ms=limit_ms,
+        coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=workers)],
+    )
+
+
+def all_reduce_function(
+    strategy: tf.distribute.Strategy, store: ParameterStore, compute: Compute, config: RunConfig
+) -> RunUpdates:
+    """Return the graph of some updates: (count int32 [], stop float64 []) → float64 [1 + workers].
+
+    The first is the sum of all workers' stops. The others are a digest of each worker's weights after the updates.
+    """
+    computation = Computation(compute, config)
+    workers = config.cluster.workers
+    (replica,) = store.slices
+
+    def all_reduce(vector: tf.Tensor) -> tf.Tensor:
+        return tf.distribute.get_replica_context().all_reduce(_SUM, vector)
+
+    def mean(*vectors: tf.Tensor) -> list[tf.Tensor]:
+        """Return the means over all workers in float32. The vectors have one dtype and share one all-reduce."""
+        summed = tf.cast(all_reduce(tf.concat(vectors, 0)), tf.float32)
+        return tf.split(summed / workers, [tf.size(vector) for vector in vectors])
+
+    def mean_result(result: StepResult) -> list[tf.Tensor]:
+        """Return the gradient [n] and the fresh statistics [m], averaged over all workers."""
+        if result.fresh.shape[0] == 0 or result.gradient.dtype == tf.float32:
+            return mean(result.gradient, tf.cast(result.fresh, result.gradient.dtype))
+        # In 8 bits a moving mean would be wrong by up to 0.3 % of a standard deviation, and the statistics are few.
+        return [*mean(result.gradient), *mean(result.fresh)]
+
+    def update(who: tf.Tensor) -> tf.Tensor:
+        """Apply one update; return this worker's row of it."""
+        identity = Identity(who[0], who[1])
+        asked = tf.timestamp()
+        with tf.control_dependencies([asked]):
+            weights, statistics, numbers = replica.pull(identity.worker)
+        pulled = Pulled(weights, statistics, numbers[:1])
+        step_id = pulled.versions[0] * workers + identity.worker
+        result, row = computation(step_id, pulled, identity, NOBODY, asked, asked)
+        with tf.control_dependencies([row]):
+            means = mean_result(result)
+        entered = now_after(*means)
+        gradient, fresh = (after([entered], vector) for vector in means)
+        version = replica.update(gradient, result.learning_rate, fresh)
+        return tf.concat([[tf.cast(version, tf.float64), 0.0, entered, now_after(version)], row], 0)
+
+    @tf.function(autograph=False, input_signature=[tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.float64)])
+    def run_updates(count: tf.Tensor, stop: tf.Tensor) -> tf.Tensor:
+        who = strategy.run(lambda: Identity.read().both())
+
+        def body(position: tf.Tensor, rows: tf.TensorArray) -> tuple[tf.Tensor, tf.TensorArray]:
+            row = strategy.run(update, args=(who,))
+            return position + 1, rows.write(position, row)
+
+        rows = tf.TensorArray(tf.float64, size=count, element_shape=[None])
+        _, rows = tf.while_loop(lambda position, _: position < count, body, [0, rows], parallel_iterations=1)
+        return strategy.run(share, args=(rows.stack(), stop, who[0]))
+
+    def share(rows: tf.Tensor, stop: tf.Tensor, worker: tf.Tensor) -> tf.Tensor:
+        """Write all workers' rows into every worker's ledger; return what `run_updates` does."""
+        mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
+        # Not by a product: NaN times 0 is NaN, and a NaN of one worker would be that of all.
+        table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
+        told = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
+        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), told], 0))
+        table = tf.reshape(summed[: -1 - workers], tf.shape(table))
+        with tf.control_dependencies([replica.write_rows(table)]):
+            return tf.identity(summed[-1 - workers :])
+
+    return run_updates
+
+
+# Exchange bytes between the workers of an all-reduce, outside of the steps. All call the same methods in the same order.
+
+_WORD_BYTES = 8
+
+
+class WorkerGroup:
+    """The workers of a strategy, as worker `index` of `workers`.
+
+    Raises from every method:
+      tf.errors.OpError: another worker was lost.
+    """
+
+    def __init__(self, strategy: tf.distribute.Strategy, index: int, workers: int):
+        self._index = index
+        self._workers = workers
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64)])
+        def summed(values: tf.Tensor) -> tf.Tensor:
+            def all_reduce() -> tf.Tensor:
+                own = tf.identity(values)  # on the worker's device, which an argument is not, and the all-reduce needs
+                return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.SUM, own)
+
+            return strategy.run(all_reduce)
+
+        self._summed = summed
+
+    def broadcast(self, content: bytes) -> bytes:
+        """Return the content that worker 0 gave; that of the others does not count."""
+        own = content if self._index == 0 else b""
+        length = int(self._sum([len(own)])[0])
+        return _bytes(self._sum(_words(own, length)), length)
+
+    def gather(self, content: bytes) -> list[bytes]:
+        """Return the content that each worker gave."""
+        lengths = self._sum(self._mine(np.array([len(content)]))).tolist()
+        rows = self._sum(self._mine(_words(content, max(lengths)))).reshape(self._workers, -1)
+        return [_bytes(row, length) for row, length in zip(rows, lengths, strict=True)]
+
+    def wait(self) -> None:
+        """Wait until every worker waits here."""
+        self._sum([0])
+
+    def _mine(self, words: np.ndarray) -> np.ndarray:
+        """Return a table with a row for each worker, flat: these words in its own row, zeros in the others."""
+        table = np.zeros([self._workers, len(words)], np.int64)
+        table[self._index] = words
+        return table.reshape(-1)
+
+    def _sum(self, values: np.ndarray | list[int]) -> np.ndarray:
+        """Return the sums over all workers, int64 [k]. One that is nothing at all needs no all-reduce."""
+        return self._summed(tf.constant(values, tf.int64)).numpy() if len(values) else np.zeros(0, np.int64)
+
+
+def _words(content: bytes, length: int) -> np.ndarray:
+    """Return bytes as whole int64, with zeros up to `length` bytes and a whole word."""
+    return np.frombuffer(content.ljust(-(-length // _WORD_BYTES) * _WORD_BYTES, b"\0"), np.int64)
+
+
+def _bytes(words: np.ndarray, length: int) -> bytes:
+    return words.tobytes()[:length]
+
+
+# End a worker's wait for the others when a round takes too long: TensorFlow's collectives wait for ever.
+
+_LOOKS = 10  # within the limit
+
+
+class RoundWatch:
+    """Calls `give_up` once, from its own thread, when `moved` was not called for `limit_s` inside the `with` block."""
+
+    def __init__(
+        self, limit_s: float, give_up: Callable[[float], None], clock: Callable[[], float] = time.monotonic
+    ):  # fmt: skip
+        """Begin with a limit, which `moved` changes. `give_up` is called with the one that was exceeded."""
+        self._limit_s = limit_s
+        self._give_up = give_up
+        self._clock = clock
+        self._over = threading.Event()
+        self._moved_s = clock()
+
+    def moved(self, limit_s: float) -> None:
+        """Note that a round has ended. `limit_s`: of the next one."""
+        self._moved_s, self._limit_s = self._clock(), limit_s
+
+    def __enter__(self) -> RoundWatch:
+        threading.Thread(target=self._watch, name="rounds", daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._over.set()
+
+    def _watch(self) -> None:
+        while not self._over.wait(self._limit_s / _LOOKS):
+            if self._clock() - self._moved_s > self._limit_s:
+                self._give_up(self._limit_s)
+                return

@@ -1,0 +1,241 @@
+"""The chief's training loop: hands out step ids and follows them in the ledger. In mode single it computes them too."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from ps_cluster.clock import AwakeClock
+from ps_cluster.config import RunConfig
+from ps_cluster.config.modes import CHIEF, PS, Task
+from ps_cluster.config.registry import find
+from ps_cluster.data.packed import PackedDataset
+from ps_cluster.runs.leaders import Leading
+from ps_cluster.runs.run_dir import RunDir, say
+from ps_cluster.server.shard import NO_END
+from ps_cluster.server.store import ParameterStore
+from ps_cluster.system.environment import Drain
+from ps_cluster.training.agreement import Agreement
+from ps_cluster.training.membership import Welcome, connect, device_of, tell_end
+from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, build
+from ps_cluster.training.worker import Compute
+
+POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
+DRAIN_TIMEOUT_S = 60.0
+# Seconds of work handed out ahead of what was seen applied, so that no worker waits for the chief's next look.
+AHEAD_S = 1.0
+
+
+def train(
+    config: RunConfig,
+    run_dir: RunDir,
+    dataset: PackedDataset,
+    cluster: dict[str, list[str]],
+    index: int = 0,
+    *,
+    resume: bool,
+    drain: Drain,
+    leading: Leading = Leading(),
+    build: Build = build,
+) -> None:
+    """Train until every update is applied, or until `drain` is set and the steps under way have ended.
+
+    Writes checkpoints with the ended mark, rows in metrics/ and TensorBoard's files.
+
+    Args:
+      leading: how this process was started.
+      build: makes the store and what a worker computes from it.
+
+    Raises:
+      UserError: the checkpoint to resume from is missing or of another model.
+      tf.errors.OpError: the cluster failed.
+    """
+    session = Session(config, run_dir, dataset, epoch=leading.epoch, build=build)
+    session.begin(resume=resume)
+    if not config.on_parameter_servers:
+        store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)
+        Chief(config, session, LocalDispatcher(), store, compute).run(drain)
+        return session.end(stopped=drain.is_set())
+    dispatcher, membership = connect(cluster, leading, Welcome(leading, Agreement.of(config, dataset)))
+    devices = [device_of(Task(PS, index)) for index in range(len(cluster[PS]))]
+    store, compute = session.build(devices, device_of(Task(CHIEF, 0)))
+    silent_after_s = leading.silent_after_s if leading.alone else math.inf
+    chief = Chief(
+        config, session, dispatcher, store, compute,
+        silent_after_s=silent_after_s, workers=lambda: len(membership.present),
+    )  # fmt: skip
+    chief.run(drain)
+    session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
+    membership.stop()
+    if leading.alone and (session.progress.completed or drain.for_good):
+        servers = [Task(PS, index) for index in range(len(cluster[PS]))]
+        tell_end(leading, [*servers, *membership.tasks], completed=session.progress.completed)
+
+
+class LocalDispatcher:
+    """A ClusterCoordinator's interface that runs each function in this process, one after the other."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="steps")
+        self._under_way: list[Future[Any]] = []
+
+    def schedule(self, function: Callable[..., Any], args: tuple[Any, ...]) -> None:
+        self.done()
+        self._under_way.append(self._pool.submit(function, *args))
+
+    def done(self) -> bool:
+        """Return whether nothing is under way. Raises the error of a function that failed."""
+        for future in [future for future in self._under_way if future.done()]:
+            self._under_way.remove(future)
+            future.result()
+        return not self._under_way
+
+
+class Chief:
+    """The loop that keeps the dispatcher busy, a little ahead of the updates applied."""
+
+    def __init__(
+        self,
+        config: RunConfig,
+        session: Session,
+        dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
+        store: ParameterStore,
+        compute: Compute,
+        *,
+        silent_after_s: float = math.inf,
+        workers: Callable[[], int] | None = None,
+    ):
+        """Prepare the work.
+
+        Args:
+          silent_after_s: a dispatch without an update for so long, beyond what one takes, is given to another worker too.
+          workers: tells how many work now; None: always as many as the configuration says.
+        """
+        self._config = config
+        self._session = session
+        self._progress = session.progress
+        self._dispatcher = dispatcher
+        self._store = store
+        self._work = find(config.mode_kind.work)(config, self._progress, store, compute, self._schedule)
+        self._dispatches = self._work.dispatches()
+        self._silent_after_s = silent_after_s
+        self._upkeep = Upkeep(self._keep_up)
+        self._looked = time.monotonic()
+        self._over = False  # before the look under way: nothing was, and nothing more will be handed out
+        self._workers = workers
+
+    def run(self, drain: Drain) -> None:
+        self._session.start()
+        with self._upkeep:
+            while not (self._progress.completed or drain.is_set() or self._session.diverged):
+                self._dispatch()
+                drain.wait(POLL_S)
+                if self._look("training"):
+                    return  # updates may be missing; the proof then names the first
+            self._work.ends = True
+            self._finish_steps_under_way()
+
+    def _look(self, phase: str) -> bool:
+        """Read the ledger, or wait for a look that takes long; raises their error, or that of a worker.
+
+        Returns whether all that will ever be handed out was done before the look.
+        """
+        idle = self._dispatcher.done()
+        if not self._upkeep.is_under_way:
+            self._over = idle and self._work.ends
+            self._upkeep.begin(phase, self._work.handed_out if self._work.ends else NO_END)
+        if not self._upkeep.ended_within(POLL_S):
+            return False
+        self._looked = time.monotonic()
+        self._repeat_late_dispatches()
+        return self._over
+
+    def _keep_up(self, phase: str, last_step: int) -> None:
+        self._store.tick(POLL_S, last_step=last_step, longest_update_s=self._progress.longest_update_seconds)
+        self._session.keep_up(phase)
+        if self._workers is not None:
+            self._work.workers = max(1, self._workers())
+
+    def _repeat_late_dispatches(self) -> None:
+        """Give the steps of dispatches without news to another worker too. The ledger takes each step once."""
+        late_after_s = self._silent_after_s + self._progress.longest_wait_seconds
+        for steps in self._progress.late_dispatches(late_after_s, self._work.workers):
+            say(f"{len(steps)} steps had no update for {late_after_s:.0f} s: they go to another worker too")
+            self._work.repeat(steps)
+
+    def _dispatch(self) -> None:
+        if self._session.rests:
+            return
+        unseen_s = AHEAD_S + time.monotonic() - self._looked  # during a look that takes long, updates go on unseen
+        ahead = self._work.two_dispatches_each + unseen_s * self._progress.updates_per_second()
+        while not self._work.ends and self._progress.outstanding < ahead:
+            if not next(self._dispatches, False):
+                return  # there is no room
+
+    def _schedule(self, function: Callable[..., Any], what: np.ndarray | int) -> None:
+        """Schedule a dispatch of `what` (step ids, or the version to reach). It carries the time, for the ledger."""
+        self._dispatcher.schedule(function, args=(tf.constant(what, tf.int64), tf.constant(time.time(), tf.float64)))
+
+    def _finish_steps_under_way(self) -> None:
+        clock = AwakeClock()
+        applied, moved = -1, clock()
+        limit_s = max(DRAIN_TIMEOUT_S, self._progress.longest_wait_seconds)
+        while self._progress.outstanding:
+            if self._progress.applied > applied:
+                applied, moved = self._progress.applied, clock()
+            if self._upkeep.is_under_way:
+                moved = clock()  # during a look that saves, updates go on unseen
+            if clock() - moved > limit_s:
+                line = f"{self._progress.outstanding} updates under way, and none ended within {limit_s:.0f} s"
+                if self._silent_after_s < math.inf:  # nobody else would save what is done; the others are done again
+                    return say(f"{line}: they are left for the next leader")
+                raise TimeoutError(line)
+            time.sleep(POLL_S)
+            if self._look("draining"):
+                return  # nothing is under way any more: updates still outstanding are lost
+
+
+# Look at the parameter servers beside the dispatching. No TensorFlow.
+
+
+class Upkeep:
+    """Does looks, one after the other, in a thread of its own: one that saves keeps nobody from handing out steps.
+
+    Use it as a context manager. A block that ends well waits for the look under way, and raises its error.
+    """
+
+    def __init__(self, look: Callable[..., None]):
+        self._look = look
+        self._pool = ThreadPoolExecutor(1, thread_name_prefix="upkeep")
+        self._under_way: Future[Any] | None = None
+
+    def __enter__(self) -> Upkeep:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
+        self._pool.shutdown(wait=kind is None)  # after another error, a server that is gone may never answer
+        if kind is None and self._under_way is not None:
+            self._under_way.result()
+
+    @property
+    def is_under_way(self) -> bool:
+        return self._under_way is not None
+
+    def begin(self, *arguments: object) -> None:
+        """Begin a look. Call it while none is under way."""
+        self._under_way = self._pool.submit(self._look, *arguments)
+
+    def ended_within(self, seconds: float) -> bool:
+        """Wait so long for the look under way; return whether it has ended. Raises its error."""
+        if (look := self._under_way) is not None:
+            if not wait([look], seconds).done:
+                return False
+            self._under_way = None
+            look.result()
+        return True

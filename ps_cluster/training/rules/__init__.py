@@ -1,1 +1,0 @@
-"""The optimizer rules, one file each: settings and update. A new file here is found by itself."""
