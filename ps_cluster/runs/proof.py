@@ -25,7 +25,7 @@ from ps_cluster.runs import journal
 from ps_cluster.runs.ledger import COUNTS, NO_ROWS, ROW, WHOLE, Joiner, StepSet, check_values, names_of
 
 MOST_PROBLEMS = 10
-RATE_TOLERANCE = 1e-4  # relative: other processors round float32 otherwise
+RATE_TOLERANCE = 1e-5  # other processors round float32 otherwise
 Json = dict[str, Any]
 OnRows = Callable[[int], None]
 
@@ -46,12 +46,14 @@ class Expected:
       examples: of a step; None: any number.
       most_staleness: of an update [versions]; None: any.
       rates: the learning rates of step ids, int64 [k] → float32 [k]; None: any.
+      highest_rate: of the schedule. What rounding changes is a share of it, however small a rate at the end is.
       holds_from: the first row of each slice for which rates and bound hold: those before were made by other settings.
     """
 
     examples: int | None = None
     most_staleness: int | None = None
     rates: Callable[[np.ndarray], np.ndarray] | None = None
+    highest_rate: float = 0.0
     holds_from: Sequence[int] = ()
 
 
@@ -116,7 +118,8 @@ class SliceAudit:
             self._note("examples", rows["examples"] != expected.examples, rows, f"where a step has {expected.examples}")
         if expected.rates is not None:
             rates = expected.rates(rows["step"].astype(np.int64))
-            wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=0.0)
+            rounding = RATE_TOLERANCE * expected.highest_rate
+            wrong = counts & ~np.isclose(rows["learning_rate"], rates, rtol=RATE_TOLERANCE, atol=rounding)
             first = float(rates[np.argmax(wrong)]) if len(rates) else 0.0
             self._note("learning_rate", wrong, rows, f"where {first:.6g} follows from the step")
 

@@ -282,6 +282,7 @@ class Session:
             examples=config.examples_per_step,
             most_staleness=config.mode_kind.most_staleness(config),
             rates=expected_rates(config, self._total_steps),
+            highest_rate=config.optimizer.learning_rate,
             holds_from=[self._rows_by_other_rules(history) for history in before],
         )
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update)

@@ -1,5 +1,6 @@
 """The proof holds for what the slices of each mode really write, and fails for every change of it."""
 
+import json
 import re
 
 import numpy as np
@@ -9,10 +10,14 @@ import tensorflow as tf
 from ps_cluster.config import build_config
 from ps_cluster.config.registry import find
 from ps_cluster.runs.ledger import COUNTS, WORKER_COLUMNS, StepSet
-from ps_cluster.runs.proof import Expected, RoundShape, audit
-from ps_cluster.training.all_reduce import different_replica
+from ps_cluster.runs.proof import Expected, RoundShape, SliceAudit, audit
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.system.environment import Drain
+from ps_cluster.training.all_reduce import GO_ON, _train, different_replica
+from ps_cluster.training.session import Session
 from ps_cluster.training.step import expected_rates
-from tests.helpers.ledgers import write_journal
+from tests.helpers.ledgers import rows_of, write_journal
+from tests.helpers.left_by_runs import pack_small_images
 from tests.helpers.stores import make_store, pull, row
 from tests.helpers.waiting import admit, identity
 
@@ -136,6 +141,16 @@ def test_an_update_beyond_the_bound_is_told(tmp_path):
     run.put(0, -1, "staleness", 4)
     (problem,) = run.proof(tmp_path)["problems"]
     assert "has staleness 4, where 3 is the bound" in problem
+    before = SliceAudit(RoundShape(1, 1), Expected(most_staleness=3), holds_from=len(run.rows[0]))
+    before.read(run.rows[0])
+    assert not before.wrong_values, "rows of a leader with another bound"
+
+
+def test_a_round_in_the_place_of_one_that_was_handed_out_is_told(tmp_path):
+    run = Trained("sync-ps", 1)
+    run.scheduled = StepSet(3, np.array([4, 5, 6]))  # as many as there are, but round 3 is not among them
+    (problem,) = run.proof(tmp_path)["problems"]
+    assert problem == "slice 0: 1 rows of steps that were never handed out, the first is step 6"
 
 
 def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_now(tmp_path):
@@ -148,11 +163,96 @@ def test_rows_of_a_leader_with_other_settings_are_not_held_against_the_rates_of_
         assert proof["holds"] == holds, proof["problems"]
 
 
+def test_the_last_rates_of_a_cosine_may_be_those_of_a_processor_that_rounds_otherwise():
+    values = {"schedule.kind": "cosine", "schedule.end_factor": 0.0, "training.steps": 10_000}
+    config = build_config(overrides=values | {"model.name": "tutorial_cnn", "optimizer.learning_rate": 0.1})
+    rates, steps = expected_rates(config, 10_000), np.arange(9_900, 10_000)
+    rows = rows_of(steps, version=steps + 1)
+    one_unit = 0.1 * 2.0**-25  # of the last place of a cosine close to -1, halved as the schedule halves it
+    for wrong, names in ((one_unit, []), (2e-5 * 0.1, ["learning_rate"])):
+        rows["learning_rate"] = rates(steps) + wrong
+        audit_of_slice = SliceAudit(RoundShape(1, 1), Expected(rates=rates, highest_rate=0.1))
+        audit_of_slice.read(rows)
+        assert list(audit_of_slice.wrong_values) == names
+
+
 def test_a_replica_with_other_weights_is_named():
     assert different_replica([5.0, 5.0, 5.0], 8) is None
     told = "after update 7 the weights of worker-2 are others than those of worker-0"
     assert different_replica([5.0, 5.0, 6.0], 8) == told
     assert "of worker-0 are others than those of worker-1" in different_replica([6.0, 5.0, 5.0], 8)
+
+
+class Replicas:
+    """Two workers of mode sync, whose all-reduce and network are played; session, journals and states are real."""
+
+    def __init__(self, folder):
+        self._dataset, self._epoch = pack_small_images(folder / "data"), 0
+        self._run_dir = RunDir.create(folder / "run")
+
+    def proof(self, *, digests=(5.0, 5.0), drained=False, resume=False, row_of=None, rounding=0.0, **values):
+        """Train, and return the proof of training.json. `row_of`: what rows say from the second update on, right or not.
+
+        `rounding`: added to each learning rate.
+        """
+        chosen = {
+            "mode.name": "sync", "cluster.workers": WORKERS, "model.name": "tutorial_cnn", "training.steps": UPDATES,
+            "cluster.steps_per_dispatch": 2, "optimizer.learning_rate": 0.1, "schedule.kind": "triangle",
+        } | values  # fmt: skip
+        config, self._epoch = build_config(overrides=chosen), self._epoch + 1
+        store = make_store(kind=find(config.mode_kind.slice), values=chosen, steps=UPDATES)
+        session = Session(config, self._run_dir, self._dataset, epoch=self._epoch, build=lambda *_: (store, None))
+        session.begin(resume=resume)
+        session.build(["/device:CPU:0"], "/device:CPU:0")
+        session.start()
+        rates, drain = expected_rates(config, WORKERS * UPDATES), Drain()
+        drain.for_good = False
+        if drained:
+            drain.set()  # its leader ends after one dispatch: two updates
+
+        def run_updates(count, stop):
+            (replica,) = store.slices
+            for _ in range(int(count)):
+                version = int(replica.update(tf.zeros([replica.length]), tf.constant(0.1), tf.zeros([3])))
+                row = {"examples": config.examples_per_step, "applied_time": 1.0, "version": version}
+                row |= {"learning_rate": float(rates(np.array([WORKERS * (version - 1)]))[0]) + rounding}
+                row |= (row_of or {}) if version > 1 else {}
+                both = rows_of([0] * WORKERS, worker=np.arange(WORKERS), **row)
+                replica.write_rows(tf.constant(both.view(np.float64).reshape(1, WORKERS, -1)[:, :, 1:]))
+            return tf.constant([float(stop), *digests], tf.float64)
+
+        stopped = _train(config, session, run_updates, drain, lambda: None) != GO_ON
+        session.end(stopped=stopped, goes_on=stopped)
+        return json.loads(self._run_dir.training_result.read_text())["proof"]
+
+
+def test_a_replica_with_other_weights_fails_the_proof_of_the_run(tmp_path):
+    assert Replicas(tmp_path / "same").proof(rounding=3e-9, **{"schedule.end_factor": 0.0})["holds"]
+    proof = Replicas(tmp_path / "other").proof(digests=(5.0, 6.0))
+    told = ["after update 1 the weights of worker-1 are others than those of worker-0"]
+    assert not proof["holds"] and proof["problems"] == told
+
+
+@pytest.mark.parametrize(
+    "row, says",
+    [
+        ({"learning_rate": 0.05}, "step 2 has learning_rate 0.05"),
+        ({"examples": 7}, "step 2 has examples 7"),
+        ({"staleness": 1}, "step 2 has staleness 1, where 0 is the bound"),
+    ],
+)
+def test_the_rows_of_a_run_are_compared_with_its_settings(tmp_path, row, says):
+    proof = Replicas(tmp_path).proof(row_of=row)
+    assert not proof["holds"] and says in proof["problems"][0]
+
+
+def test_a_run_that_goes_on_at_another_learning_rate_is_proved_but_not_with_wrong_rates_of_its_own(tmp_path):
+    run = Replicas(tmp_path)
+    run.proof(drained=True)
+    other = {"optimizer.learning_rate": 0.2}
+    assert run.proof(resume=True, drained=True, **other)["holds"]
+    proof = run.proof(resume=True, row_of={"learning_rate": 0.1}, **other)
+    assert [problem.split(": step")[0] for problem in proof["problems"]] == ["slice 0: row 8"]
 
 
 def test_the_digest_of_weights_tells_another_value_and_another_order():
