@@ -118,10 +118,10 @@ class Journal:
             self._unwritten.popleft()
 
 
-def stretch_of(pieces: Sequence[Piece], *, epoch: int, step: int, rules: str = "") -> Stretch:
+def stretch_of(pieces: Sequence[Piece], *, epoch: int, step: int, rules: str = "", problem: str = "") -> Stretch:
     """Return what a leader did up to a state of `step`, with these pieces of its journals, one for each slice."""
     rows, checksums = [one.rows for one in pieces], [one.checksum for one in pieces]
-    return Stretch(epoch=epoch, step=step, rows=rows, checksums=checksums, rules=rules)
+    return Stretch(epoch=epoch, step=step, rows=rows, checksums=checksums, rules=rules, problem=problem)
 
 
 def history_of(run_dir: RunDir, leaders: Sequence[Stretch], index: int) -> list[Piece]:

@@ -170,6 +170,7 @@ class Stretch(Row):
       rows, checksums: how many rows each of its journals has up to there, and the checksum in the last of them
         (runs/journal.py). A journal without rows has the checksum with which it began.
       rules: the settings that decided learning rate and bound of staleness of its steps, as text; empty: not known.
+      problem: what a proof of this work has to tell, beside what its rows show; empty where there is nothing.
     """
 
     epoch: Count = 0
@@ -177,6 +178,7 @@ class Stretch(Row):
     rows: list[Count]
     checksums: list[Count]
     rules: Annotated[str, Field(max_length=10_000)] = ""
+    problem: Text = ""
 
     @model_validator(mode="after")
     def _is_of_some_slices(self) -> Stretch:

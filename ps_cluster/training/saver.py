@@ -49,6 +49,7 @@ class Saver:
 
     Attributes:
       last_seconds: duration of the last save, during which the chief looked at nothing; None before the first.
+      problem: what the proof has to tell beside the rows; it goes on with every state.
       diverged: a weight of the last state that was looked at is NaN or infinite. No update makes it a number again.
     """
 
@@ -91,6 +92,7 @@ class Saver:
         self._resting_at = 0  # updates applied at the last look of a rest
         self.last_seconds: float | None = None
         self.diverged = False
+        self.problem = ""
 
     @property
     def rests(self) -> bool:
@@ -184,7 +186,10 @@ class Saver:
         times = self._progress.clock.times
         step = int(arrays["counts"][:, COUNTS.index("version")].min())
         meta = Meta(
-            leaders=[*self._before, stretch_of(self._books.pieces, epoch=self._epoch, step=step, rules=self._rules)],
+            leaders=[
+                *self._before,
+                stretch_of(self._books.pieces, epoch=self._epoch, step=step, rules=self._rules, problem=self.problem),
+            ],
             config=self._config.model_dump(mode="json"),
             dataset_kind=cast(Kind, self._dataset_kind),
             train_seconds=times.seconds,

@@ -130,7 +130,7 @@ class Session:
         self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
         self.leads = leads
         self._epoch = epoch
-        self._problem: str | None = None
+        self._problem = ""
         self._config = config
         self._run_dir = run_dir
         self._dataset = dataset
@@ -202,6 +202,7 @@ class Session:
             epoch=self._epoch, before=self._before, rules=text_of_rules(self._config, self._total_steps),
             saving=self._reporter.saving,
         )  # fmt: skip
+        self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
         return self._store, compute
 
     def _open_journals(self) -> list[Journal]:
@@ -231,7 +232,7 @@ class Session:
 
     def note_problem(self, problem: str | None) -> None:
         """Let the proof fail by a line; the first one counts. None: there is nothing wrong."""
-        self._problem = self._problem or problem
+        self._problem = self._saver.problem = self._problem or problem or ""
 
     @property
     def diverged(self) -> bool:

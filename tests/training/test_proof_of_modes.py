@@ -233,6 +233,12 @@ def test_a_replica_with_other_weights_fails_the_proof_of_the_run(tmp_path):
     assert not proof["holds"] and proof["problems"] == told
 
 
+def test_a_replica_that_differed_is_told_by_every_leader_that_goes_on(tmp_path):
+    run = Replicas(tmp_path)
+    first = run.proof(digests=(5.0, 6.0), drained=True)
+    assert not first["holds"] and run.proof(resume=True)["problems"] == first["problems"]
+
+
 @pytest.mark.parametrize(
     "row, says",
     [
