@@ -5,7 +5,7 @@ from __future__ import annotations
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -216,13 +216,6 @@ NO_END = 2**40  # more steps or versions than a run can have
 _WHOLE_IN_FLOAT64 = 2**52 - 1  # bits of a whole number that float64 keeps
 
 
-class Turn(NamedTuple):
-    """A step that a worker wants to begin: int64 [] each."""
-
-    step: tf.Tensor
-    last_of_dispatch: tf.Tensor  # the last step id of the dispatch that it is in
-
-
 @dataclass(frozen=True)
 class Start:
     """The initial values of a store, or of a slice of it; vectors in float32.
@@ -307,10 +300,13 @@ class Slice:
         self._push_message = Message(((self._wire, self.length), statistics, (tf.int64, 2), columns))
         self._local = not device.startswith("/job:ps")  # in this process: nothing to send, so nothing to pack
 
-    def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
+    def admit(self, worker: tf.Tensor, left: tf.Tensor) -> list[tf.Tensor]:
         """Return a tensor to wait for before `worker` (int64 []) pulls: its admission, float64 [], unix s of the ps.
 
         The list is empty where no worker has to wait.
+
+        Args:
+          left: int64 [], how many steps of its dispatch have not ended, with the one that it wants to begin.
         """
         return []
 

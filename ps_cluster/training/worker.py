@@ -12,7 +12,7 @@ from ps_cluster.config.cluster_settings import TASK_VARIATION, Stragglers, machi
 from ps_cluster.config.registry import tf
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import DROPPED, Turn
+from ps_cluster.server.shard import DROPPED
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.server.waiting import after, now_after, sleep
 
@@ -123,12 +123,12 @@ def steps_function(
     computation = Computation(compute, config)
     first = store.slices[0]
 
-    def attempt(step_id: tf.Tensor, last: tf.Tensor, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
+    def attempt(step_id: tf.Tensor, left: tf.Tensor, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
         """Pull, compute and push one step; return whether its gradient was dropped."""
         # The pull has no input from this iteration, so without the dependency it could run before the last push.
         asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
         # Where no worker waits, both times are equal. After a wait the ps goes on to the pull by itself.
-        (admitted,) = first.admit(identity.worker, Turn(after([asked], step_id), last)) or [asked]
+        (admitted,) = first.admit(identity.worker, after([asked], left)) or [asked]
         pulled = store.pull(identity.worker, [admitted], step_id if repeats else None)
         held = pause("computed", step_id, identity.both())
         result, row = computation(step_id, pulled, identity, scheduled, asked, admitted, *held)
@@ -143,7 +143,8 @@ def steps_function(
         identity = Identity.read()
 
         def body(position: tf.Tensor) -> tf.Tensor:
-            dropped = attempt(step_ids[position], step_ids[-1], identity, scheduled)
+            left = tf.cast(tf.size(step_ids) - position, tf.int64)
+            dropped = attempt(step_ids[position], left, identity, scheduled)
             if first.repeats_dropped:
                 return tf.where(dropped, position, position + 1)
             with tf.control_dependencies([dropped]):

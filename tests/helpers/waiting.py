@@ -5,7 +5,7 @@ import threading
 import tensorflow as tf
 
 from ps_cluster.runs.ledger import WORKER_COLUMNS
-from ps_cluster.server.shard import DROPPED, Turn
+from ps_cluster.server.shard import DROPPED
 from ps_cluster.server.waiting import after, sleep
 from tests.helpers.stores import row
 
@@ -29,10 +29,9 @@ def identity(number):
     return tf.constant(number, tf.int64)
 
 
-def admit(store, worker, step, last_of_dispatch=None):
-    """Wait until the worker may begin the step. `last_of_dispatch`: None: the dispatch has one more step."""
-    last = step + 1 if last_of_dispatch is None else last_of_dispatch
-    store.slices[0].admit(identity(worker), Turn(identity(step), identity(last)))
+def admit(store, worker, left=2):
+    """Wait until the worker may begin a step. `left`: how many steps of its dispatch have not ended."""
+    store.slices[0].admit(identity(worker), identity(left))
 
 
 def bounded_step(store, seconds):
@@ -45,7 +44,7 @@ def bounded_step(store, seconds):
     @tf.function(autograph=False)
     def run(step, info, wait):
         worker = tf.cast(info[WORKER_COLUMNS.index("worker")], tf.int64)
-        pulled = store.pull(worker, first.admit(worker, Turn(step, step + 1)))
+        pulled = store.pull(worker, first.admit(worker, identity(2)))
         with tf.control_dependencies([pulled.weights]):
             slept = sleep(wait)
         gradient = after([slept], pulled.weights)

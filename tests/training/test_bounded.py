@@ -27,7 +27,7 @@ def test_no_update_is_staler_than_the_bound_whoever_is_slow(bound):
 @pytest.mark.parametrize("bound", [1, 2, 4])
 def test_an_update_may_be_as_stale_as_the_bound(bound):
     store = make_store(kind=BoundedSlice, values={"mode.name": "bounded", "mode.max_staleness": bound}, rule="sgd")
-    admit(store, 0, step=bound)
+    admit(store, 0)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)
     for number in range(bound):
@@ -84,7 +84,7 @@ def test_a_worker_that_is_taken_for_dead_stops_nobody_and_its_late_gradient_is_d
         "training.batch_size_per_worker": 1,
     } | bound  # of a large batch the lease lasts longer
     store = make_store(kind=BoundedSlice, values=values, rule="sgd")
-    admit(store, 0, step=0)
+    admit(store, 0)
     old = pull(store, 0)
     step = bounded_step(store, lambda worker: 0.0)
     store.tick(LEASE_S, last_step=NO_END)

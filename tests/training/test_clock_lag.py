@@ -32,15 +32,15 @@ def push(store, worker, step):
     return store.push(identity(step), pulled.versions, pulled.weights, pulled.statistics, row(worker=worker)).numpy()
 
 
-def take(store, worker, step):
+def take(store, worker, step, left=2):
     """Begins and ends the step."""
-    admit(store, worker, step)
+    admit(store, worker, left)
     push(store, worker, step)
 
 
-def asks(store, worker, step, last_of_dispatch=None):
-    """A thread in which the worker asks to begin the step."""
-    thread = threading.Thread(target=admit, args=(store, worker, step, last_of_dispatch), daemon=True)
+def asks(store, worker, left=2):
+    """A thread in which the worker asks to begin a step."""
+    thread = threading.Thread(target=admit, args=(store, worker, left), daemon=True)
     thread.start()
     return thread
 
@@ -79,11 +79,11 @@ def test_with_a_lag_of_zero_nobody_begins_a_step_before_all_have_pushed_the_one_
 def test_a_worker_without_a_step_holds_nobody_back_once_the_last_dispatch_has_begun():
     store = store_with(0)
     take(store, 0, step=0)
-    ahead = asks(store, 0, step=1, last_of_dispatch=3)
+    ahead = asks(store, 0, left=3)
     assert waits(store, ahead), "the others may still come"
     tick(store, last_step=4)
     assert waits(store, ahead), "one dispatch has not begun"
-    admit(store, 1, step=4, last_of_dispatch=4)
+    admit(store, 1, left=1)
     tick(store, last_step=4)
     assert waits(store, ahead), "worker 1 is under way"
     push(store, 1, step=4)
@@ -94,24 +94,38 @@ def test_workers_that_ask_for_the_last_steps_do_not_both_wait_for_one_that_will_
     store = store_with(0)
     take(store, 0, step=0)
     take(store, 1, step=1)
-    last = [asks(store, 0, step=2, last_of_dispatch=2), asks(store, 1, step=3, last_of_dispatch=3)]
+    last = [asks(store, 0, left=1), asks(store, 1, left=1)]
     wait_until(lambda: store.slices[0]._changed.waiting.numpy() == 2)
     tick(store, last_step=3)
     wait_until(lambda: not any(thread.is_alive() for thread in last))
 
 
+def test_a_worker_whose_last_steps_are_on_their_way_to_it_is_waited_for():
+    store = store_with(0)
+    for worker in range(3):
+        take(store, worker, step=worker)
+    take(store, 0, step=3)
+    take(store, 1, step=4, left=1)
+    ahead = asks(store, 0, left=1)  # step 6, the last one
+    tick(store, last_step=6)
+    assert waits(store, ahead), "worker 2 will get step 5"
+    take(store, 2, step=5, left=1)
+    assert not waits(store, ahead)
+    assert clocks(store) == [2, 2, 2]
+
+
 def test_a_worker_between_two_steps_of_its_dispatch_is_waited_for_to_the_end():
     store = store_with(0)
-    admit(store, 0, step=0, last_of_dispatch=1)
-    admit(store, 1, step=2, last_of_dispatch=3)
+    admit(store, 0, left=2)
+    admit(store, 1, left=2)
     push(store, 0, step=0)
     push(store, 1, step=2)
     tick(store, last_step=3)
-    admit(store, 0, step=1, last_of_dispatch=1)  # worker 2 got no dispatch
+    admit(store, 0, left=1)  # worker 2 got no dispatch
     push(store, 0, step=1)
-    ahead = asks(store, 0, step=4, last_of_dispatch=4)
+    ahead = asks(store, 0, left=1)
     assert waits(store, ahead)
-    admit(store, 1, step=3, last_of_dispatch=3)
+    admit(store, 1, left=1)
     push(store, 1, step=3)
     assert not waits(store, ahead)
 
@@ -120,7 +134,7 @@ def test_a_worker_that_is_not_heard_of_is_waited_for_until_its_lease_ends():
     store = store_with(0)
     take(store, 0, step=0)
     take(store, 1, step=1)
-    ahead = asks(store, 0, step=2)
+    ahead = asks(store, 0)
     tick(store, seconds=LEASE_S - 1)
     assert waits(store, ahead)
     tick(store, seconds=2)
@@ -133,11 +147,11 @@ def test_a_worker_that_comes_back_goes_on_at_the_lowest_clock_that_the_bound_lea
     for number in range(8):
         take(store, 0, step=number)
     assert clocks(store) == [8, 0, 0]
-    admit(store, 1, step=8)
+    admit(store, 1)
     assert clocks(store) == [8, 5, 0], "worker 0 has begun its last step at 7"
     push(store, 1, step=8)
     take(store, 0, step=9)
-    ahead = asks(store, 0, step=10)
+    ahead = asks(store, 0)
     assert waits(store, ahead), "it is 3 ahead now"
     take(store, 1, step=11)
     assert not waits(store, ahead)
@@ -145,10 +159,10 @@ def test_a_worker_that_comes_back_goes_on_at_the_lowest_clock_that_the_bound_lea
 
 def test_a_worker_that_was_killed_under_way_takes_its_place_again():
     store = store_with(0)
-    admit(store, 1, step=1)  # and no push of it
+    admit(store, 1)  # and no push of it
     take(store, 0, step=0)
     take(store, 2, step=2)
-    ahead = asks(store, 0, step=3)
+    ahead = asks(store, 0)
     assert waits(store, ahead)
     take(store, 1, step=1)  # a new process of the same index
     assert not waits(store, ahead) and clocks(store) == [1, 1, 1]
@@ -157,7 +171,7 @@ def test_a_worker_that_was_killed_under_way_takes_its_place_again():
 def test_a_replay_that_is_refused_is_a_step_that_ended():
     store = store_with(0)
     take(store, 0, step=0)
-    admit(store, 1, step=0)
+    admit(store, 1)
     assert push(store, 1, step=0).tolist() == [REFUSED] and clocks(store) == [1, 1, 0]
 
 

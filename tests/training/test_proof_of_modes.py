@@ -52,7 +52,7 @@ class Trained:
             steps = [(worker, first + worker) for worker in range(WORKERS)]
             if mode == "bounded":
                 for worker, step in steps:
-                    admit(store, worker, step)
+                    admit(store, worker)
             pulled = [pull(store, worker) for worker, _ in steps]
             for (worker, step), had in zip(steps, pulled):
                 weights = had.weights[0] if mode == "elastic" else had.weights

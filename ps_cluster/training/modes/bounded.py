@@ -9,7 +9,7 @@ from pydantic import Field
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
 from ps_cluster.config.modes import Mode, ModeSettings, Waits
 from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push, Start, Turn, WaitingSlice
+from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push, Start, WaitingSlice
 from ps_cluster.server.waiting import after, now_after
 
 DEFAULT_MAX_STALENESS = 3  # where no bound is given
@@ -53,10 +53,10 @@ class BoundedSlice(WaitingSlice):
     every update made at a clock up to c - s - 1, its own included. With s = 0 training is bulk-synchronous: nobody
     begins step c + 1 before all have pushed step c. The slowest worker never waits for a clock.
 
-    Workers wait for all others except those not heard of for `LEASE_S` and, once a worker has the last dispatch, those
-    without a step left. A worker that comes back (or late) goes on at the lowest clock that the bound allows. If it was
-    under way, others should already have seen its update: its gradient is dropped and computed again, like one that is
-    staler than `max_staleness`. So both bounds hold for every update, whoever died.
+    Workers wait for all others except those not heard of for `LEASE_S` and, once the workers together have every step
+    that is left, those without one. A worker that comes back (or late) goes on at the lowest clock that the bound
+    allows. If it was under way, others should already have seen its update: its gradient is dropped and computed again,
+    like one that is staler than `max_staleness`. So both bounds hold for every update, whoever died.
     """
 
     repeats_dropped = True
@@ -69,15 +69,14 @@ class BoundedSlice(WaitingSlice):
         workers, spare = config.most_workers, config.most_workers - config.training_workers
         with tf.device(device):
             self._under_way = tf.Variable(tf.fill([workers], tf.constant(_NOT_UNDER_WAY, tf.int64)))
-            # A step of its dispatch that it has not begun.
-            self._has_steps = tf.Variable(tf.fill([workers], False))
+            # Steps of its dispatch that have not ended.
+            self._left = tf.Variable(tf.zeros([workers], tf.int64))
             # For as many workers as there may ever be: a run may be resumed with another number of them.
             self._clocks = tf.Variable(tf.zeros([MOST_WORKERS_OF_A_CLUSTER], tf.int64))
             # Seconds, on the clock of the ticks. Nobody waits for a worker that was never there.
             self._heard = tf.Variable(tf.constant([0.0] * (workers - spare) + [-math.inf] * spare, tf.float64))
             self._lease_s = tf.Variable(LEASE_S, dtype=tf.float64)
             self._now = tf.Variable(0.0, dtype=tf.float64)  # seconds, the sum of the ticks
-            self._newest_step = tf.Variable(-1, dtype=tf.int64)  # the last one of a dispatch that a worker has
             self._last_step = tf.Variable(NO_END, dtype=tf.int64)
 
     @property
@@ -91,36 +90,27 @@ class BoundedSlice(WaitingSlice):
             self._last_step.assign(last_step, read_value=False),
         ]
 
-    def admit(self, worker: tf.Tensor, turn: Turn) -> list[tf.Tensor]:
-        worker, *sent = request = self._sent(worker, *turn)
+    def admit(self, worker: tf.Tensor, left: tf.Tensor) -> list[tf.Tensor]:
+        worker, left = request = self._sent(worker, left)
         with tf.device(self._device):
-            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, Turn(*sent)), request))]
+            return [now_after(self._changed.wait_while(WAIT, lambda: self._may_begin(worker, left), request))]
 
-    def _may_begin(self, worker: tf.Tensor, turn: Turn) -> tf.Tensor:
+    def _may_begin(self, worker: tf.Tensor, left: tf.Tensor) -> tf.Tensor:
         """Return APPLIED, and count the worker as under way, or return WAIT."""
-        with tf.control_dependencies(self._note_dispatch(worker, turn)):
+        # If only the steps of a worker that was let in counted, those with the last ones could all wait for a worker that
+        # will get none.
+        with tf.control_dependencies([_put(self._left, worker, left)]):
             clocks = tf.maximum(self._clocks_now(), self._lowest_clock())
             slowest = tf.reduce_min(self._of_others(worker, self._waited_for(), clocks, NO_END))
             clock = clocks[worker]
             few = tf.math.count_nonzero(self._pulled_by_others(worker) != _NOT_UNDER_WAY) <= self._max_staleness
             ready = tf.logical_and(few, slowest >= clock - self._max_clock_lag)
-            return tf.cond(ready, lambda: self._let_in(worker, clock, turn), lambda: tf.constant(WAIT))
+            return tf.cond(ready, lambda: self._let_in(worker, clock), lambda: tf.constant(WAIT))
 
-    def _note_dispatch(self, worker: tf.Tensor, turn: Turn) -> list[tf.Operation]:
-        """Note that a worker has a dispatch. If only one that was let in counted, those with the last ones could all wait
-        for a worker that will get none.
-        """
-        newest = tf.maximum(self._newest_step.read_value(), turn.last_of_dispatch)
-        return [
-            _put(self._has_steps, worker, tf.constant(True)),
-            self._newest_step.assign(newest, read_value=False),
-        ]
-
-    def _let_in(self, worker: tf.Tensor, clock: tf.Tensor, turn: Turn) -> tf.Tensor:
+    def _let_in(self, worker: tf.Tensor, clock: tf.Tensor) -> tf.Tensor:
         now = self._version.read_value()
         entered = [
             _put(self._under_way, worker, now),
-            _put(self._has_steps, worker, turn.step != turn.last_of_dispatch),
             _put(self._clocks, worker, clock),
             _put(self._heard, worker, self._now.read_value()),
         ]
@@ -137,9 +127,12 @@ class BoundedSlice(WaitingSlice):
 
     def _waited_for(self) -> tf.Tensor:
         """Return which workers the others wait for, bool [workers]."""
-        ending = self._newest_step.read_value() >= self._last_step.read_value()
-        busy = tf.logical_or(self._has_steps.read_value(), self._under_way.read_value() != _NOT_UNDER_WAY)
-        return tf.logical_and(self._alive(), tf.logical_or(busy, tf.logical_not(ending)))
+        alive, left = self._alive(), self._left.read_value()
+        # Every update is one step, so the version is how many of the steps 0 to `_last_step` have ended. A dispatch that
+        # is on its way to a worker is in no worker's `left`.
+        unfinished = self._last_step.read_value() + 1 - self._version.read_value()
+        ending = tf.reduce_sum(tf.where(alive, left, 0)) >= unfinished
+        return tf.logical_and(alive, tf.logical_or(left > 0, tf.logical_not(ending)))
 
     def _alive(self) -> tf.Tensor:
         """Return which workers were heard of within the lease, bool [workers]."""
@@ -183,6 +176,7 @@ class BoundedSlice(WaitingSlice):
             left = [
                 _put(self._under_way, push.worker, tf.constant(_NOT_UNDER_WAY, tf.int64)),
                 _put(self._clocks, push.worker, self._clocks.sparse_read(push.worker) + ended),
+                _put(self._left, push.worker, tf.maximum(self._left.sparse_read(push.worker) - ended, 0)),
                 _put(self._heard, push.worker, self._now.read_value()),
             ]
         with tf.control_dependencies(left):
