@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -64,7 +63,6 @@ class Computation:
         scheduled: tf.Tensor | float,
         asked: tf.Tensor,
         admitted: tf.Tensor,
-        *before_push: tf.Tensor,
     ) -> tuple[StepResult, tf.Tensor]:
         """Return the result and its row, float64 [len(WORKER_COLUMNS)]. The times given are copied into the row.
 
@@ -72,7 +70,7 @@ class Computation:
         """
         pulled_time = now_after(pulled.weights)
         result = self._computed(step_id, pulled, pulled_time)
-        computed_time = now_after(result.gradient, *before_push)
+        computed_time = now_after(result.gradient)
         waited = self._slow_down.wait(identity.worker, step_id, computed_time - pulled_time)
         row = worker_row(
             {
@@ -119,24 +117,19 @@ def steps_function(
         are handed out anew ask: a computation that waits for the answer can't prepare its batch meanwhile, which costs
         some per cent.
     """
-    pause = Pause.from_environment()
     computation = Computation(compute, config)
     first = store.slices[0]
 
     def attempt(step_id: tf.Tensor, left: tf.Tensor, identity: Identity, scheduled: tf.Tensor) -> tf.Tensor:
         """Pull, compute and push one step; return whether its gradient was dropped."""
         # The pull has no input from this iteration, so without the dependency it could run before the last push.
-        asked = now_after(step_id, *pause("before_pull", step_id, identity.both()))
+        asked = now_after(step_id)
         # Where no worker waits, both times are equal. After a wait the ps goes on to the pull by itself.
         (admitted,) = first.admit(identity.worker, after([asked], left)) or [asked]
         pulled = store.pull(identity.worker, [admitted], step_id if repeats else None)
-        held = pause("computed", step_id, identity.both())
-        result, row = computation(step_id, pulled, identity, scheduled, asked, admitted, *held)
+        result, row = computation(step_id, pulled, identity, scheduled, asked, admitted)
         pushed = store.push(step_id, pulled.versions, result.gradient, result.fresh, row)
-        with tf.control_dependencies([pushed]):
-            applied = pause("applied", step_id, identity.both())
-        with tf.control_dependencies(applied):
-            return tf.reduce_any(tf.equal(pushed, DROPPED))
+        return tf.reduce_any(tf.equal(pushed, DROPPED))
 
     @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
     def run_steps(step_ids: tf.Tensor, scheduled: tf.Tensor) -> tf.Tensor:
@@ -185,47 +178,3 @@ class SlowDown:
             return []
         seconds = self.seconds(worker, step, own_seconds)
         return [tf.cond(seconds > 0, lambda: sleep(seconds), lambda: 0)]
-
-
-# Points in a step where a test can hold a worker, to kill it there. Active only if the environment variable is set.
-
-# "<point>:<step id>,…@<folder>", read by the chief when it builds the workers' graph. Points: before_pull, computed,
-# applied.
-VARIABLE = "PS_CLUSTER_TEST_PAUSE"
-_LOOK_EVERY_S = 0.02
-
-
-class Pause:
-    """Holds the first worker that comes to a given point of a given step, which writes a file and waits."""
-
-    def __init__(self, setting: str | None):
-        places, _, self._folder = (setting or "").partition("@")
-        self._steps = {
-            point: int(step) for point, _, step in (place.partition(":") for place in places.split(",") if place)
-        }
-
-    @classmethod
-    def from_environment(cls) -> Pause:
-        return cls(os.environ.get(VARIABLE))
-
-    def __call__(self, point: str, step: tf.Tensor, identity: tf.Tensor) -> list[tf.Operation]:
-        """Return operations to run before the rest of the step. `folder/point` gets the worker's index and pid."""
-        if point not in self._steps:
-            return []
-        marker = os.path.join(self._folder, point)
-
-        def missing(path: str, now: tf.Tensor) -> tf.Tensor:
-            # With a constant path TensorFlow would fold the look at the disk into a constant: one look for all steps.
-            changing = tf.strings.join([path, tf.strings.substr(tf.strings.as_string(now), 0, 0)])
-            return tf.equal(tf.size(tf.io.matching_files(changing)), 0)
-
-        def wait(count: tf.Tensor) -> tf.Tensor:
-            with tf.control_dependencies([count]):
-                return after([sleep(tf.constant(_LOOK_EVERY_S, tf.float64))], count + 1)
-
-        def hold() -> tf.Tensor:
-            content = tf.strings.reduce_join(tf.strings.as_string(identity), separator=" ")
-            with tf.control_dependencies([tf.io.write_file(marker, content)]):
-                return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), wait, [0])[0]
-
-        return [tf.cond(tf.equal(step, self._steps[point]) & missing(marker, step), hold, lambda: 0).op]

@@ -13,6 +13,7 @@ import psutil
 import pytest
 
 from ps_cluster.runs import checkpoints, logs, proof
+from tests.helpers import held_modes
 from tests.helpers.processes import assert_none_left, has_heard, of_run, wait_until
 from tests.helpers.real_cluster import FEW_EXAMPLES, finish, rows, small, start, tasks, unhurried, wait_for_training
 
@@ -137,8 +138,9 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
     options = ("--workers", 1, "--steps", 150, "--no-evaluator", "--seed", 5, *unhurried(workers=1, seconds=0.03))
     run(tmp_path / "whole", *options)
     parts, mark = tmp_path / "parts", tmp_path / "applied"
-    held = {"PS_CLUSTER_TEST_PAUSE": f"applied:20@{tmp_path}"}
-    process = start("run", "--run-dir", parts, *small(*options), env=held)
+    held = held_modes.held({"applied": 20}, tmp_path)
+    mode = ("--mode", held_modes.mode("asynchronous"))
+    process = start("run", "--run-dir", parts, *small(*options, *mode), env=held)
     wait_until(mark.exists, within_s=90)
     process.send_signal(signal.SIGINT)
     # The chief hears of it while its worker is held.
@@ -148,7 +150,7 @@ def test_one_worker_gives_the_same_weights_bit_for_bit_interrupted_and_resumed_o
     summary = json.loads((parts / "summary.json").read_text())
     assert summary["outcome"] == "stopped" and 20 < summary["updates"]["applied"] < 150
     assert summary["updates"]["applied"] == summary["updates"]["scheduled"]
-    finish(start("run", "--resume", parts))
+    finish(start("run", "--resume", parts, "--code", held_modes.__file__, env=held))
     assert_none_left(parts)
     resumed = json.loads((parts / "summary.json").read_text())
     assert resumed["outcome"] == "completed" and resumed["updates"]["applied"] == 150

@@ -7,6 +7,7 @@ import time
 import numpy as np
 import pytest
 
+from tests.helpers import held_modes
 from tests.helpers.finished_runs import assert_ledger_is_exact, ledger_rows, restarts
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
@@ -35,9 +36,10 @@ def own_parts(folder):
 def test_workers_killed_at_each_point_of_a_step_go_on_with_their_parts_and_apply_no_step_twice(tmp_path):
     run_dir, marks = tmp_path / "run", tmp_path / "marks"
     marks.mkdir()
-    held = {"PS_CLUSTER_TEST_PAUSE": f"before_pull:20,computed:80,applied:140@{marks}"}
+    held = held_modes.held({"before_pull": 20, "computed": 80, "applied": 140}, marks)
     one_at_once = ("--set", "cluster.steps_per_dispatch=1")
-    options = (*unhurried()[-2:], *one_at_once, *own_parts(tmp_path))
+    mode = ("--mode", held_modes.mode("asynchronous"))
+    options = (*unhurried()[-2:], *one_at_once, *mode, *own_parts(tmp_path))
     process = start_run(run_dir, "--steps", 360, "--no-evaluator", *options, env=held)
     killed = {0: 0, 1: 0, 2: 0}
     for point in ("before_pull", "computed", "applied"):

@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from tests.helpers import debugger
+from tests.helpers import debugger, held_modes
 from tests.helpers.finished_runs import assert_ledger_is_exact
 from tests.helpers.processes import assert_none_left, of_run
 from tests.helpers.real_cluster import (
@@ -68,13 +68,13 @@ def test_a_run_that_is_frozen_as_a_whole_goes_on_as_if_nothing_had_been(tmp_path
     assert {task: row["pid"] for task, row in tasks(run_dir).items()} == pids
 
 
-@pytest.mark.parametrize("mode", ["async", "bounded"])
+@pytest.mark.parametrize("mode", ["asynchronous", "bounded"])
 def test_a_worker_that_is_held_for_ever_is_found_and_training_ends(tmp_path, mode):
     run_dir, marks = tmp_path / "run", tmp_path / "marks"
     marks.mkdir()
-    held = {"PS_CLUSTER_TEST_PAUSE": f"computed:30@{marks}"}
     slow = unhurried(seconds=0.1)  # in mode bounded the others have to go on until it is found
-    process = start_run(run_dir, "--steps", 350, "--no-evaluator", "--mode", mode, *slow, env=held)
+    held = held_modes.held({"computed": 30}, marks)
+    process = start_run(run_dir, "--steps", 350, "--no-evaluator", "--mode", held_modes.mode(mode), *slow, env=held)
     output = finish(process)
     assert_none_left(run_dir)
     index, pid = map(int, (marks / "computed").read_text().split())

@@ -1,0 +1,98 @@
+"""Modes `asynchronous` and `bounded` whose workers a test can hold at a point of a step, to kill them there.
+
+The variable HELD_STEPS says where: "<point>:<step id>,…@<folder>". The first worker that comes to such a point writes its
+index and pid into `folder/point`, and waits until there is a file `folder/point.go_on`. The points: `before_pull` (of the
+first step of a dispatch), `computed` and `applied`.
+"""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+from ps_cluster.config.registry import tf
+from ps_cluster.server.waiting import after, sleep
+from ps_cluster.training.modes.async_ import Async
+from ps_cluster.training.modes.bounded import Bounded
+from ps_cluster.training.work import Steps
+from ps_cluster.training.worker import Identity
+
+LOOK_EVERY_S = 0.02
+
+
+def held(points, folder):
+    """Return what `start_run` needs to hold workers: arguments of `env`."""
+    return {"HELD_STEPS": f"{','.join(f'{point}:{step}' for point, step in points.items())}@{folder}"}
+
+
+def mode(name):
+    """Return the name of one of these modes for --mode."""
+    return f"{Path(__file__).resolve()}:{name}"
+
+
+def hold(point, step):
+    """Return operations that hold the worker which runs them, where the variable asks for it."""
+    points, _, folder = os.environ["HELD_STEPS"].partition("@")
+    held_steps = {name: int(number) for name, _, number in (place.partition(":") for place in points.split(","))}
+    if point not in held_steps:
+        return []
+    marker = os.path.join(folder, point)
+
+    def missing(path, now):
+        # With a constant path TensorFlow would fold the look at the disk into a constant: one look for all steps.
+        changing = tf.strings.join([path, tf.strings.substr(tf.strings.as_string(now), 0, 0)])
+        return tf.equal(tf.size(tf.io.matching_files(changing)), 0)
+
+    def wait(count):
+        with tf.control_dependencies([count]):
+            return after([sleep(tf.constant(LOOK_EVERY_S, tf.float64))], count + 1)
+
+    def write_and_wait():
+        content = tf.strings.reduce_join(tf.strings.as_string(Identity.read().both()), separator=" ")
+        with tf.control_dependencies([tf.io.write_file(marker, content)]):
+            return tf.while_loop(lambda count: missing(f"{marker}.go_on", count), wait, [0])[0]
+
+    return [tf.cond(tf.equal(step, held_steps[point]) & missing(marker, step), write_and_wait, lambda: 0)]
+
+
+class HeldStore:
+    """A store whose pushes end only when their worker is let go."""
+
+    def __init__(self, store):
+        self._store = store
+
+    def __getattr__(self, name):
+        return getattr(self._store, name)
+
+    def push(self, step, *rest):
+        pushed = self._store.push(step, *rest)
+        with tf.control_dependencies([pushed]):
+            return after(hold("applied", step), pushed)
+
+
+class HeldSteps(Steps):
+    def function(self, store, compute):
+        def held_compute(step, weights, statistics):
+            result = compute(step, weights, statistics)
+            with tf.control_dependencies([result.gradient]):
+                return replace(result, gradient=after(hold("computed", step), result.gradient))
+
+        run_steps = super().function(HeldStore(store), held_compute)
+
+        @tf.function(autograph=False, input_signature=[tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.float64)])
+        def run_when_let_go(step_ids, scheduled):
+            with tf.control_dependencies(hold("before_pull", step_ids[0])):
+                return run_steps(step_ids, scheduled)
+
+        return run_when_let_go
+
+
+class HeldAsync(Async):
+    work = HeldSteps
+
+
+class HeldBounded(Bounded):
+    work = HeldSteps
+
+
+asynchronous = HeldAsync()
+bounded = HeldBounded()
