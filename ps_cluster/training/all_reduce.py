@@ -36,7 +36,7 @@ from ps_cluster.server.waiting import after, now_after
 from ps_cluster.system.environment import Drain
 from ps_cluster.system.reach import until_none_works
 from ps_cluster.training.agreement import Agreement
-from ps_cluster.training.session import Session
+from ps_cluster.training.session import Session, SessionStart
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.worker import Computation, Compute, Identity
 
@@ -69,16 +69,16 @@ def train(
       LostTask: training was stopped at worker 0 to be gone on with.
       tf.errors.OpError: another worker failed.
     """
-    session = Session(config, run_dir, dataset, epoch=leading.epoch, leads=index == 0)
-    session.begin(resume=resume and session.leads)
+    start = SessionStart(config, run_dir, dataset, epoch=leading.epoch, leads=index == 0)
+    start.begin(resume=resume and start.leads)
     lost_s = leading.silent_after_s if leading.alone else None
     strategy = _connect(config, lost_after_s=lost_s)
     group = WorkerGroup(strategy, index, config.cluster.workers)
     _agree(group, cluster["worker"], index)
-    _share_checkpoint(group, session)
+    _share_checkpoint(group, start)
     device = f"/job:worker/replica:0/task:{index}/device:CPU:0"
-    store, compute = session.build([device], device)
-    run_updates = all_reduce_function(strategy, store, compute, config)
+    session = start.build([device], device)
+    run_updates = all_reduce_function(strategy, session.store, session.compute, config)
     session.start()
     with RoundWatch(_longest_round_s(session, lost_s), _give_up) as watch:
         stop = _train(config, session, run_updates, drain, lambda: watch.moved(_longest_round_s(session, lost_s)))
@@ -139,13 +139,13 @@ def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
             raise UserError(f"worker-{other} can't take part: {difference.decode()}: make it the same for every task")
 
 
-def _share_checkpoint(group: WorkerGroup, session: Session) -> None:
+def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
     """Let all workers go on from the checkpoint of worker 0, if it has one."""
-    content = group.broadcast(checkpoints.to_bytes(session.resumed) if session.resumed else b"")
-    if content and not session.leads:
+    content = group.broadcast(checkpoints.to_bytes(start.resumed) if start.resumed else b"")
+    if content and not start.leads:
         received = Path(_RECEIVED)  # in the task's workspace
         write_whole(received, content)
-        session.go_on_from(checkpoints.load(received))
+        start.go_on_from(checkpoints.load(received))
         received.unlink()
 
 

@@ -19,12 +19,10 @@ from ps_cluster.data.packed import PackedDataset
 from ps_cluster.runs.leaders import Leading
 from ps_cluster.runs.run_dir import RunDir, say
 from ps_cluster.server.shard import NO_END
-from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import Agreement
 from ps_cluster.training.membership import Welcome, connect, device_of, tell_end
-from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, build
-from ps_cluster.training.worker import Compute
+from ps_cluster.training.session import LOCAL_DEVICE, Build, Session, SessionStart, build
 
 POLL_S = 0.25  # every look costs the chief and the parameter server some milliseconds
 DRAIN_TIMEOUT_S = 60.0
@@ -56,21 +54,19 @@ def train(
       UserError: the checkpoint to resume from is missing or of another model.
       tf.errors.OpError: the cluster failed.
     """
-    session = Session(config, run_dir, dataset, epoch=leading.epoch, build=build)
-    session.begin(resume=resume)
+    start = SessionStart(config, run_dir, dataset, epoch=leading.epoch, build=build)
+    start.begin(resume=resume)
     if not config.on_parameter_servers:
-        store, compute = session.build([LOCAL_DEVICE], LOCAL_DEVICE)
-        Chief(config, session, LocalDispatcher(), store, compute).run(drain)
+        session = start.build([LOCAL_DEVICE], LOCAL_DEVICE)
+        Chief(config, session, LocalDispatcher()).run(drain)
         return session.end(stopped=drain.is_set())
     dispatcher, membership = connect(cluster, leading, Welcome(leading, Agreement.of(config, dataset)))
     devices = [device_of(Task(PS, index)) for index in range(len(cluster[PS]))]
-    store, compute = session.build(devices, device_of(Task(CHIEF, 0)))
+    session = start.build(devices, device_of(Task(CHIEF, 0)))
     silent_after_s = leading.silent_after_s if leading.alone else math.inf
-    chief = Chief(
-        config, session, dispatcher, store, compute,
-        silent_after_s=silent_after_s, workers=lambda: len(membership.present),
-    )  # fmt: skip
-    chief.run(drain)
+    Chief(config, session, dispatcher, silent_after_s=silent_after_s, workers=lambda: len(membership.present)).run(
+        drain
+    )
     session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
     membership.stop()
     if leading.alone and (session.progress.completed or drain.for_good):
@@ -105,8 +101,6 @@ class Chief:
         config: RunConfig,
         session: Session,
         dispatcher: tf.distribute.coordinator.ClusterCoordinator | LocalDispatcher,
-        store: ParameterStore,
-        compute: Compute,
         *,
         silent_after_s: float = math.inf,
         workers: Callable[[], int] | None = None,
@@ -121,8 +115,7 @@ class Chief:
         self._session = session
         self._progress = session.progress
         self._dispatcher = dispatcher
-        self._store = store
-        self._work = find(config.mode_kind.work)(config, self._progress, store, compute, self._schedule)
+        self._work = find(config.mode_kind.work)(config, self._progress, session.store, session.compute, self._schedule)
         self._dispatches = self._work.dispatches()
         self._silent_after_s = silent_after_s
         self._upkeep = Upkeep(self._keep_up)
@@ -157,7 +150,7 @@ class Chief:
         return self._over
 
     def _keep_up(self, phase: str, last_step: int) -> None:
-        self._store.tick(POLL_S, last_step=last_step, longest_update_s=self._progress.longest_update_seconds)
+        self._session.store.tick(POLL_S, last_step=last_step, longest_update_s=self._progress.longest_update_seconds)
         self._session.keep_up(phase)
         if self._workers is not None:
             self._work.workers = max(1, self._workers())

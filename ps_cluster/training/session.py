@@ -31,7 +31,7 @@ from ps_cluster.runs.journal import Journal, JournalDamaged, Piece, history_of
 from ps_cluster.runs.leaders import Superseded
 from ps_cluster.runs.logs import DISK_REFUSES
 from ps_cluster.runs.proof import Expected, RoundShape, audit
-from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, Server, Stretch, TrainingResult, Work
+from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, Server, TrainingResult, Work
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
 from ps_cluster.runs.training_clock import Times
 from ps_cluster.server.correction import Correction
@@ -107,13 +107,14 @@ def first_examples(dataset: PackedDataset) -> dict[str, np.ndarray]:
 Build = Callable[[RunConfig, PackedDataset, Sequence[str], str], tuple[ParameterStore, Compute]]
 
 
-class Session:
-    """A training in one process. Call `begin`, `build`, `start`, then `keep_up` in the trainer's loop, then `end`.
+class SessionStart:
+    """A training in one process, until its store is built: call `begin`, then connect, then `build` the session.
 
     Attributes:
-      progress: what is scheduled and applied, as of the last look at the ledger.
+      progress: what is scheduled and applied; so far, what the checkpoint says.
       leads: whether this process writes into the run directory; where several processes train, only one does.
       resumed: the checkpoint that training goes on from; None where it begins.
+      reporter: writes the rows of progress.
     """
 
     def __init__(
@@ -129,17 +130,13 @@ class Session:
         """Prepare. `epoch`: of the leader's claim (runs/leaders.py); its files have names of their own."""
         self.progress = RunProgress(config, dataset.train_examples, metric=OBJECTIVES[dataset.spec.objective].field)
         self.leads = leads
-        self._epoch = epoch
-        self._problem = ""
-        self._config = config
-        self._run_dir = run_dir
-        self._dataset = dataset
-        self._make = build
-        self._reporter = Reporter(config, run_dir, self.progress)
+        self.epoch = epoch
+        self.config = config
+        self.run_dir = run_dir
+        self.dataset = dataset
+        self.reporter = Reporter(config, run_dir, self.progress)
         self.resumed: checkpoints.Checkpoint | None = None
-        self._store: ParameterStore  # from `build` on, like the others
-        self._books: Bookkeeper
-        self._saver: Saver
+        self._build = build
 
     def begin(self, *, resume: bool) -> None:
         """Load the checkpoint to resume from, if any, and restart the clock. Call it before connecting.
@@ -147,82 +144,99 @@ class Session:
         Raises:
           UserError: there is no checkpoint to resume from, or it is of a run with other settings.
         """
-        found = None
+        checkpoint = None
         if resume:
-            found = newest_checkpoint(self._config, self._run_dir, self._dataset, say)
+            checkpoint = newest_checkpoint(self.config, self.run_dir, self.dataset, say)
             if self.leads:
-                check_journals(found, self._run_dir, self._config.slices)
-        elif self.leads and (aside := self._run_dir.set_aside()):
+                check_journals(checkpoint, self.run_dir, self.config.slices)
+        elif self.leads and (aside := self.run_dir.set_aside()):
             say(f"training begins anew: states and journals of before are in {aside}")
-        self.go_on_from(found)
+        self.go_on_from(checkpoint)
         if self.leads:
-            checkpoints.clear_ended(self._run_dir.checkpoints)
-            self._reporter.row("connecting")
+            checkpoints.clear_ended(self.run_dir.checkpoints)
+            self.reporter.row("connecting")
 
-    def go_on_from(self, found: checkpoints.Checkpoint | None) -> None:
+    def go_on_from(self, checkpoint: checkpoints.Checkpoint | None) -> None:
         """Go on from a checkpoint, or begin, and restart the clock. Call it before `build`."""
-        if found is not None:
-            before, now = len(found.arrays["counts"]), self._config.slices
+        if checkpoint is not None:
+            before, now = len(checkpoint.arrays["counts"]), self.config.slices
             if now != before:
-                say(f"parameter servers: {now} in place of {before}, from step {found.step:,} on")
-            found = checkpoints.resliced(found, now)
-            assert found.meta.progress is not None, "it has been checked (training/resume.py)"
-            self.progress.resume(found.arrays, found.meta.progress)
-        self.resumed = found
+                say(f"parameter servers: {now} in place of {before}, from step {checkpoint.step:,} on")
+            checkpoint = checkpoints.resliced(checkpoint, now)
+            assert checkpoint.meta.progress is not None, "it has been checked (training/resume.py)"
+            self.progress.resume(checkpoint.arrays, checkpoint.meta.progress)
+        self.resumed = checkpoint
         self._restart_clock()
 
     def _restart_clock(self) -> None:
         """Continue the times of the previous leader, which may have come further than the resumed checkpoint."""
         stands = self.resumed and self.resumed.meta.times or Times()
-        last = last_row(self._run_dir.progress, ProgressRow) if self.leads else None
+        last = last_row(self.run_dir.progress, ProgressRow) if self.leads else None
         if last is None:
             self.progress.clock.restart(stands, stands.last_update)
             return
         since = last.monotonic if last.life is not None and last.life == os.environ.get(LIFE) else None
         self.progress.clock.restart(last.times, stands.last_update, since=since)
 
-    def build(self, devices: Sequence[str], own_device: str) -> tuple[ParameterStore, Compute]:
+    def build(self, devices: Sequence[str], own_device: str) -> Session:
         """Build the store and a worker's step (see the module's `build`), and restore a resumed checkpoint.
 
         Raises:
           UserError: the checkpoint is of another model.
         """
         if self.leads:
-            self._reporter.row("building")
-        self._store, compute = self._make(self._config, self._dataset, devices, own_device)
+            self.reporter.row("building")
+        store, compute = self._build(self.config, self.dataset, devices, own_device)
         if self.leads:
-            check_disk(self._config, self._run_dir, self._store.state_bytes)
+            check_disk(self.config, self.run_dir, store.state_bytes)
         if self.resumed is not None:
-            check_network(self.resumed, self._store.layout)
-            self._store.restore({name: a for name, a in self.resumed.arrays.items() if name != "waiting"})
-        self._books = Bookkeeper(self._store, self.progress, self._open_journals())
+            check_network(self.resumed, store.layout)
+            store.restore({name: a for name, a in self.resumed.arrays.items() if name != "waiting"})
+        return Session(self, store, compute)
+
+
+class Session:
+    """A training in one process. Call `start`, then `keep_up` in the trainer's loop, then `end`.
+
+    Attributes:
+      store, compute: as `build` has made them.
+      progress: what is scheduled and applied, as of the last look at the ledger.
+      leads: as of `SessionStart`.
+    """
+
+    def __init__(self, start: SessionStart, store: ParameterStore, compute: Compute):
+        """Open the journals, and remove the states that training gives up by going on from an earlier one."""
+        self.store = store
+        self.compute = compute
+        self.progress = start.progress
+        self.leads = start.leads
+        self._epoch = start.epoch
+        self._config = start.config
+        self._run_dir = start.run_dir
+        self._total_steps = start.config.total_steps(start.dataset.train_examples)
+        self._reporter = start.reporter
+        # What the leaders before did of the work that this one goes on with.
+        self._before = start.resumed.meta.leaders if start.resumed else []
+        if self.leads and start.resumed:
+            for directory in self._run_dir.states:
+                checkpoints.remove_given_up(directory, start.resumed, self._epoch)
+        self._books = Bookkeeper(store, self.progress, self._open_journals() if self.leads else [])
         self._saver = Saver(
-            self._config, self._run_dir, self._dataset.kind, self._books, self.progress,
-            same={"data": facts_of_data(self._dataset), "network": self._store.layout},
+            self._config, self._run_dir, start.dataset.kind, self._books, self.progress,
+            same={"data": facts_of_data(start.dataset), "network": store.layout},
             epoch=self._epoch, before=self._before, rules=text_of_rules(self._config, self._total_steps),
             saving=self._reporter.saving,
         )  # fmt: skip
+        self._problem = ""
         self.note_problem(next((leader.problem for leader in self._before if leader.problem), None))
-        return self._store, compute
 
     def _open_journals(self) -> list[Journal]:
-        """Make the leader's journals. Also removes the states that training gives up by going on from an earlier one."""
-        if not self.leads:
-            return []
-        if self.resumed:
-            for directory in self._run_dir.states:
-                checkpoints.remove_given_up(directory, self.resumed, self._epoch)
         self._run_dir.journals.mkdir(exist_ok=True)
         histories = [history_of(self._run_dir, self._before, index) for index in range(self._config.slices)]
         return [
             Journal(self._run_dir.journal(index, self._epoch), history[-1].checksum if history else 0)
             for index, history in enumerate(histories)
         ]
-
-    @property
-    def _before(self) -> list[Stretch]:
-        """What the leaders before did of the work that this one goes on with."""
-        return self.resumed.meta.leaders if self.resumed else []
 
     def start(self) -> None:
         """Start the clock, just before the first step is scheduled."""
@@ -291,7 +305,7 @@ class Session:
         proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, told)
         if self._problem:
             proof |= {"holds": False, "problems": [self._problem, *proof["problems"]]}
-        servers = [Server(index=index, parameters=part.length) for index, part in enumerate(self._store.slices)]
+        servers = [Server(index=index, parameters=part.length) for index, part in enumerate(self.store.slices)]
         try:
             tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, told)
             if config.on_parameter_servers:  # without them each process applies its own updates
@@ -310,10 +324,6 @@ class Session:
             rows += piece.rows
             other = other if leader.rules == own else rows
         return other
-
-    @property
-    def _total_steps(self) -> int:
-        return self._config.total_steps(self._dataset.train_examples)
 
 
 class Reporter:

@@ -30,7 +30,7 @@ from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.membership import Welcome, check_all, tell_end
 from ps_cluster.training.modes.layers import SplitNetwork
 from ps_cluster.training.placement import Part, SplitStep, device_of, names_of_all_devices, recorded
-from ps_cluster.training.session import Session, make_network, make_store
+from ps_cluster.training.session import SessionStart, make_network, make_store
 from ps_cluster.training.step import StepResult
 from ps_cluster.training.work import Steps
 from ps_cluster.training.worker import Compute, Identity, worker_row
@@ -55,16 +55,16 @@ def train(
       UserError: the network can't be cut as asked for, or the checkpoint to resume from is missing or of another one.
       tf.errors.OpError: a worker failed.
     """
-    session = Session(config, run_dir, dataset, epoch=leading.epoch, build=partial(build, log=run_dir.placement))
-    session.begin(resume=resume)
+    start = SessionStart(config, run_dir, dataset, epoch=leading.epoch, build=partial(build, log=run_dir.placement))
+    start.begin(resume=resume)
     spec = tf.train.ClusterSpec(cluster)
     tf.config.experimental_connect_to_cluster(spec, job_name="chief", task_index=index, protocol="grpc")
     workers = [Task(WORKER, worker) for worker in range(len(cluster[WORKER]))]
     check_all(workers, cluster, Welcome(leading, Agreement.of(config, dataset)))
     # Variables are made on processors: soft placement is of graphs alone.
     holders = [device_of(worker) for worker in range(len(workers))]
-    store, compute = session.build(holders, OWN_DEVICE)
-    Chief(config, session, LocalDispatcher(), store, compute).run(drain)
+    session = start.build(holders, OWN_DEVICE)
+    Chief(config, session, LocalDispatcher()).run(drain)
     session.end(stopped=drain.is_set(), goes_on=leading.alone and not drain.for_good)
     if leading.alone and (session.progress.completed or drain.for_good):
         tell_end(leading, workers, completed=session.progress.completed)

@@ -44,6 +44,7 @@ class Session:
     """`look` is called at each look, and applies by `apply` what was handed out."""
 
     rests = diverged = False
+    store, compute = STORE, None
 
     def __init__(self, dispatcher, look):
         self.progress, self._dispatcher, self._look = Brisk(CONFIG, 100), dispatcher, look
@@ -65,7 +66,7 @@ def run(look):
     """Return dispatcher, session, and the loop's thread and stop; `look(dispatcher, session)` is called at each look."""
     dispatcher, drain = Dispatcher(), threading.Event()
     session = Session(dispatcher, lambda: look(dispatcher, session))
-    chief = Chief(CONFIG, session, dispatcher, STORE, None)
+    chief = Chief(CONFIG, session, dispatcher)
     thread = threading.Thread(target=chief.run, args=[drain], daemon=True)
     thread.start()
     return dispatcher, session, thread, drain

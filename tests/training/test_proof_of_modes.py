@@ -14,7 +14,7 @@ from ps_cluster.runs.proof import Expected, RoundShape, SliceAudit, audit
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.all_reduce import GO_ON, _train, different_replica
-from ps_cluster.training.session import Session
+from ps_cluster.training.session import SessionStart
 from ps_cluster.training.step import expected_rates
 from tests.helpers.ledgers import rows_of, write_journal
 from tests.helpers.left_by_runs import pack_small_images
@@ -201,9 +201,9 @@ class Replicas:
         } | values  # fmt: skip
         config, self._epoch = build_config(overrides=chosen), self._epoch + 1
         store = make_store(kind=find(config.mode_kind.slice), values=chosen, steps=UPDATES)
-        session = Session(config, self._run_dir, self._dataset, epoch=self._epoch, build=lambda *_: (store, None))
-        session.begin(resume=resume)
-        session.build(["/device:CPU:0"], "/device:CPU:0")
+        start = SessionStart(config, self._run_dir, self._dataset, epoch=self._epoch, build=lambda *_: (store, None))
+        start.begin(resume=resume)
+        session = start.build(["/device:CPU:0"], "/device:CPU:0")
         session.start()
         rates, drain = expected_rates(config, WORKERS * UPDATES), Drain()
         drain.for_good = False
