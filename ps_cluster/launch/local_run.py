@@ -73,8 +73,8 @@ def start_run(
             before.clear()
         with _new_run_dir(root) as run_dir:
             isolation.check(config.cluster.isolation, run_dir.root)
-            found = resolve_data(config.data, notify=view.notice)
-            dataset = found.holding_out(config.evaluation.validation_examples)
+            whole = resolve_data(config.data, notify=view.notice)
+            dataset = whole.holding_out(config.evaluation.validation_examples)
             complete = complete_config(config, dataset)
         return run_local(complete, run_dir, dataset, resume=False, view=view, began=began, tensorboard=tensorboard)
 
@@ -105,8 +105,8 @@ def _resume(
     isolation.check(config.cluster.isolation, run_dir.root)
     locks.wait_for_sharers(run_dir.alive, f"{WHAT} '{root}'")
     cache = sources.default_cache_dir()
-    found = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))
-    dataset = found.holding_out(config.evaluation.validation_examples)
+    whole = sources.of_run(run_dir.dataset, config.data, cache, notify=view.notice, progress=every_tenth(view.notice))
+    dataset = whole.holding_out(config.evaluation.validation_examples)
     with contextlib.suppress(checkpoints.CheckpointError):  # a damaged mark is written anew
         ended = checkpoints.ended(run_dir.checkpoints)
         if ended and ended.outcome == "diverged":

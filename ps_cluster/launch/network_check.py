@@ -76,14 +76,14 @@ def with_rule_of_compile(config: RunConfig, facts: NetworkFacts) -> RunConfig:
         return config
     if facts.no_rule:
         raise UserError(f"model.name: '{config.model.name}': {facts.no_rule}")
-    given = {
+    settings = {
         name: value for name, value in config.optimizer.model_dump(mode="json").items() if value and name != "rule"
     }
     usual = {"rule": WITHOUT_COMPILE, "learning_rate": RULES[WITHOUT_COMPILE].usual_rate}
-    found: dict[str, Any] = dict(facts.optimizer) or usual
-    if any(name.startswith("clip") or name.endswith("clip_norm") for name in given):  # one way to clip is enough
-        found = {name: value for name, value in found.items() if "clip" not in name}
-    return config.with_values({f"optimizer.{name}": value for name, value in (found | given).items()})
+    compiled: dict[str, Any] = dict(facts.optimizer) or usual
+    if any(name.startswith("clip") or name.endswith("clip_norm") for name in settings):  # one way to clip is enough
+        compiled = {name: value for name, value in compiled.items() if "clip" not in name}
+    return config.with_values({f"optimizer.{name}": value for name, value in (compiled | settings).items()})
 
 
 def _ask(config: RunConfig, dataset: PackedDataset) -> NetworkFacts:

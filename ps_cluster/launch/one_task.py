@@ -73,8 +73,8 @@ def run_one_task(
     held = root if leads else RunDir(root).workspace(task.type, task.index)
     try:
         with locks.sole_use(held, WHAT, notify, shared=leads):
-            found = resolve_data(config.data, notify=notify)
-            dataset = found.holding_out(config.evaluation.validation_examples)
+            whole = resolve_data(config.data, notify=notify)
+            dataset = whole.holding_out(config.evaluation.validation_examples)
             config = complete_config(config, dataset)
             with StopRequests() as requests:
                 code = _lead_or_follow(

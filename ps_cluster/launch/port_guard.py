@@ -72,10 +72,12 @@ def _behind(interface: str, topology: ClusterTopology) -> Iterator[tuple[str, in
             continue
         host, port = host_and_port(address)
         try:
-            found = {(family, where[0]) for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)}
+            endpoints = {
+                (family, where[0]) for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            }
         except (OSError, UnicodeError) as error:
             raise _wrong(interface, f"the address of {member}, '{address}', can't be looked up: {error}") from error
-        for family, number in found:
+        for family, number in endpoints:
             if not ipaddress.ip_address(number).is_loopback and _source(family, str(number)) not in own:
                 raise _wrong(
                     interface, f"{member} at '{address}' is not reached through it: give every task an address there"

@@ -552,10 +552,10 @@ class Stuck:
           pids: of all tasks that run now.
         """
         self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
-        found = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
-        for key in found:
+        keys = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
+        for key in keys:
             del self._killed_at[key]
-        return found
+        return keys
 
 
 # Decide which workers start and which stop where the user asks for another number of them. Pure functions.
@@ -809,12 +809,12 @@ class Decisions:
         if self._under_way:
             actions += self._stuck.end_silent(event, now_s)
         given_up: list[Action] = []
-        found = self._stuck.unkillable(event.pids, now_s)
-        for kind in {task.type for task, _ in found} - {EVALUATOR}:
-            if len(stuck := [task for task, _ in found if task.type == kind]) >= len(self._tasks((kind,))) > 1:
+        unkillable = self._stuck.unkillable(event.pids, now_s)
+        for kind in {task.type for task, _ in unkillable} - {EVALUATOR}:
+            if len(stuck := [task for task, _ in unkillable if task.type == kind]) >= len(self._tasks((kind,))) > 1:
                 message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
                 return (*actions, Ending("failed", 1, message))
-        for task, pid in found:
+        for task, pid in unkillable:
             cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
             given_up += self._give_up(task, cause, gone=False)
         return (*actions, *(given_up or self._at_limit(event, now_s)))

@@ -87,14 +87,14 @@ def _serve_until_told(folder: Path) -> None:
     newest: Told | None = None
     while newest is None or newest.ended is None:
         time.sleep(LOOK_EVERY_S)
-        told = read_told(folder)
-        if told is None or newest is not None and told.epoch < newest.epoch:
+        message = read_told(folder)
+        if message is None or newest is not None and message.epoch < newest.epoch:
             continue
-        if told.refused is not None:
-            raise UserError(f"the leader does not take this task: {told.refused}")
-        if newest is None or told.epoch > newest.epoch:
-            say(f"part of the cluster of leader epoch {told.epoch}")
-        newest = told
+        if message.refused is not None:
+            raise UserError(f"the leader does not take this task: {message.refused}")
+        if newest is None or message.epoch > newest.epoch:
+            say(f"part of the cluster of leader epoch {message.epoch}")
+        newest = message
     say(f"the leader says: training is {newest.ended}")
 
 
@@ -178,10 +178,10 @@ def as_loss(error: BaseException) -> BaseException:
     """Return the loss of another task that an error shows, to be told in one line; else the error itself."""
     for cause in _causes(error):
         if getattr(cause, "error_code", None) in _LOST:
-            found = _LOST_TASK.search(str(cause))
-            lost = Task(found[1], int(found[2])) if found else "a task"
-            told = f"{lost} was lost; start this task again to go on from the newest snapshot ({_reason(cause)})"
-            return LostTask(told[:_MESSAGE_CHARACTERS])
+            match = _LOST_TASK.search(str(cause))
+            lost = Task(match[1], int(match[2])) if match else "a task"
+            line = f"{lost} was lost; start this task again to go on from the newest snapshot ({_reason(cause)})"
+            return LostTask(line[:_MESSAGE_CHARACTERS])
     return error
 
 
@@ -275,9 +275,9 @@ def _hear_stop_signals(hear: Callable[[int], None]) -> None:
     A separate thread calls it, because Python runs signal handlers in the main thread, which may be inside TensorFlow.
     Blocking the signals for a `sigwait` does not work: a thread that a library has started before would take them.
     """
-    heard, told = os.pipe()
-    os.set_blocking(told, False)
-    signal.set_wakeup_fd(told)
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    signal.set_wakeup_fd(writer)
     numbers = stop_signals()
     for number in numbers:
         signal.signal(number, lambda *_: None)
@@ -285,7 +285,7 @@ def _hear_stop_signals(hear: Callable[[int], None]) -> None:
 
     def listen() -> None:
         while True:
-            if (number := os.read(heard, 1)[0]) in numbers:
+            if (number := os.read(reader, 1)[0]) in numbers:
                 hear(number)
 
     threading.Thread(target=listen, name="signals", daemon=True).start()

@@ -222,10 +222,12 @@ def load(path: Path) -> Checkpoint:
     """
     try:
         header, arrays = open_tensors(path, Header)
-        found = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
-        if (match := _FILE_NAME.fullmatch(path.name)) and (own := name_of(found.step, found.epoch)) != match[0]:
+        checkpoint = Checkpoint(header.step, {name: _array(arrays, name) for name in header.arrays}, header.meta)
+        if (match := _FILE_NAME.fullmatch(path.name)) and (own := name_of(checkpoint.step, checkpoint.epoch)) != match[
+            0
+        ]:
             raise Malformed(f"it is that of {own}")
-        return found
+        return checkpoint
     except FileNotFoundError as error:
         raise CheckpointGone(f"checkpoint '{path}' does not exist") from error
     except OSError as error:
@@ -264,8 +266,8 @@ def load_newest_good(
     # List again every time: during a read the writer may have written another one and removed the rest.
     while candidates := [path for path in newest_first(directories) if path not in passed_over]:
         try:
-            check(found := load(candidates[0]))
-            return found
+            check(checkpoint := load(candidates[0]))
+            return checkpoint
         except CheckpointGone:
             pass
         except CheckpointUnreadable:
@@ -354,21 +356,21 @@ def is_even(arrays: Arrays) -> bool:
 def newest_even(directory: Path) -> int | None:
     """Return the step of the newest even checkpoint in a directory, None without one. Errors as `load_to_go_on`."""
 
-    def check(found: Checkpoint) -> None:
-        if not is_even(found.arrays):
+    def check(checkpoint: Checkpoint) -> None:
+        if not is_even(checkpoint.arrays):
             raise CheckpointError("it is not even")
 
-    found = load_to_go_on([directory], lambda line: None, check)
-    return found.step if found else None
+    checkpoint = load_to_go_on([directory], lambda line: None, check)
+    return checkpoint.step if checkpoint else None
 
 
-def resliced(found: Checkpoint, slices: int) -> Checkpoint:
+def resliced(checkpoint: Checkpoint, slices: int) -> Checkpoint:
     """Return an even checkpoint for so many slices; the same one where it has them already."""
-    before = len(found.arrays["counts"])
+    before = len(checkpoint.arrays["counts"])
     if slices == before:
-        return found
-    arrays = {name: _resliced(name, array, slices) for name, array in found.arrays.items()}
-    return Checkpoint(found.step, arrays, found.meta)
+        return checkpoint
+    arrays = {name: _resliced(name, array, slices) for name, array in checkpoint.arrays.items()}
+    return Checkpoint(checkpoint.step, arrays, checkpoint.meta)
 
 
 def _resliced(name: str, array: np.ndarray, slices: int) -> np.ndarray:

@@ -76,8 +76,8 @@ def _create(path: Path) -> None:
 
 
 def _newest(folder: Path) -> int:
-    found = (int(match[1]) for match in map(_NAME.fullmatch, os.listdir(folder)) if match)
-    return max(found, default=0)
+    epochs = (int(match[1]) for match in map(_NAME.fullmatch, os.listdir(folder)) if match)
+    return max(epochs, default=0)
 
 
 def _path(folder: Path, epoch: int) -> Path:

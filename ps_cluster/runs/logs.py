@@ -60,7 +60,7 @@ def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
     A worker's shares sum to 1. `rows`: of ROW; empty rows give an empty dict.
     """
     times, gaps = phase_times(rows), gap_times(rows)
-    found = {}
+    by_worker = {}
     for worker in np.unique(rows["worker"]):
         mine = rows["worker"] == worker
         # applied_time is of the parameter server, whose clock may be behind the worker's.
@@ -68,8 +68,8 @@ def phase_shares(rows: np.ndarray) -> dict[int, dict[str, float]]:
         _, dispatch, returns = np.diff(gaps[:, mine], axis=0).sum(axis=1)
         shares = np.array([*seconds, returns, dispatch]) / (times[-1].max() - times[0].min())
         idle = max(0.0, 1 - float(shares.sum()))
-        found[int(worker)] = dict(zip((*PHASES, "returns", "dispatch", "idle"), [*shares.tolist(), idle]))
-    return found
+        by_worker[int(worker)] = dict(zip((*PHASES, "returns", "dispatch", "idle"), [*shares.tolist(), idle]))
+    return by_worker
 
 
 # The events that log lines tell. Those that ask for action say what to do; docs/operations.md lists these.
@@ -233,19 +233,19 @@ class JsonLines(LogFormat):
         self._wall = wall
 
     def line(self, line: str, prefix: str = "") -> str:
-        told = LogLine.of(line)
+        log_line = LogLine.of(line)
         content = {
             "time": datetime.fromtimestamp(self._wall(), UTC).isoformat(timespec="milliseconds"),
-            "level": told.event.level,
+            "level": log_line.event.level,
             "task": os.environ.get(LOG_TASK, LAUNCHER),
-            "event": told.event.name,
+            "event": log_line.event.name,
             "message": printable(line),
         }
-        return json.dumps(content | {name: _finite(value) for name, value in told.fields.items()})
+        return json.dumps(content | {name: _finite(value) for name, value in log_line.fields.items()})
 
     def failure(self, error: BaseException) -> str:
-        told = "".join(traceback.format_exception(error))
-        return self.line(ERROR(f"{type(error).__name__}: {one_line(str(error))}", traceback=told))
+        stack = "".join(traceback.format_exception(error))
+        return self.line(ERROR(f"{type(error).__name__}: {one_line(str(error))}", traceback=stack))
 
 
 def _finite(value: Any) -> Any:

@@ -128,8 +128,8 @@ class SliceAudit:
         if wrong.any() and column not in self.wrong_values:
             place = int(np.argmax(wrong))
             row = dict(zip(rows.dtype.names or (), rows[place].tolist()))
-            told = f"row {self.rows + place}: step {row['step']:.0f} has {column} {row[column]:.6g}, "
-            self.wrong_values[column] = told + why.format(**row)
+            place_and_value = f"row {self.rows + place}: step {row['step']:.0f} has {column} {row[column]:.6g}, "
+            self.wrong_values[column] = place_and_value + why.format(**row)
 
     def problems(self, counts: dict[str, int], scheduled: StepSet) -> Iterator[str]:
         """Yield each problem as a line. `counts`: COUNTS, by name. `scheduled`: the updates that were handed out."""
@@ -192,22 +192,22 @@ def audit(
     slices, audits = [], []
     for index, history in enumerate(journals):
         holds_from = expected.holds_from[index] if expected.holds_from else 0
-        found, own = SliceAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
+        slice_audit, own = SliceAudit(rounds, expected, holds_from), dict(zip(COUNTS, counts[index].tolist()))
         try:
             for rows in journal.read(history):
-                found.read(rows)
+                slice_audit.read(rows)
                 on_rows(len(rows))
         except (journal.JournalDamaged, Malformed) as error:
             problems.append(str(error))
-        problems += (f"slice {index}: {problem}" for problem in found.problems(own, scheduled))
-        slices.append({"index": index, "rows": found.rows, "steps": found.distinct, **own})
-        audits.append((found, own))
+        problems += (f"slice {index}: {problem}" for problem in slice_audit.problems(own, scheduled))
+        slices.append({"index": index, "rows": slice_audit.rows, "steps": slice_audit.distinct, **own})
+        audits.append((slice_audit, own))
     problems += _schedule_problems(min(s["steps"] for s in slices) // rounds.gradients_per_update, scheduled, total)
     return {
         "holds": not problems,
         "problems": problems[:MOST_PROBLEMS],
         "slices": slices,
-        "duplicated": max(found.excess(own) for found, own in audits),
+        "duplicated": max(slice_audit.excess(own) for slice_audit, own in audits),
     }
 
 

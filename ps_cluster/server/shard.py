@@ -77,8 +77,8 @@ class History:
         """Return (the vectors, their version []) of `delay` versions ago, or the oldest kept."""
         if self._length == 1:
             return [vector.read_value() for vector in self._vectors], version
-        given = tf.maximum(version - (self._length - 1), self._oldest.read_value())
-        return [ring.sparse_read(given % self._length) for ring in self._rings], given
+        kept = tf.maximum(version - (self._length - 1), self._oldest.read_value())
+        return [ring.sparse_read(kept % self._length) for ring in self._rings], kept
 
     def write(self, version: tf.Tensor) -> list[tf.Operation]:
         """Store the current vectors as those of `version`."""

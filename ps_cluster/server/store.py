@@ -160,10 +160,10 @@ class ParameterStore:
         states = [part.snapshot(_NO_ROWS, closed=0)[0] for part in self.slices]
         own = self._joined(states)
         expected = {name: _size(name, array) for name, array in own.items()}
-        given = {name: _size(name, array) for name, array in arrays.items()}
-        if given != expected:
+        sizes = {name: _size(name, array) for name, array in arrays.items()}
+        if sizes != expected:
             raise UserError(
-                f"the checkpoint does not fit this configuration: it holds {given}, expected are {expected}"
+                f"the checkpoint does not fit this configuration: it holds {sizes}, expected are {expected}"
             )
         parts = {name: self._parts(name, array, states) for name, array in arrays.items()}
         for index, part in enumerate(self.slices):

@@ -103,11 +103,11 @@ def _train(
     while not progress.completed and stop == GO_ON:
         until = min(progress.applied + config.updates_at_once, progress.total)
         progress.scheduled(np.arange(progress.applied, until))
-        told = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
+        request = GO_ON if drain is None or not drain.is_set() else STOP if drain.for_good else GO_ON_LATER
         if session.leads and session.diverged:
-            told = STOP
+            request = STOP
         stop, *digests = (
-            run_updates(tf.constant(until - progress.applied), tf.constant(told, tf.float64)).numpy().tolist()
+            run_updates(tf.constant(until - progress.applied), tf.constant(request, tf.float64)).numpy().tolist()
         )
         moved()
         session.note_problem(different_replica(digests, until))
@@ -130,13 +130,13 @@ def _agree(group: WorkerGroup, workers: list[str], index: int) -> None:
     leaders = group.broadcast(own)
     try:
         mine = Agreement.from_json(own)
-        told = Agreement.from_json(leaders).difference(mine, here="at worker-0", at=f"worker-{index}")
+        difference = Agreement.from_json(leaders).difference(mine, here="at worker-0", at=f"worker-{index}")
     except Malformed as error:  # another version of this package may say it in other words
-        told = f"what worker-0 works with can't be read at worker-{index}: {error}"
-    for other, difference in enumerate(group.gather((told or "").encode())):
-        if difference:
+        difference = f"what worker-0 works with can't be read at worker-{index}: {error}"
+    for other, content in enumerate(group.gather((difference or "").encode())):
+        if content:
             _leave(workers, index)
-            raise UserError(f"worker-{other} can't take part: {difference.decode()}: make it the same for every task")
+            raise UserError(f"worker-{other} can't take part: {content.decode()}: make it the same for every task")
 
 
 def _share_checkpoint(group: WorkerGroup, start: SessionStart) -> None:
@@ -265,8 +265,8 @@ def all_reduce_function(
         mine = tf.one_hot(worker, workers, on_value=True, off_value=False)
         # Not by a product: NaN times 0 is NaN, and a NaN of one worker would be that of all.
         table = tf.where(mine[None, :, None], rows[:, None, :], tf.zeros([], tf.float64))  # [count, workers, columns]
-        told = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
-        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), told], 0))
+        own = tf.concat([[stop], tf.where(mine, replica.digest(), tf.zeros([], tf.float64))], 0)
+        summed = all_reduce(tf.concat([tf.reshape(table, [-1]), own], 0))
         table = tf.reshape(summed[: -1 - workers], tf.shape(table))
         with tf.control_dependencies([replica.write_rows(table)]):
             return tf.identity(summed[-1 - workers :])

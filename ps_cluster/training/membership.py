@@ -343,11 +343,11 @@ def tell(task: Task, told: Told) -> None:
 
 def tell_end(leading: Leading, tasks: Sequence[Task], *, completed: bool) -> None:
     """Tell all tasks at once that training has ended. One that can't be reached in time ends by itself, later."""
-    told = Told(epoch=leading.epoch, ended="completed" if completed else "stopped")
+    message = Told(epoch=leading.epoch, ended="completed" if completed else "stopped")
 
     def one(task: Task) -> None:
         with contextlib.suppress(tf.errors.OpError):
-            tell(task, told)
+            tell(task, message)
 
     threads = [threading.Thread(target=one, args=(task,), daemon=True) for task in tasks]
     for thread in threads:

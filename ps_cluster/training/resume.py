@@ -35,25 +35,25 @@ def newest_checkpoint(
     Raises:
       UserError: there is none, or it is of a run with other settings or data.
     """
-    found = newest_for(config.slices, run_dir, notify)
-    if found is None:
+    checkpoint = newest_for(config.slices, run_dir, notify)
+    if checkpoint is None:
         do = "begin another" if run_dir.has_trained else f"begin it again with --run-dir {run_dir.root}"
         raise UserError(f"run directory '{run_dir.root}' holds no checkpoint to resume from: {do}")
-    before, progress = _state_of(found, run_dir)
-    _check_same_work(config, dataset, found, before)
-    begun = _begun(found, progress, before, run_dir)
+    before, progress = _state_of(checkpoint, run_dir)
+    _check_same_work(config, dataset, checkpoint, before)
+    begun = _begun(checkpoint, progress, before, run_dir)
     if begun > (total := config.total_updates(dataset.train_examples)):
         raise UserError(
             f"training.steps, training.epochs: {total} updates in all, but {begun} of the run in '{run_dir.root}' were "
             "begun: resume it with as many or more"
         )
-    steps = found.arrays[ACCEPTED_STEPS]
+    steps = checkpoint.arrays[ACCEPTED_STEPS]
     if steps.max() - steps[:, 0].min() > config.ledger_window:
         raise UserError(
             f"cluster.workers: got {config.cluster.workers}: the open steps of the run in '{run_dir.root}' are farther apart "
             f"than the {config.ledger_window:,} of the ledger of so many: resume it with as many workers as before"
         )
-    return found
+    return checkpoint
 
 
 def newest_for(slices: int, run_dir: RunDir, notify: Callable[[str], None]) -> Checkpoint | None:

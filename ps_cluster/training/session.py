@@ -301,21 +301,21 @@ class Session:
             holds_from=[self._rows_by_other_rules(history) for history in before],
         )
         rounds = RoundShape(config.steps_per_update, config.gradients_per_update)
-        told = self._reporter.written
-        proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, told)
+        on_rows = self._reporter.written
+        proof = audit(journals, self.progress.counts, rounds, self.progress.scheduled_updates, total, expected, on_rows)
         if self._problem:
             proof |= {"holds": False, "problems": [self._problem, *proof["problems"]]}
         servers = [Server(index=index, parameters=part.length) for index, part in enumerate(self.store.slices)]
         try:
-            tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, told)
+            tables.write_updates(self._run_dir.updates, journals, rounds, config.ledger_window, on_rows)
             if config.on_parameter_servers:  # without them each process applies its own updates
-                tables.write_applies(self._run_dir.applies, journals, told)
+                tables.write_applies(self._run_dir.applies, journals, on_rows)
         except (JournalDamaged, Malformed, OSError) as error:  # the proof reports damage too
             say(DISK_REFUSES(f"the ledger can't be written as a table: {error}"))
         result = self.progress.result()
         updates = result.updates.model_copy(update={"duplicated": proof.pop("duplicated")})
-        found = {"updates": updates, "proof": Proof.model_validate(proof), "diverged": self.diverged}
-        return result.model_copy(update=found | {"parameter_servers": servers if config.on_parameter_servers else []})
+        more = {"updates": updates, "proof": Proof.model_validate(proof), "diverged": self.diverged}
+        return result.model_copy(update=more | {"parameter_servers": servers if config.on_parameter_servers else []})
 
     def _rows_by_other_rules(self, history: Sequence[Piece]) -> int:
         """Return how many rows there are up to the last one of a leader with other settings of rate or bound."""
@@ -347,8 +347,8 @@ class Reporter:
         self._next_staleness_s = time.monotonic() + STALENESS_EVERY_S
 
     def row(self, phase: str) -> None:
-        told = {"written": self._written, "save_seconds": self.save_seconds}
-        row = self._progress.row(phase).model_copy(update=told)
+        of_this_leader = {"written": self._written, "save_seconds": self.save_seconds}
+        row = self._progress.row(phase).model_copy(update=of_this_leader)
         self._last = row.model_copy(update=Work().model_dump())
         try:
             writing.check()

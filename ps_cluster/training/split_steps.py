@@ -67,10 +67,10 @@ class Stage:
         """Return the gradients by weights and inputs. `upstream`: by the last of `passed.ends`."""
         with tf.device(self.device):
             ones = [tf.ones([]) for _ in passed.ends[:-1]]
-            found: list[tf.Tensor] = passed.tape.gradient(
+            gradients: list[tf.Tensor] = passed.tape.gradient(
                 passed.ends, passed.starts, [*ones, upstream], unconnected_gradients=tf.UnconnectedGradients.ZERO
             )
-        return found
+        return gradients
 
 
 class StagedStep(TrainStep):

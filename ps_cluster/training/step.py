@@ -111,12 +111,12 @@ class TrainStep:
             seed=training.seed,
             **self._part(),
         )
-        given = batches.rows_of(batch, self._spec, self._examples)
-        inputs, targets = given.inputs, self._judge.targets(given.target)
+        examples = batches.rows_of(batch, self._spec, self._examples)
+        inputs, targets = examples.inputs, self._judge.targets(examples.target)
         if self._augment is not None:
             inputs = self._augment(inputs, batch, self._spec, self._config.data)
         inputs = {name: tf.cast(rows, self._spec.inputs[name].network_dtype) for name, rows in inputs.items()}
-        return TrainBatch(inputs, targets, self._judge.weights(targets, given.weight))
+        return TrainBatch(inputs, targets, self._judge.weights(targets, examples.weight))
 
     def _part(self) -> dict[str, Any]:
         """Return the arguments of `batch_of` for the examples that this process walks through."""

@@ -64,8 +64,8 @@ class RoundSlice(WaitingSlice):
 
         def attempt() -> tf.Tensor:
             now = self._version.read_value()
-            given = tf.logical_and(now < end, self._has(tf.minimum(now, end - 1) * self._workers + worker))
-            return tf.where(given, tf.constant(_NOT_YET, tf.int64), now)
+            has_pushed = tf.logical_and(now < end, self._has(tf.minimum(now, end - 1) * self._workers + worker))
+            return tf.where(has_pushed, tf.constant(_NOT_YET, tf.int64), now)
 
         with tf.device(self._device):
             asked = now_after(*needed, worker, end)
