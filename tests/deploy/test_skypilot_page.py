@@ -33,7 +33,7 @@ def node(tmp_path):
         python.chmod(0o755)
         sky = {"SKYPILOT_NODE_IPS": "\n".join(IPS), "SKYPILOT_NODE_RANK": str(rank), "FAILS": fails, "CODE": str(code)}
         ended = subprocess.run(["bash", "-c", asked["run"]], cwd=folder, env=os.environ | sky, timeout=20)
-        return ended.returncode, [cluster_of({}, file.read_text()) for file in folder.glob("started.*")]
+        return ended.returncode, [cluster_of(file.read_text()) for file in folder.glob("started.*")]
 
     return run
 

@@ -83,7 +83,7 @@ def test_every_task_gets_the_same_cluster_made_of_the_nodes_with_a_port_of_its_o
     process.terminate()
     code, output = finish(process)
     assert code == 0, output
-    seen = [cluster_of({}, file.read_text()) for file in process.here.glob("*.tf_config")]
+    seen = [cluster_of(file.read_text()) for file in process.here.glob("*.tf_config")]
     expected = {Task(kind, index) for kind in ("ps", "worker") for index in (0, 1)}
     assert {task for _, task in seen} == {Task("chief", 0), Task("evaluator", 0), *expected}
     assert {str(topology.cluster) for topology, _ in seen} == {
@@ -143,7 +143,7 @@ def test_tasks_go_where_slurm_has_room_for_them(slurm):
     wait_until(lambda: starts(process, "chief-0"))
     process.terminate()
     assert finish(process)[0] == 0
-    topology, _ = cluster_of({}, (process.here / "chief-0.tf_config").read_text())
+    topology, _ = cluster_of((process.here / "chief-0.tf_config").read_text())
     assert topology.cluster == {"chief": ["a:2222"], "ps": ["b:2223", "b:2224"], "worker": ["c:2225", "c:2226"]}
 
 
@@ -152,7 +152,7 @@ def test_two_jobs_on_a_node_have_ports_of_their_own(slurm):
     wait_until(lambda: starts(process, "chief-0"))
     process.terminate()
     assert finish(process)[0] == 0
-    topology, _ = cluster_of({}, (process.here / "chief-0.tf_config").read_text())
+    topology, _ = cluster_of((process.here / "chief-0.tf_config").read_text())
     assert topology.cluster["chief"] == [f"10.0.0.1:{10_000 + 17 * 6}"], "17 is the number of the job"
 
 

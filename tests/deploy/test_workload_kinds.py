@@ -1,68 +1,50 @@
 """Manifests: they are what the projects' models say, and start the same cluster whatever the kind."""
 
-import json
-
 import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.layers import load_config
 from ps_cluster.config.modes import Task
-from ps_cluster.errors import BAD_INPUT, SUPERSEDED, UserError
+from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.tools.deploy.kubernetes import KINDS, NEVER_RETRY, Role, roles_of
+from ps_cluster.tools.deploy.kubernetes import KINDS, Role, roles_of
 from tests.helpers.manifests import SETTINGS, SIZE, cluster_of, deployment, pods_of, rendered
-from tests.helpers.published_models import check_of_kubernetes, check_of_operator, check_pod, check_tf_job
+from tests.helpers.published_models import check_of_kubernetes, check_of_operator, check_pod
 
 OF_KUBERNETES = ("ConfigMap", "NetworkPolicy", "Service")
 HOSTS = {  # of worker 1, as each operator names it
     "jobset": "mine-worker-1-0.mine",
     "trainjob": "mine-worker-1-0.mine",
-    "tfjob": "mine-worker-1.lab.svc",
-    "volcano": "mine-worker-1.mine",
     "jobs": "mine-worker-1.mine",
 }
 POD_NAMES = {  # of workload, role and index; a pod of a Job gets five more characters
     "jobset": "{}-{}-{}-0-abcde",
     "trainjob": "{}-{}-{}-0-abcde",
-    "tfjob": "{}-{}-{}",
-    "volcano": "{}-{}-{}",
     "jobs": "{}-{}-{}-abcde",
 }
 
 
-def set_by_operator(kind, roles, role, index):
-    """TF_CONFIG as the operators of TFJob and Volcano write it: with the evaluator in the cluster."""
-    host = HOSTS[kind].replace("worker-1", "{}-{}")
-    cluster = {one.role: [f"{host.format(one.role, i)}:2222" for i in range(one.count)] for one in roles}
-    return json.dumps({"cluster": cluster, "task": {"type": role, "index": index}, "environment": "cloud"})
-
-
-@pytest.mark.parametrize("kind", KINDS.names)
+@pytest.mark.parametrize("kind", KINDS)
 def test_every_object_is_valid_by_the_published_models(kind):
     documents = rendered(kind, deployment())
     for document in documents:
         if document["kind"] in OF_KUBERNETES or document["apiVersion"] == "batch/v1":
             check_of_kubernetes(document)
-        elif document["kind"] == "TFJob":
-            check_tf_job(document)
-        elif document["apiVersion"] != "batch.volcano.sh/v1alpha1":  # has no published model
+        else:
             check_of_operator(document)
     for pods in pods_of(documents):
         check_pod(pods.template)
 
 
-@pytest.mark.parametrize("kind", KINDS.names)
+@pytest.mark.parametrize("kind", KINDS)
 def test_command_environment_and_cluster_are_the_same_for_every_kind_up_to_names(kind):
     expected = {Task("chief", 0), *(Task(role, i) for role in ("ps", "worker") for i in (0, 1)), Task("evaluator", 0)}
     roles, seen = pods_of(rendered(kind, deployment())), set()
     for pods in roles:
         for index in range(pods.count):
             environment = pods.environment(index)
-            by_operator = set_by_operator(kind, roles, pods.role, index) if KINDS[kind].writes_tf_config else None
-            topology, task = cluster_of(environment, by_operator)
-            assert pods.command == [
-                *("ps-cluster", "task", "--run-dir", "/runs/mine", "--config", "/etc/ps-cluster/config.yaml")
-            ]
+            topology, task = cluster_of(environment["TF_CONFIG"])
+            assert " ".join(pods.command) == "ps-cluster task --run-dir /runs/mine --config /etc/ps-cluster/config.yaml"
             assert {name: len(hosts) for name, hosts in topology.cluster.items()} == {"chief": 1, "ps": 2, "worker": 2}
             assert topology.cluster["worker"][1] == f"{HOSTS[kind]}:2222"
             assert (environment["HOME"], environment["PS_CLUSTER_CACHE"]) == ("/tmp", "/cache/ps_cluster")
@@ -83,7 +65,7 @@ def test_the_config_map_is_the_configuration_that_every_task_reads(changes, tmp_
         assert volume["configMap"]["name"] == found["metadata"]["name"]
 
 
-@pytest.mark.parametrize("kind", KINDS.names)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_container_may_write_but_where_a_volume_is_mounted(kind):
     for pods in pods_of(rendered(kind, deployment())):
         spec, own = pods.template["spec"], pods.container["securityContext"]
@@ -108,7 +90,7 @@ def test_only_the_leader_and_the_evaluator_have_to_mount_the_run_directory(share
     assert mounting == ({"chief", "ps", "worker", "evaluator"} if shared else {"chief", "evaluator"})
 
 
-@pytest.mark.parametrize("kind", KINDS.names)
+@pytest.mark.parametrize("kind", KINDS)
 def test_the_network_policy_selects_all_pods_and_lets_in_only_these_at_the_port_that_they_serve(kind):
     documents = rendered(kind, deployment())
     (policy,) = [one["spec"] for one in documents if one["kind"] == "NetworkPolicy"]
@@ -126,7 +108,7 @@ def test_the_network_policy_selects_all_pods_and_lets_in_only_these_at_the_port_
     assert cache == {"ipBlock": {"cidr": "169.254.20.10/32"}}, "no way out by port 53 of anybody"
 
 
-@pytest.mark.parametrize("kind", KINDS.names)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_folder_of_a_pod_can_fill_its_node(kind):
     for pods in pods_of(rendered(kind, deployment(scratch="3Gi"))):
         own = [volume["emptyDir"] for volume in pods.template["spec"]["volumes"] if "emptyDir" in volume]
@@ -166,33 +148,6 @@ def test_bad_input_and_a_newer_leader_are_not_retried_and_an_eviction_is_no_fail
         assert fail["onExitCodes"]["containerName"] == container and job["template"]["spec"]["restartPolicy"] == "Never"
 
 
-def test_the_codes_after_which_no_scheduler_retries_are_those_of_task():
-    assert NEVER_RETRY == (BAD_INPUT, SUPERSEDED)
-
-
-def test_volcano_ends_for_bad_input_and_restarts_a_worker_alone():
-    tasks = {task["name"]: task["policies"] for task in rendered("volcano", deployment())[-1]["spec"]["tasks"]}
-    for policies in tasks.values():
-        assert [policy["exitCode"] for policy in policies[:2]] == [2, 3]
-        assert {policy["action"] for policy in policies[:2]} == {"TerminateJob"}
-    actions = {name: policies[2]["action"] for name, policies in tasks.items()}
-    assert actions == {"chief": "RestartJob", "ps": "RestartJob", "worker": "RestartPod", "evaluator": "RestartPod"}
-    assert tasks["evaluator"][3] == {"event": "TaskCompleted", "action": "CompleteJob"}
-    for_deleted = {
-        name: [one["action"] for one in policies if "PodEvicted" in (one.get("event"), *one.get("events", ()))]
-        for name, policies in tasks.items()
-    }
-    again = "a worker that Volcano deletes to restart it would be restarted again"
-    assert for_deleted == {"chief": ["RestartJob"], "ps": ["RestartJob"], "worker": [], "evaluator": []}, again
-
-
-@pytest.mark.parametrize(("restarts", "allowed"), [(0, 0), (3, 3 + 3 + 2 * 3 + 3)])  # chief, ps, 2 workers, evaluator
-def test_volcano_gives_up_after_as_many_restarts_as_are_allowed(restarts, allowed):
-    asked = deployment(roles=roles_of(deployment().config, restarts=[(None, restarts)]))
-    most = rendered("volcano", asked)[-1]["spec"]["maxRetry"] or 3  # its webhook makes 3 of 0
-    assert most - 1 == allowed, "the job has failed when a restart makes the count reach maxRetry"
-
-
 def test_in_mode_sync_worker_0_leads_and_any_failure_restarts_all():
     asked = deployment({"mode.name": "sync"})
     documents = rendered("jobset", asked)
@@ -205,7 +160,7 @@ def test_in_mode_sync_worker_0_leads_and_any_failure_restarts_all():
     assert actions == {"worker": "RestartJobSet", "evaluator": "RestartJob"}
 
 
-@pytest.mark.parametrize("kind", KINDS.names)
+@pytest.mark.parametrize("kind", KINDS)
 def test_no_name_is_too_long_where_that_of_the_workload_is_as_long_as_it_may_be(kind):
     size = {"cluster.workers": 1000, "cluster.parameter_servers": 256}
     asked = deployment(size, name="a" * 40)
@@ -224,12 +179,6 @@ def test_the_leader_has_time_to_drain():
     assert grace["chief"] >= 120 and grace["worker"] == grace["ps"] == 30
 
 
-@pytest.mark.parametrize("kind", [name for name in KINDS.names if KINDS[name].writes_tf_config])
-def test_an_operator_that_sets_no_tf_config_for_one_task_is_refused(kind):
-    with pytest.raises(UserError, match=f"^--kind: got '{kind}', whose operator sets no TF_CONFIG"):
-        KINDS[kind].documents(deployment({"mode.name": "single", "cluster.evaluator": False}))
-
-
 def test_what_is_given_for_one_type_wins_over_what_is_given_for_all():
     config = build_config(None, SETTINGS | SIZE)
     roles = roles_of(config, cpu=[("ps", "1"), (None, "4")], memory=[("worker", "8Gi")], restarts=[])
@@ -245,5 +194,5 @@ def test_what_is_given_for_one_type_wins_over_what_is_given_for_all():
 def test_the_largest_cluster_fits_into_an_environment_variable():
     largest = deployment({"cluster.workers": 1000, "cluster.parameter_servers": 256}, name="a" * 40)
     value = pods_of(rendered("jobset", largest))[0].environment(0)["TF_CONFIG"]
-    assert isinstance(cluster_of({"TF_CONFIG": value})[0], ClusterTopology)
+    assert isinstance(cluster_of(value)[0], ClusterTopology)
     assert len(f"TF_CONFIG={value}") < 2**17  # Linux's limit for one

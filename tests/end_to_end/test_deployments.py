@@ -7,14 +7,13 @@ import sys
 from pathlib import PurePosixPath
 
 import portpicker
-import psutil
 import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.config.modes import Task
 from ps_cluster.tools.deploy.kubernetes import roles_of
 from ps_cluster.tools.deploy.slurm_command import SlurmJob
-from tests.helpers.local_pods import Jobs, JobSet, TFJob, VolcanoJob
+from tests.helpers.local_pods import Jobs, JobSet
 from tests.helpers.manifests import SETTINGS, deployment, rendered
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import PROJECT, finish, rows, wait_for_training
@@ -90,19 +89,6 @@ def test_indexed_jobs_are_all_complete_when_training_has_ended(operated):
     jobs.wait_for(lambda: jobs.is_over, within_s=240)
     assert set(jobs.ended.values()) == {0}
     assert_exact(jobs, 20)
-
-
-@pytest.mark.parametrize(("kind", "operator"), [("trainjob", JobSet), ("tfjob", TFJob), ("volcano", VolcanoJob)])
-def test_a_worker_that_dies_is_run_again_as_the_manifest_says_and_training_ends(operated, kind, operator):
-    """Before training: it can't end meanwhile, however long the worker takes."""
-    job = operated(kind, operator, {"training.steps": 20, "cluster.workers": 1, "cluster.evaluator": False})
-    job.wait_for(lambda: any("worker-0 at" in file.read_text() for file in job.pods.all_outputs()), within_s=60)
-    pod = psutil.Process(pids(job)[Task("worker", 0)])
-    (pod.children()[0] if kind == "tfjob" else pod).kill()  # there a script runs the task
-    job.wait_for(lambda: job.is_over, within_s=240)
-    assert kind == "trainjob" or set(job.ended.values()) == {0}, job.pods.outputs()
-    assert_exact(job, 20)
-    assert sum("worker-0" in file.parent.name for file in job.pods.all_outputs()) == (1 if kind == "tfjob" else 2)
 
 
 def first_of_free_ports(count):

@@ -29,7 +29,6 @@ class LocalPods:
     """
 
     def __init__(self, documents, root):
-        (self._kind,) = {one["kind"] for one in documents} & {"JobSet", "TrainJob", "TFJob", "Job"}
         self._roles = {pods.role: pods for pods in pods_of(documents)}
         self._root = root
         self._ports = defaultdict(lambda: f"127.0.0.1:{portpicker.pick_unused_port()}")
@@ -54,9 +53,8 @@ class LocalPods:
         pods, pod = self._roles[task.type], self._root / f"{self._started}-{task}"
         volumes = {one["name"]: self._folder(one, pod) for one in pods.template["spec"]["volumes"]}
         places = {mount["mountPath"]: volumes[mount["name"]] for mount in pods.container["volumeMounts"]}
-        given = {"TF_CONFIG": self._tf_config(task)} | pods.environment(task.index)
         environment = {name: os.environ[name] for name in OF_THE_IMAGE if name in os.environ}
-        environment |= {name: self._here(value, places) for name, value in given.items()}
+        environment |= {name: self._here(value, places) for name, value in pods.environment(task.index).items()}
         environment["PATH"] = f"{self._programs}{os.pathsep}{environment['PATH']}"
         command = [self._here(word, places) for word in pods.container["command"]]
         program = shutil.which(command[0], path=environment["PATH"])
@@ -65,15 +63,6 @@ class LocalPods:
                 [program, *command[1:]], cwd=pod, start_new_session=True,
                 env=environment, stdout=output, stderr=subprocess.STDOUT,
             )  # fmt: skip
-
-    def _tf_config(self, task):
-        """Return what an operator writes that sets TF_CONFIG itself; the evaluator has no address in a TFJob."""
-        cluster = {
-            role: [f"{role}-{index}:2222" for index in range(pods.count)]
-            for role, pods in self._roles.items()
-            if role != "evaluator" or self._kind != "TFJob"
-        }
-        return json.dumps({"cluster": cluster, "task": {"type": task.type, "index": task.index}})
 
     def outputs(self):
         """Return the last lines of all pods, for the message of a test that fails."""
@@ -179,30 +168,6 @@ class Jobs:
             except subprocess.TimeoutExpired:
                 os.killpg(process.pid, signal.SIGKILL)
                 process.wait()
-
-
-class VolcanoJob(Jobs):
-    """Does what Volcano does when the pod of a worker fails: by the policies of the task it is replaced, or all is over."""
-
-    def __init__(self, documents, root):
-        self.pods = LocalPods(documents, root)
-        (job,) = [one["spec"] for one in documents if one["kind"] == "Job"]
-        self.restarters = {task["name"]: self._restarter(task, job["maxRetry"]) for task in job["tasks"]}
-
-    def _restarter(self, task, limit):
-        final = {policy["exitCode"] for policy in task["policies"] if policy["action"] == "TerminateJob"}
-        alone = any(policy["action"] == "RestartPod" for policy in task["policies"])
-        policy = OfJob(frozenset({0, *final}), backoff_limit=limit if alone else 0)
-        return Restarter([one for one in self.pods.tasks if one.type == task["name"]], self.pods.start, policy)
-
-
-class TFJob(Jobs):
-    """Does what the Training Operator does with the policy ExitCode: a code below 128 is final."""
-
-    def __init__(self, documents, root):
-        self.pods = LocalPods(documents, root)
-        below = OfJob(frozenset(range(128)), backoff_limit=0)
-        self.restarters = {"all": Restarter(self.pods.tasks, self.pods.start, below)}
 
 
 class JobSet(Jobs):

@@ -7,7 +7,7 @@ import yaml
 
 from ps_cluster.config import build_config
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
-from ps_cluster.tools.deploy.kubernetes import KINDS, Deployment, dump_documents, roles_of
+from ps_cluster.tools.deploy.kubernetes import KINDS, Deployment, roles_of
 
 SETTINGS = {"data.dataset": "synthetic", "model.name": "tutorial_cnn", "model.precision": "float32"}
 SIZE = {"cluster.workers": 2, "cluster.parameter_servers": 2}
@@ -27,9 +27,7 @@ class Pods(NamedTuple):
 
     @property
     def command(self):
-        """The command `task`, without a script that a kind puts before it."""
-        words = self.container["command"]
-        return words[words.index("ps-cluster") :]
+        return self.container["command"]
 
     def environment(self, index):
         """Return the environment of a pod's container, with values put in as Kubernetes does."""
@@ -49,7 +47,7 @@ def deployment(changes=None, *, name="mine", **more):
 
 def rendered(kind, asked):
     """Return the documents of a kind as kubectl reads them."""
-    return list(yaml.safe_load_all(dump_documents(KINDS[kind].documents(asked))))
+    return list(yaml.safe_load_all(KINDS[kind].manifests(asked)))
 
 
 def pods_of(documents):
@@ -62,9 +60,9 @@ def pods_of(documents):
     ]
 
 
-def cluster_of(environment, tf_config=None):
+def cluster_of(tf_config):
     """Return the cluster and the task of a pod, as `task` reads them."""
-    found: tuple[ClusterTopology, Any] = from_tf_config(tf_config or environment["TF_CONFIG"], lambda line: None)
+    found: tuple[ClusterTopology, Any] = from_tf_config(tf_config, lambda line: None)
     return found
 
 
@@ -73,8 +71,6 @@ def _replicated(spec):
 
 
 def _job(spec):
-    if "tasks" in spec:  # Volcano's
-        return [Pods(task["name"], task["replicas"], task["template"]) for task in spec["tasks"]]
     role = spec["template"]["metadata"]["labels"]["app.kubernetes.io/component"]
     return [Pods(role, spec["completions"], spec["template"])]
 
@@ -82,8 +78,5 @@ def _job(spec):
 _READERS = {
     "JobSet": _replicated,
     "TrainingRuntime": lambda spec: _replicated(spec["template"]["spec"]),
-    "TFJob": lambda spec: [
-        Pods(name.lower(), one["replicas"], one["template"]) for name, one in spec["tfReplicaSpecs"].items()
-    ],
     "Job": _job,
 }

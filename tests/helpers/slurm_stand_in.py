@@ -31,9 +31,13 @@ wait "$script"
 while kill -0 "$script" 2>/dev/null; do wait "$script"; done
 wait "$script"
 code=$?
-mapfile -t steps < "$SLURM_STAND_IN/steps"
-kill -TERM "${steps[@]}" 2>/dev/null
-for step in "${steps[@]}"; do while kill -0 "$step"; do sleep 0.02; done; done 2>/dev/null
+stopped=0
+while pgrep --session "$script"; do # an srun that was just started has its step soon, and lives as long as that
+    mapfile -t steps < "$SLURM_STAND_IN/steps"
+    kill -TERM "${steps[@]:stopped}"
+    stopped=${#steps[@]}
+    sleep 0.02
+done >/dev/null 2>&1
 exit "$code"
 """
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from ps_cluster.cli.options import (
     HelpByGroups,
     Matching,
-    NameOf,
     OfTypes,
     OneLineErrors,
+    OneOf,
     Whole,
     config_layers,
     config_options,
@@ -21,12 +21,11 @@ from ps_cluster.cli.options import (
     option,
 )
 from ps_cluster.cli.parts import OPTIONS_OF_TASKS, TEXT_FILE, waiting_options, waiting_words, write_text_to
+from ps_cluster.config import RunConfig
+from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import WORKER
 from ps_cluster.errors import UserError
-from ps_cluster.tools.deploy.kubernetes import KINDS
-
-if TYPE_CHECKING:
-    from ps_cluster.config import RunConfig
+from ps_cluster.tools.deploy.kubernetes import DATA, KINDS, Deployment, check_data_dir, roles_of
 
 _NAME = Matching(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?", "up to 40 small letters, digits and -, the first a letter")
 _CLAIM = Matching(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", "the name of a PersistentVolumeClaim")
@@ -40,7 +39,7 @@ _RESTARTS = OfTypes(Whole(0, 10_000))
 
 _EXAMPLES = (
     "k8s render --run-volume runs --image me/ps-cluster:1 --dataset synthetic --precision float32",
-    "k8s render --kind volcano --workers 8 --ps 2 --run-volume runs --data-volume cifar "
+    "k8s render --kind trainjob --workers 8 --ps 2 --run-volume runs --data-volume cifar "
     "--image me/ps-cluster:1 --dataset cifar10 --precision bfloat16 --output train.yaml",
     "k8s render --kind jobs --cpu 4 --cpu ps=2 --memory worker=8Gi --restarts worker=50 "
     "--run-volume runs --image me/ps-cluster:1 --dataset synthetic --precision float32",
@@ -55,9 +54,9 @@ def k8s() -> None:
 @k8s.command(cls=HelpByGroups, epilog=examples(*_EXAMPLES))
 @option(
     "--kind",
-    type=NameOf(KINDS),
+    type=OneOf(tuple(KINDS)),
     default="jobset",
-    help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.says})' for one in KINDS)}.",
+    help=f"Who starts and restarts the tasks: {', '.join(f'{one.name} ({one.says})' for one in KINDS.values())}.",
 )
 @option("--name", type=_NAME, default="ps-cluster", help="The names of all objects and of the run directory.")
 @option("--namespace", type=_NAMESPACE, help="Default: the one that kubectl uses.")
@@ -95,7 +94,6 @@ def render(
     Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
     from ps_cluster.launch.one_task import check_min_workers, check_named
-    from ps_cluster.tools.deploy.kubernetes import Deployment, check_data_dir, dump_documents, roles_of
 
     config = layered_config(file, assignments, options)
     check_named(config)
@@ -116,7 +114,7 @@ def render(
         restart_job=restart_job,
         task_options=waiting_words(wait_seconds, min_workers),
     )
-    write_text_to(output, dump_documents(KINDS[kind].documents(deployment)))
+    write_text_to(output, KINDS[kind].manifests(deployment))
 
 
 def _check_isolation(setting: str) -> None:
@@ -133,9 +131,6 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
 
     Raises UserError for a data set that is made up, where nothing would read the volume, and for one that no pod reaches.
     """
-    from ps_cluster.config.datasets import DATASETS
-    from ps_cluster.tools.deploy import kubernetes
-
     kind = DATASETS[config.data.dataset]
     if claim is None:
         if kind.is_on_disk and config.data.data_dir is None:
@@ -148,4 +143,4 @@ def _with_data(config: RunConfig, claim: str | None) -> RunConfig:
         raise UserError(f"--data-volume: got '{claim}', but the data set '{kind.name}' is generated: leave it out")
     if config.data.data_dir is not None or not kind.is_on_disk:
         return config
-    return config.with_values({"data.data_dir": kubernetes.DATA})
+    return config.with_values({"data.data_dir": DATA})

@@ -1,140 +1,23 @@
-"""The kinds of workloads: how each names the pods of a cluster, tells a pod its index, and restarts what has failed."""
+"""Manifests for Kubernetes: a pod for each task, and the kinds of workloads that start and restart the pods."""
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-import yaml
-
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER
-from ps_cluster.config.registry import Kinds
-from ps_cluster.errors import UserError
+from ps_cluster.errors import BAD_INPUT, SUPERSEDED, UserError
+from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.launch.silence import Limits
 
-
-class WorkloadKind:
-    """A kind of workload. Subclass it, and write `workload`, and `host` or `writes_tf_config`.
-
-    Attributes:
-      name: its name; says: in a few words, who runs it.
-      index_field: the field of a pod that holds the index of its task.
-      writes_tf_config: the operator sets TF_CONFIG itself.
-      container_name, port_name: those that the operator looks for.
-    """
-
-    name = ""
-    says = ""
-    page = "docs/kubernetes.md"
-    index_field = ""
-    writes_tf_config = False
-    container_name = "task"
-    port_name = "grpc"
-
-    def workload(self, deployment: Deployment) -> list[Document]:
-        """Return the objects that start the tasks."""
-        raise NotImplementedError
-
-    def host(self, deployment: Deployment, role: Role, index: int) -> str:
-        """Return the name by which other pods reach a task."""
-        raise NotImplementedError
-
-    def documents(self, deployment: Deployment) -> list[Document]:
-        """Return all objects. Raises UserError where this kind can't run the deployment."""
-        if self.writes_tf_config and sum(role.count for role in deployment.roles) == 1:
-            raise UserError(
-                f"--kind: got '{self.name}', whose operator sets no TF_CONFIG where there is only one task: take jobs"
-            )
-        return [_config_map(deployment, self.files()), _network_policy(deployment), *self.workload(deployment)]
-
-    def command(self, deployment: Deployment, role: Role) -> list[str]:
-        """Return the command of the containers of a role."""
-        return task_command(deployment)
-
-    def files(self) -> dict[str, str]:
-        """Return name → content of the files that are in each container beside the configuration."""
-        return {}
-
-    def tf_config(self, deployment: Deployment, role: Role) -> str | None:
-        """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace; None: not ours to set."""
-        if self.writes_tf_config:
-            return None
-        cluster = {
-            one.type: [f"{self.host(deployment, one, index)}:{deployment.port}" for index in range(one.count)]
-            for one in deployment.roles
-            if one.type != EVALUATOR
-        }
-        return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{role.type}", "index": $({TASK_INDEX})}}}}'
-
-
-KINDS: Kinds[WorkloadKind] = Kinds(
-    "kind of workload", WorkloadKind, "ps_cluster.tools.deploy.kinds", "ps_cluster.workloads"
-)
-
-
-# Port 53 of anybody would be a way out. Names: of kube-dns and CoreDNS alike; the address: NodeLocal DNSCache.
-_DNS: list[dict[str, Any]] = [
-    {
-        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
-        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
-    },
-    {"ipBlock": {"cidr": "169.254.20.10/32"}},
-]
-
-
-def metadata(deployment: Deployment, name: str | None = None) -> dict[str, Any]:
-    """Return the metadata of an object; `name`: that of the deployment."""
-    namespace = {"namespace": deployment.namespace} if deployment.namespace else {}
-    return {"name": name or deployment.name, **namespace, "labels": labels(deployment)}
-
-
-def pod_failure_policy(kind: WorkloadKind) -> dict[str, Any]:
-    """Return the reaction of a Job to exit codes: bad input ends it, an evicted pod does not count as a failure."""
-    never = {"containerName": kind.container_name, "operator": "In", "values": list(NEVER_RETRY)}
-    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
-    return {"rules": [{"action": "FailJob", "onExitCodes": never}, {"action": "Ignore", "onPodConditions": disrupted}]}
-
-
-def finishing(deployment: Deployment) -> list[str]:
-    """Return the roles whose end is the end of the training: that which leads, and the evaluator."""
-    return [role.type for role in deployment.roles if role.leads or role.type == EVALUATOR]
-
-
-def _config_map(deployment: Deployment, files: dict[str, str]) -> Document:
-    return {
-        "apiVersion": "v1",
-        "kind": "ConfigMap",
-        "metadata": metadata(deployment, config_name(deployment)),
-        "data": {CONFIG_NAME: deployment.config.to_yaml(), **files},
-    }
-
-
-def _network_policy(deployment: Deployment) -> Document:
-    """Return what lets only the tasks of this deployment reach each other, and them reach only the cluster's DNS beside."""
-    tasks = [{"podSelector": {"matchLabels": labels(deployment)}}]
-    ports = [{"protocol": "TCP", "port": deployment.port}]
-    names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
-    return {
-        "apiVersion": "networking.k8s.io/v1",
-        "kind": "NetworkPolicy",
-        "metadata": metadata(deployment),
-        "spec": {
-            "podSelector": {"matchLabels": labels(deployment)},
-            "policyTypes": ["Ingress", "Egress"],
-            "ingress": [{"from": tasks, "ports": ports}],
-            "egress": [{"to": tasks, "ports": ports}, {"to": _DNS, "ports": names}],
-        },
-    }
-
+Part = dict[str, Any]  # of a manifest
 
 # A training that a scheduler runs: its roles, and where its tasks find configuration, data and run directory.
 
-# Exit codes of `task` after which the same command would fail again: bad input; a newer leader has taken over.
-NEVER_RETRY = (2, 3)
+NEVER_RETRY = (BAD_INPUT, SUPERSEDED)  # exit codes of `task` after which the same command would fail again
 _GRACE_S = 30  # for a worker to hand back its steps, or any task to end
 
 OfType = tuple[str | None, Any]  # the type of a role, or None for all; a value
@@ -172,7 +55,7 @@ class Deployment:
       name: of the workload; the names of its objects begin with it.
       namespace: None: that of `kubectl`.
       run_volume: the claim of the volume with the run directory.
-      data_volume: the claim of the volume that is mounted at `paths.DATA`, read-only.
+      data_volume: the claim of the volume that is mounted at `DATA`, read-only.
       scratch: the most that each folder of a pod may hold that is deleted with it, as Kubernetes writes it.
       restart_job: JobSet may recreate a single Job, which its feature gate RestartJob has to allow.
       task_options: more words for the command `task`.
@@ -188,7 +71,6 @@ class Deployment:
     scratch: str = "10Gi"
     restart_job: bool = True
     task_options: tuple[str, ...] = ()
-    port: int = 2222
 
 
 def roles_of(config: RunConfig, *, shared_by_all: bool = False, **given: Iterable[OfType]) -> tuple[Role, ...]:
@@ -239,9 +121,17 @@ def _by_type(field: str, values: Iterable[OfType], types: tuple[str, ...]) -> di
 
 # The pod of a task: its command, environment, volumes, probes, and what it is not allowed to do.
 
-Part = dict[str, Any]
+# Paths in a container.
+CONFIG_FOLDER = "/etc/ps-cluster"
+CONFIG_NAME = "config.yaml"
+RUNS = "/runs"  # the volume with the run directory
+DATA = "/data"
+TEMPORARY = "/tmp"
+CACHE = "/cache"  # packed data sets
 
+PORT = 2222
 TASK_INDEX = "TASK_INDEX"
+_CONTAINER, _PORT_NAME = "task", "grpc"
 _LONGEST_SILENCE_S = 300  # of a leader; it ends by itself earlier, so only one that is stuck is meant
 _USER = 65532  # "nonroot" in many images; the volumes are given to the group of this number
 
@@ -279,11 +169,11 @@ def pod_template(deployment: Deployment, role: Role, kind: WorkloadKind, **more:
 
 def _container(deployment: Deployment, role: Role, kind: WorkloadKind) -> Part:
     resources = {"cpu": role.cpu, "memory": role.memory}
-    port = {"name": kind.port_name, "containerPort": deployment.port, "protocol": "TCP"}
+    port = {"name": _PORT_NAME, "containerPort": PORT, "protocol": "TCP"}
     return {
-        "name": kind.container_name,
+        "name": _CONTAINER,
         "image": deployment.image,
-        "command": kind.command(deployment, role),
+        "command": task_command(deployment),
         "env": _environment(deployment, role, kind),
         **({"ports": [port]} if role.type != EVALUATOR else {}),
         # Equal, so that TensorFlow sees the cores that it may use, and no neighbour slows a worker down.
@@ -315,11 +205,10 @@ def _run_dir(deployment: Deployment) -> str:
 
 
 def _environment(deployment: Deployment, role: Role, kind: WorkloadKind) -> list[Part]:
-    tf_config = kind.tf_config(deployment, role)
     return [
         # Before TF_CONFIG, which names it.
         {"name": TASK_INDEX, "valueFrom": {"fieldRef": {"fieldPath": kind.index_field}}},
-        *([{"name": "TF_CONFIG", "value": tf_config}] if tf_config else []),
+        {"name": "TF_CONFIG", "value": kind.tf_config(deployment, role)},
         {"name": "PS_CLUSTER_CACHE", "value": f"{CACHE}/ps_cluster"},
         {"name": "HOME", "value": TEMPORARY},
     ]
@@ -355,41 +244,202 @@ def _probes(deployment: Deployment, role: Role) -> Part:
     }
 
 
-# Write manifests as YAML that every reader takes for the same values, of YAML 1.1 as of 1.2.
+# What every kind of workload has beside it: the configuration, and who may reach the pods.
 
-Document = dict[str, Any]
-
-_PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]*")
-_WORDS = {"y", "n", "yes", "no", "on", "off", "true", "false", "null"}  # kubectl reads YAML 1.1
-
-
-def dump_documents(documents: Iterable[Document]) -> str:
-    """Return the documents, each after a line `---`."""
-    return "".join(f"---\n{yaml.dump(one, Dumper=_Dumper, sort_keys=False, width=1000)}" for one in documents)
-
-
-class _Dumper(yaml.SafeDumper):
-    def ignore_aliases(self, data: Any) -> bool:
-        return True
-
-    def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
-        super().increase_indent(flow, indentless=False)  # lists are indented, as in most manifests
-
-    def represent_text(self, text: str) -> yaml.Node:
-        """Write several lines as a block, and quote what is not surely text."""
-        plain = _PLAIN.fullmatch(text) and text.lower() not in _WORDS
-        style = "|" if "\n" in text else None if plain else "'"
-        return self.represent_scalar("tag:yaml.org,2002:str", text, style)
+# Port 53 of anybody would be a way out. Names: of kube-dns and CoreDNS alike; the address: NodeLocal DNSCache.
+_DNS: list[Part] = [
+    {
+        "namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}},
+        "podSelector": {"matchLabels": {"k8s-app": "kube-dns"}},
+    },
+    {"ipBlock": {"cidr": "169.254.20.10/32"}},
+]
 
 
-_Dumper.add_representer(str, _Dumper.represent_text)
+def manifest(deployment: Deployment, api: str, kind: str, *, name: str | None = None, **content: Any) -> Part:
+    """Return an object of Kubernetes; `name`: None for that of the deployment."""
+    namespace = {"namespace": deployment.namespace} if deployment.namespace else {}
+    metadata = {"name": name or deployment.name, **namespace, "labels": labels(deployment)}
+    return {"apiVersion": api, "kind": kind, "metadata": metadata, **content}
 
 
-# Paths in a container.
+def pod_failure_policy() -> Part:
+    """Return the reaction of a Job to exit codes: bad input ends it, an evicted pod does not count as a failure."""
+    never = {"containerName": _CONTAINER, "operator": "In", "values": list(NEVER_RETRY)}
+    disrupted = [{"type": "DisruptionTarget", "status": "True"}]
+    return {"rules": [{"action": "FailJob", "onExitCodes": never}, {"action": "Ignore", "onPodConditions": disrupted}]}
 
-CONFIG_FOLDER = "/etc/ps-cluster"
-CONFIG_NAME = "config.yaml"
-RUNS = "/runs"  # the volume with the run directory
-DATA = "/data"
-TEMPORARY = "/tmp"
-CACHE = "/cache"  # packed data sets
+
+def _network_policy(deployment: Deployment) -> Part:
+    """Return what lets only the tasks of this deployment reach each other, and them reach only the cluster's DNS beside."""
+    tasks = [{"podSelector": {"matchLabels": labels(deployment)}}]
+    ports = [{"protocol": "TCP", "port": PORT}]
+    names = [{"protocol": protocol, "port": 53} for protocol in ("UDP", "TCP")]
+    spec = {
+        "podSelector": {"matchLabels": labels(deployment)},
+        "policyTypes": ["Ingress", "Egress"],
+        "ingress": [{"from": tasks, "ports": ports}],
+        "egress": [{"to": tasks, "ports": ports}, {"to": _DNS, "ports": names}],
+    }
+    return manifest(deployment, "networking.k8s.io/v1", "NetworkPolicy", spec=spec)
+
+
+# The kinds of workloads: how each names the pods of a cluster, tells a pod its index, and restarts what has failed.
+
+
+class WorkloadKind:
+    """The base class of the kinds.
+
+    Attributes:
+      name: its name; says: in a few words, who runs it.
+      index_field: the field of a pod that holds the index of its task.
+    """
+
+    name = ""
+    says = ""
+    index_field = ""
+
+    def workload(self, deployment: Deployment) -> list[Part]:
+        """Return the objects that start the tasks."""
+        raise NotImplementedError
+
+    def host(self, deployment: Deployment, role: Role, index: int) -> str:
+        """Return the name by which other pods reach a task."""
+        raise NotImplementedError
+
+    def manifests(self, deployment: Deployment) -> str:
+        """Return all objects as YAML, each after a line `---`."""
+        content = {CONFIG_NAME: deployment.config.to_yaml()}
+        config = manifest(deployment, "v1", "ConfigMap", name=config_name(deployment), data=content)
+        objects = [config, _network_policy(deployment), *self.workload(deployment)]
+        return "".join(f"---\n{dump_yaml(one)}" for one in objects)
+
+    def tf_config(self, deployment: Deployment, role: Role) -> str:
+        """Return TF_CONFIG of the tasks of a role, with $(TASK_INDEX) for Kubernetes to replace."""
+        cluster = {
+            one.type: [f"{self.host(deployment, one, index)}:{PORT}" for index in range(one.count)]
+            for one in deployment.roles
+            if one.type != EVALUATOR
+        }
+        return f'{{"cluster": {json.dumps(cluster)}, "task": {{"type": "{role.type}", "index": $({TASK_INDEX})}}}}'
+
+
+class JobSetKind(WorkloadKind):
+    """Replaces the pod of a worker or an evaluator alone; if a chief or a parameter server fails, all start again."""
+
+    name = "jobset"
+    says = "JobSet"
+    index_field = "metadata.annotations['jobset.sigs.k8s.io/job-index']"
+
+    def host(self, deployment: Deployment, role: Role, index: int) -> str:
+        return f"{deployment.name}-{role.type}-{index}-0.{deployment.name}"
+
+    def workload(self, deployment: Deployment) -> list[Part]:
+        return [manifest(deployment, "jobset.x-k8s.io/v1alpha2", "JobSet", spec=self.spec(deployment))]
+
+    def spec(self, deployment: Deployment) -> Part:
+        """Return the spec of the JobSet."""
+        return {
+            "network": {
+                "enableDNSHostnames": True,
+                "subdomain": deployment.name,
+                "publishNotReadyAddresses": True,  # tasks look for each other before any is ready
+            },
+            "successPolicy": {
+                "operator": "All",
+                "targetReplicatedJobs": [
+                    role.type for role in deployment.roles if role.leads or role.type == EVALUATOR
+                ],
+            },
+            "failurePolicy": self._failure_policy(deployment),
+            "replicatedJobs": [self._replicated_job(deployment, role) for role in deployment.roles],
+        }
+
+    def _failure_policy(self, deployment: Deployment) -> Part:
+        alone = [role for role in deployment.roles if role.alone]
+        together = [role for role in deployment.roles if not role.alone]
+        rules: list[Part] = [
+            {"name": "neverRetry", "action": "FailJobSet", "onJobFailureReasons": ["PodFailurePolicy"]}
+        ]
+        if alone and deployment.restart_job:
+            rules.append(_rule("restartAlone", "RestartJob", alone))
+        if together:
+            rules.append(_rule("restartAll", "RestartJobSet", together))
+        return {
+            "maxRestarts": sum(role.restarts for role in together or alone),
+            "restartStrategy": "BlockingRecreate",  # the old leader has drained before the new one starts
+            "rules": rules,
+        }
+
+    def _replicated_job(self, deployment: Deployment, role: Role) -> Part:
+        job = {
+            "parallelism": 1,
+            "completions": 1,
+            "completionMode": "Indexed",
+            "backoffLimit": role.restarts if role.alone else 0,
+            "podFailurePolicy": pod_failure_policy(),
+            "podReplacementPolicy": "Failed",  # the new pod takes the place of one that is gone
+            "template": pod_template(deployment, role, self, restartPolicy="Never"),
+        }
+        return {"name": role.type, "replicas": role.count, "template": {"spec": job}}
+
+
+def _rule(name: str, action: str, roles: list[Role]) -> Part:
+    return {"name": name, "action": action, "targetReplicatedJobs": [role.type for role in roles]}
+
+
+class TrainJobKind(JobSetKind):
+    """Lets Kubeflow Trainer v2 make the JobSet, which gets the name of the TrainJob.
+
+    The runtime names no framework, so Trainer's plugin PlainML takes it. No job has the label of an ancestor: Trainer
+    would give that one a single replica, and put its own command into it.
+    """
+
+    name = "trainjob"
+    says = "Kubeflow Trainer v2"
+
+    def workload(self, deployment: Deployment) -> list[Part]:
+        runtime = {"mlPolicy": {"numNodes": 1}, "template": {"spec": self.spec(deployment)}}
+        named = {"apiGroup": "trainer.kubeflow.org", "kind": "TrainingRuntime", "name": deployment.name}
+        return [
+            manifest(deployment, "trainer.kubeflow.org/v1alpha1", "TrainingRuntime", spec=runtime),
+            manifest(deployment, "trainer.kubeflow.org/v1alpha1", "TrainJob", spec={"runtimeRef": named}),
+        ]
+
+
+class IndexedJobsKind(WorkloadKind):
+    """Replaces every pod alone; the tasks find each other again. What is left when the leader is given up, you delete."""
+
+    name = "jobs"
+    says = "Kubernetes alone: indexed Jobs and a headless Service"
+    index_field = "metadata.annotations['batch.kubernetes.io/job-completion-index']"
+
+    def host(self, deployment: Deployment, role: Role, index: int) -> str:
+        return f"{deployment.name}-{role.type}-{index}.{deployment.name}"
+
+    def workload(self, deployment: Deployment) -> list[Part]:
+        service = {
+            "clusterIP": "None",
+            "publishNotReadyAddresses": True,  # tasks look for each other before any is ready
+            "selector": labels(deployment),
+            "ports": [{"name": _PORT_NAME, "port": PORT}],
+        }
+        return [
+            manifest(deployment, "v1", "Service", spec=service),
+            *(self._job(deployment, role) for role in deployment.roles),
+        ]
+
+    def _job(self, deployment: Deployment, role: Role) -> Part:
+        spec = {
+            "completionMode": "Indexed",
+            "completions": role.count,
+            "parallelism": role.count,
+            "backoffLimitPerIndex": role.restarts,
+            "podFailurePolicy": pod_failure_policy(),
+            "podReplacementPolicy": "Failed",  # the new pod takes the place of one that is gone
+            "template": pod_template(deployment, role, self, restartPolicy="Never", subdomain=deployment.name),
+        }
+        return manifest(deployment, "batch/v1", "Job", name=f"{deployment.name}-{role.type}", spec=spec)
+
+
+KINDS: dict[str, WorkloadKind] = {one.name: one for one in (JobSetKind(), TrainJobKind(), IndexedJobsKind())}

@@ -24,8 +24,9 @@ from ps_cluster.cli.options import (
 from ps_cluster.cli.parts import OPTIONS_OF_TASKS, TEXT_FILE, waiting_options, waiting_words, write_text_to
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import EVALUATOR, WORKER
+from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
-from ps_cluster.tools.deploy.kubernetes import Role
+from ps_cluster.tools.deploy.kubernetes import Role, check_data_dir, roles_of
 
 _NAME = Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "letters, digits, ., _ and -, at most 100")
 _PATH = Matching(r"/[^\n\r]{0,999}", "a whole path")
@@ -78,10 +79,8 @@ def render(
 
     Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
-    from ps_cluster.errors import UserError
     from ps_cluster.launch.one_task import check_min_workers, check_named
     from ps_cluster.launch.port_guard import check_can_guard, who_reaches
-    from ps_cluster.tools.deploy.kubernetes import check_data_dir, roles_of
 
     config = layered_config(file, assignments, options)
     check_named(config)
