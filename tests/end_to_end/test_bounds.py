@@ -48,15 +48,12 @@ def one_after_the_other(run_dir, step_ids, monkeypatch):
     return arrays["weights"]
 
 
-def test_the_bound_holds_with_a_straggler_that_would_break_it(tmp_path):
-    slow = ("--straggler", "2:5x", "--steps", 150, "--no-evaluator")
-    free = run(tmp_path / "async", *slow)
-    bounded = run(tmp_path / "bounded", "--mode", "bounded", "--max-staleness", 2, *slow)
-    for mode in ("async", "bounded"):
-        assert_slow(tmp_path / mode, {2: 5})
-    assert free["staleness"]["max"] > 2 >= bounded["staleness"]["max"]
-    assert bounded["updates"]["applied"] == 150 and bounded["updates"]["lost"] == 0
-    assert bounded["straggler"] == "2:5x" and bounded["workers"][2]["updates"] < bounded["workers"][0]["updates"]
+def test_the_bound_holds_with_a_straggler_whose_gradients_would_be_staler(tmp_path):
+    slow = ("--straggler", "2:5x", "--steps", 100, "--no-evaluator")
+    bounded = run(tmp_path / "run", "--mode", "bounded", "--max-staleness", 2, *slow)
+    assert_slow(tmp_path / "run", {2: 5})
+    assert bounded["staleness"]["max"] == 2 and bounded["updates"]["applied"] == 100
+    assert bounded["straggler"] == "2:5x" and bounded["workers"][2]["updates"] < bounded["workers"][0]["updates"] / 2
 
 
 def test_clocks_lag_no_more_than_the_bound_with_a_straggler_that_would_leave_them_behind(tmp_path):
@@ -72,19 +69,6 @@ def test_clocks_lag_no_more_than_the_bound_with_a_straggler_that_would_leave_the
     )
     last = np.sort([float(row["applied_time"]) for row in ledger_rows(run_dir)])
     assert np.diff(last)[-10:].max() < LEASE_S / 2, "at the end nobody waits for a worker that has no step left"
-
-
-def test_a_clock_lag_of_zero_is_bulk_synchronous(tmp_path):
-    run_dir = tmp_path / "run"
-    run(run_dir, "--mode", "bounded", "--max-clock-lag", 0, "--steps", 60, "--no-evaluator")
-    rows = update_columns(run_dir)
-    assert not unseen(rows, 0)
-    workers = rows["worker"][np.argsort(rows["version"])]
-    # The last steps may all be with two workers: nobody waits for one that has none left.
-    rounds = min(np.flatnonzero(workers == worker).max() + 1 for worker in range(3)) // 3
-    assert rounds >= 15
-    in_rounds = workers[: 3 * rounds].reshape(rounds, 3)
-    assert (np.sort(in_rounds) == [0, 1, 2]).all(), "every three updates are one of each worker"
 
 
 def test_three_workers_are_as_stale_as_ten_would_be(tmp_path):

@@ -1,4 +1,4 @@
-"""Ctrl-C drains in every mode, and a resumed run completes."""
+"""Ctrl-C drains, and a resumed run completes. test_synchronous.py has the modes of rounds."""
 
 import signal
 
@@ -28,8 +28,6 @@ ONE_AT_ONCE = ("--set", "cluster.steps_per_dispatch=1")  # else two dispatches a
 @pytest.mark.parametrize(
     ("options", "ps_then"),
     [
-        (("sync", *STRAGGLER), None),
-        (("sync-ps", *STRAGGLER), None),
         (("bounded", *BOUNDS, *SLOWER, *ONE_AT_ONCE), None),
         (("single", *STRAGGLER), None),
         (("elastic", "--ps", 2, *ELASTIC, *unhurried(seconds=0.2), *ONE_AT_ONCE), 3),

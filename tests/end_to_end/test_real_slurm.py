@@ -51,9 +51,6 @@ class Job:
     def requeue(self):
         self._slurm.ask("scontrol", "requeue", self._number)
 
-    def set_time_limit(self, limit):
-        self._slurm.ask("scontrol", "update", f"JobId={self._number}", f"TimeLimit={limit}")
-
     def is_in(self, *states):
         return self._told("JobState") in states
 
@@ -95,14 +92,6 @@ class Job:
             self._hurry.touch()
         self.wait_for(lambda: self.restarts == restarts and self.is_in("RUNNING"))
 
-    def began_where_it_stopped(self, times):
-        """Check that the leader drained, so the last update before its end is the one from which it goes on."""
-        log = self.run_dir.with_name("run.slurm") / "chief-0.log"
-        step = self.proof["updates"]["applied"]
-        goes_on = "training goes on from step "
-        self.wait_for(lambda: log.read_text().count(goes_on) == times)
-        assert log.read_text().rpartition(goes_on)[2].split()[0] == str(step) and 0 < step < self.steps
-
     def ends(self):
         """Wait for the end, and check that every step has been applied, once."""
         self.wait_for(lambda: self.is_in("COMPLETED", "FAILED", "CANCELLED", "TIMEOUT"), within_s=90)
@@ -120,24 +109,6 @@ class Job:
 
     def _told(self, name):
         return self._slurm.job(self._number).get(name, "")
-
-
-def test_no_update_is_made_twice_where_slurm_says_in_time_that_it_takes_the_nodes(slurm, tmp_path):
-    """At the limit of time, then when a job that is more urgent takes the nodes."""
-    job = Job(slurm, tmp_path, 220, "--tasks-per-node", "1", "--set", "cluster.straggler=0:+0.2s")
-    job.trains()
-    assert len(job.nodes) == 3
-    job.set_time_limit("1")  # less than --signal asks for; Slurm looks every 30 s
-    job.goes_on(restarts=1)
-    job.began_where_it_stopped(times=1)
-    job.set_time_limit("UNLIMITED")
-    job.trains()
-    urgent = tmp_path / "urgent"
-    urgent.write_text("#!/bin/bash\n")
-    slurm.submit(urgent, "--partition=urgent", "--nodes=3", "--exclusive", "--output=/dev/null")
-    job.goes_on(restarts=2, hurry=True)
-    job.began_where_it_stopped(times=2)
-    job.ends()
 
 
 def test_no_step_is_lost_where_a_worker_a_job_and_a_node_end_without_notice(slurm, tmp_path):

@@ -16,7 +16,6 @@ from ps_cluster.tools.chaos.hosted_run import Restarter
 from tests.helpers.finished_runs import ledger_rows
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
-    PROJECT,
     SNAPSHOTS,
     finish,
     rows,
@@ -31,7 +30,6 @@ from tests.helpers.real_cluster import (
 
 pytestmark = pytest.mark.cluster
 CHIEF, SERVERS = ("chief", 0), (("ps", 0), ("worker", 0), ("worker", 1))
-PICTURE = PROJECT / "docs" / "images" / "tensorboard-predictions.png"
 WORKERS = (("worker", 0), ("worker", 1))
 
 
@@ -131,11 +129,6 @@ def test_commands_that_are_only_run_again_survive_the_death_of_a_worker_a_server
     assert summary_of(run_dir)["evaluation"]["step"] == steps and (run_dir / "results" / "results.html").is_file()
     shown = finish(start("runs", "show", run_dir))
     assert "completed" in shown and f"{steps} scheduled · {steps} applied" in shown and "holds:" in shown
-    rest = run_dir.with_name("rest")
-    assert "class_1" in finish(start("predict", PICTURE, "--run", run_dir, "--format", "csv"))
-    finish(start("export", "--run", run_dir, "--to", "keras", "--output", rest / "exported"))
-    finish(start("compare", run_dir, "--output", rest / "compared"))
-    assert list(rest.glob("exported/*.keras")) and (rest / "compared" / "report.html").is_file()
     assert "elsewhere" in finish(start("cluster", "show", run_dir))
     assert {task["pid"] is None for task in json.loads((run_dir / "cluster.json").read_text())["tasks"]} == {
         False,
@@ -161,13 +154,14 @@ def test_a_chief_that_was_frozen_stops_without_a_word_to_the_files_of_the_newer_
     wait_until(lambda: len(list((run_dir / "leaders").iterdir())) == 2, within_s=60)
     stood = len(rows(run_dir))
     wait_until(lambda: any(row["phase"] == "training" for row in rows(run_dir)[stood:]), within_s=90)
-    before = (run_dir / "metrics" / "journal" / "slice-0-epoch-000001.bin").stat().st_size
+    journal = run_dir / "metrics" / "journal" / "slice-0-epoch-000001.bin"
+    before = journal.read_bytes()
     for pid in both:
         os.kill(pid, signal.SIGCONT)
     assert old.wait(timeout=60) == SUPERSEDED
     assert "a newer leader (epoch 2) has taken over" in old.communicate()[1]
     finish(new)
-    assert (run_dir / "metrics" / "journal" / "slice-0-epoch-000001.bin").stat().st_size == before, "nobody cut it"
+    assert journal.read_bytes().startswith(before), "its own file has what it had; it may add what it had on the way"
     result = json.loads((run_dir / "metrics" / "training.json").read_text())
     assert result["proof"]["holds"] and result["updates"]["applied"] == result["updates"]["scheduled"] == steps
     assert {server.wait(timeout=60) for server in servers} == {0}

@@ -6,17 +6,20 @@ import signal
 import numpy as np
 import pytest
 
-from tests.helpers.finished_runs import assert_slow, last_arrays, ledger_rows
+from tests.helpers.finished_runs import assert_ledger_is_exact, assert_slow, last_arrays, ledger_rows
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (
     FEW_EXAMPLES,
     MOMENTUM,
     finish,
     run,
+    start,
     start_run,
+    stop,
     summary_of,
     tasks,
     wait_for_training,
+    wait_until_it_trains_without,
 )
 
 pytestmark = pytest.mark.cluster
@@ -53,6 +56,18 @@ def test_synchronous_workers_are_three_processes_that_took_the_same_batches(sync
         assert_slow(root / mode, {2: 5})
 
 
+def stopped_and_resumed(process, run_dir, steps):
+    """Press Ctrl-C, and check that the run drains; resume it, and check that it ends with each update applied once."""
+    stop(process)
+    assert_none_left(run_dir)
+    stopped = summary_of(run_dir)
+    assert stopped["outcome"] == "stopped" and 5 <= stopped["updates"]["applied"] < steps
+    assert stopped["updates"]["scheduled"] == stopped["updates"]["applied"] == stopped["evaluation"]["step"]
+    finish(start("run", "--resume", run_dir))
+    assert_none_left(run_dir)
+    assert_ledger_is_exact(summary_of(run_dir), steps, gradients=3)
+
+
 def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
     slow = (*FEW_EXAMPLES, "--straggler", "2:+0.3s", "--steps", 40, "--no-evaluator")
     summary = run(tmp_path / "run", "--mode", "sync-ps", "--backup-workers", 1, *slow)
@@ -61,56 +76,31 @@ def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
     assert summary["updates"]["applied"] == 40 and summary["workers"][2]["updates"] < 10
 
 
-def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_snapshot(tmp_path):
+def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_snapshot_and_ctrl_c_drains(tmp_path):
     run_dir = tmp_path / "run"
     snapshots = ("--set", "checkpoints.snapshot_every_seconds=0.5")
-    process = start_run(
-        run_dir, "--mode", "sync", "--steps", 80, "--no-evaluator", "--straggler", "0:+0.05s", *FEW_EXAMPLES, *snapshots
-    )
+    process = start_run(run_dir, "--mode", "sync", "--steps", 80, "--straggler", "0:+0.1s", *FEW_EXAMPLES, *snapshots)
     wait_until(lambda: list((run_dir / "snapshots").glob("step-*.safetensors")), within_s=90)
-    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
-    finish(process)
-    assert_none_left(run_dir)
-    summary = summary_of(run_dir)
-    assert summary["outcome"] == "completed" and summary["updates"]["applied"] == 80
-    assert summary["updates"]["duplicated"] == summary["updates"]["lost"] == 0
-    assert [worker["restarts"] for worker in summary["workers"]] == [1, 1, 1]
+    pid = tasks(run_dir)["worker", 1]["pid"]
+    os.kill(pid, signal.SIGKILL)
+    wait_until_it_trains_without(run_dir, {pid})
+    stopped_and_resumed(process, run_dir, steps=80)
+    assert [worker["restarts"] for worker in summary_of(run_dir)["workers"]] == [1, 1, 1]
 
 
-def test_a_killed_worker_of_synchronous_rounds_comes_back_and_no_round_is_short(tmp_path):
-    run_dir = tmp_path / "run"
-    process = start_run(
-        run_dir, "--mode", "sync-ps", "--steps", 60, "--no-evaluator", "--straggler", "0:+0.05s", *FEW_EXAMPLES
-    )
-    wait_for_training(run_dir, updates=10)
-    os.kill(tasks(run_dir)["worker", 1]["pid"], signal.SIGKILL)
-    finish(process)
-    assert_none_left(run_dir)
-    summary = summary_of(run_dir)
-    assert summary["gradients"]["applied"] == 180 and summary["updates"]["applied"] == 60
-    assert [worker["updates"] for worker in summary["workers"]] == [60, 60, 60]
-
-
-def test_a_worker_killed_while_it_waits_leaves_nothing_held(tmp_path):
+def test_a_worker_killed_while_it_waits_leaves_nothing_held_and_ctrl_c_drains(tmp_path):
     """Its graph stays on the parameter server beside that of the process that comes after it."""
     run_dir = tmp_path / "run"
-    slow = (
-        *FEW_EXAMPLES,
-        "--straggler",
-        "2:+0.5s",
-        "--steps",
-        30,
-        "--no-evaluator",
-    )  # the others wait nearly all the time
+    slow = (*FEW_EXAMPLES, "--straggler", "2:+0.4s", "--steps", 36)  # the others wait nearly all the time
     process = start_run(run_dir, "--mode", "sync-ps", *slow, *MOMENTUM)
-    for updates in (3, 10):
+    for updates in (3, 8):
         wait_for_training(run_dir, updates=updates)
-        os.kill(tasks(run_dir)["worker", 0]["pid"], signal.SIGKILL)
-    finish(process)
-    assert_none_left(run_dir)
+        killed = tasks(run_dir)["worker", 0]["pid"]
+        os.kill(killed, signal.SIGKILL)
+    wait_until_it_trains_without(run_dir, {killed})
+    stopped_and_resumed(process, run_dir, steps=36)
     summary = summary_of(run_dir)
-    assert summary["gradients"] == {"scheduled": 90, "applied": 90, "dropped": 0, "per_update": 3}
-    assert summary["updates"]["applied"] == 30 and summary["updates"]["duplicated"] == 0
+    assert summary["gradients"] == {"scheduled": 108, "applied": 108, "dropped": 0, "per_update": 3}
     assert [worker["restarts"] for worker in summary["workers"]] == [2, 0, 0]
     took = [(int(row["step"]), int(row["version"])) for row in ledger_rows(run_dir)]
-    assert took == [(step, step // 3 + 1) for step in range(90)]
+    assert took == [(step, step // 3 + 1) for step in range(108)]

@@ -2,7 +2,7 @@
 
 import tensorflow as tf
 
-from ps_cluster.server.shard import APPLIED, Slice
+from ps_cluster.server.shard import Slice
 from ps_cluster.server.waiting import after
 from ps_cluster.training import chief
 
@@ -19,23 +19,6 @@ def applies_twice() -> None:
     Slice.update = update
 
 
-def changes_the_weights_twice() -> None:
-    rule = chief.ParameterStore.__init__
-
-    def init(self, *args, **kwargs):
-        rule(self, *args, **kwargs)
-        for part in self.slices:
-            apply = part._rule.apply
-
-            def twice(*gradient, apply=apply):
-                with tf.control_dependencies([apply(*gradient)]):
-                    return apply(*gradient)
-
-            part._rule.apply = twice
-
-    chief.ParameterStore.__init__ = init
-
-
 def applies_without_a_row() -> None:
     record = Slice._record
 
@@ -43,19 +26,6 @@ def applies_without_a_row() -> None:
         return tf.cond(push.step == STEP, lambda: 0, lambda: after([record(self, push, *known)], 0)).op
 
     Slice._record = none_of_one
-
-
-def writes_a_row_without_applying() -> None:
-    apply = Slice._apply
-
-    def not_one(self, push):
-        def row_alone():
-            version = self._version.read_value()
-            return after([self._record(push, version, version - push.version)], APPLIED)
-
-        return tf.cond(push.step == STEP, row_alone, lambda: apply(self, push))
-
-    Slice._apply = not_one
 
 
 def forgets_a_step() -> None:
@@ -71,9 +41,7 @@ MISTAKES = {
     mistake.__name__: mistake
     for mistake in (
         applies_twice,
-        changes_the_weights_twice,
         applies_without_a_row,
-        writes_a_row_without_applying,
         forgets_a_step,
     )
 }

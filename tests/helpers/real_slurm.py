@@ -34,9 +34,6 @@ SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 SchedulerType=sched/builtin
 SchedulerParameters=sched_interval=1
-PreemptType=preempt/partition_prio
-PreemptMode=REQUEUE
-SlurmctldParameters=preempt_send_user_signal
 MailProg=/bin/true
 StateSaveLocation={folder}/state
 SlurmctldPidFile={folder}/slurmctld.pid
@@ -45,7 +42,6 @@ SlurmdSpoolDir={folder}/spool.%n
 SlurmdPidFile={folder}/%n.pid
 SlurmdLogFile={folder}/%n.log
 PartitionName=usual Nodes=ALL Default=YES GraceTime=20
-PartitionName=urgent Nodes=ALL PriorityTier=2 PreemptMode=OFF
 """
 
 
