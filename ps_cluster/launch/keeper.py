@@ -13,8 +13,6 @@ import subprocess
 import time
 from collections.abc import Callable, Mapping
 
-import psutil
-
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config.modes import WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, UserError
@@ -32,6 +30,7 @@ from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import StopRequests
 from ps_cluster.system.reach import working
+from ps_cluster.system.supervisor import is_stopped
 
 LOOK_EVERY_S = 0.2
 PROBE_EVERY_S = 2.0
@@ -133,7 +132,7 @@ class Keeper:
                 child.send_signal(self._requests.last_signal)
                 return None
             return self._stopped(child)
-        if not _is_frozen(child.pid):
+        if not is_stopped(child.pid):
             self._frozen_s = None
         elif self._frozen_s is None:
             self._frozen_s = self._awake()
@@ -287,13 +286,6 @@ def taken(task: Task, topology: ClusterTopology) -> str:
         f"{topology.origin.field(task.type)}: '{topology.address(task)}': {task} can't listen there; usually "
         "another program does: stop that one, or name another port, the same for every task"
     )
-
-
-def _is_frozen(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
-    except psutil.Error:
-        return False
 
 
 def _end(child: subprocess.Popen[bytes]) -> None:

@@ -208,6 +208,7 @@ def group_members_on_this_machine(group: int) -> list[int]:
 
 
 def is_stopped(pid: int) -> bool:
+    """Return whether a process is frozen (SIGSTOP)."""
     try:
         return psutil.Process(pid).status() == psutil.STATUS_STOPPED
     except psutil.Error:

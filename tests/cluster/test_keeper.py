@@ -228,7 +228,7 @@ def test_a_server_that_shares_the_run_directory_sees_there_that_all_is_trained(k
 
 
 def test_a_frozen_process_is_ended(keep, monkeypatch):
-    monkeypatch.setattr(module, "_is_frozen", lambda pid: keep.time.now_s > 10)
+    monkeypatch.setattr(module, "is_stopped", lambda pid: keep.time.now_s > 10)
     assert keep("ps") == 75 and keep.time.now_s == pytest.approx(10 + Limits.frozen_s, abs=1.5)
 
 
