@@ -68,7 +68,7 @@ def accuracy(config: RunConfig, dataset: PackedDataset, factor: float) -> float:
 
     from ps_cluster.models import flat
     from ps_cluster.models.build import build
-    from ps_cluster.server.update_rules import make_rule
+    from ps_cluster.server.rules import make_rule
     from ps_cluster.training.session import first_examples
     from ps_cluster.training.step import TrainStep
 

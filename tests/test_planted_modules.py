@@ -9,12 +9,12 @@ import pytest
 from ps_cluster.api.program import COMMAND
 from ps_cluster.data.forms import _READER
 from ps_cluster.launch.local_cluster import TASK_ARGV
-from ps_cluster.system import environment, fork_client, tensorboard_server
+from ps_cluster.system import environment, fork_server, tensorboard_server
 from tests.helpers.planted import plant, run_of
 
 CHILDREN = {
     "a task": TASK_ARGV,
-    "the fork server": fork_client.ARGV,
+    "the fork server": fork_server.ARGV,
     "TensorBoard": tensorboard_server.ARGV,
     "a command of the API": (*COMMAND, "doctor", "--help"),
     "the reader of TensorFlow Datasets": (sys.executable, "-m", _READER),

@@ -114,7 +114,7 @@ class StalenessMethod:
     name = ""
     says = ""
     Settings: type[StalenessSettings] = StalenessSettings
-    correction: Any = "ps_cluster.server.correction:Correction"
+    correction: Any = "ps_cluster.server.staleness:Correction"
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""

@@ -29,7 +29,7 @@ from ps_cluster.runs.logs import CONNECTED, DRAINING, TASK_ENDED, TASK_GIVES_UP,
 from ps_cluster.runs.result_rows import SAVING, EvaluationRow, ProgressRow, with_work
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import StopRequests
-from ps_cluster.system.reach import working
+from ps_cluster.system.network import working
 from ps_cluster.system.supervisor import is_stopped
 
 LOOK_EVERY_S = 0.2

@@ -68,7 +68,7 @@ from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scale_desk import ScaleDesk
 from ps_cluster.system import environment, machine, tensorboard_server
 from ps_cluster.system.environment import StopRequests
-from ps_cluster.system.fork_client import ForkServer, fork_server
+from ps_cluster.system.fork_server import ForkServer, fork_server
 from ps_cluster.system.isolation import RunNetwork, network_for
 from ps_cluster.system.machine import room
 from ps_cluster.system.supervisor import Supervisor, TaskExit

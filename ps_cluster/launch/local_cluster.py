@@ -14,7 +14,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment
-from ps_cluster.system.fork_client import ForkServer
+from ps_cluster.system.fork_server import ForkServer
 from ps_cluster.system.isolation import RunNetwork
 from ps_cluster.system.machine import allowance
 from ps_cluster.system.supervisor import Supervisor, TaskExit, TaskProcess, TaskSpec

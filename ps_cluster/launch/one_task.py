@@ -36,7 +36,7 @@ from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.environment import LAUNCHER_PID, StopRequests
-from ps_cluster.system.reach import check_is_free
+from ps_cluster.system.network import check_is_free
 from ps_cluster.training.resume import newest_checkpoint
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume

@@ -12,7 +12,7 @@ from ps_cluster.files import writing
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs.logs import CONNECTED, WAITING
 from ps_cluster.system.environment import StopRequests
-from ps_cluster.system.reach import working
+from ps_cluster.system.network import working
 
 PROBE_EVERY_S = 1.0
 SAY_EVERY_S = 10.0

@@ -15,7 +15,7 @@ from ps_cluster.config.schema import LookaheadSettings
 from ps_cluster.config.update_settings import METHODS
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
-from ps_cluster.server.update_rules import make_rule
+from ps_cluster.server.rules import make_rule
 from ps_cluster.server.waiting import Condition, after, now_after
 
 # A vector of at least this many bytes is sent by itself: packing and unpacking copy it, which costs more than a second

@@ -3,7 +3,7 @@
     python -m ps_cluster.system.fork_server CHANNEL RUN_DIR
 
 It has a single thread (OMP_NUM_THREADS=1 keeps numpy from starting others) and starts nothing in TensorFlow, so a fork
-is safe. RUN_DIR is an argument only so that the list of processes shows it. fork_client.py is the launcher's side.
+is safe. RUN_DIR is an argument only so that the list of processes shows it. The launcher's side comes first.
 """
 
 from __future__ import annotations
@@ -18,16 +18,180 @@ import random
 import runpy
 import signal
 import socket
+import subprocess
 import sys
 import time
 import traceback
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
 
 import psutil
 from setproctitle import getproctitle, setproctitle
 
+from ps_cluster.files.writing import open_append
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.system.environment import die_with_launcher
+
+ARGV = (sys.executable, "-m", "ps_cluster.system.fork_server")
+FIRST_ANSWER_TIMEOUT_S = 120.0  # it comes after the import of TensorFlow
+ANSWER_TIMEOUT_S = 10.0  # a fork takes milliseconds
+LOOK_EVERY_S = 0.5
+
+# The launcher's side: a `popen` that starts `python -m MODULE` with TensorFlow already imported.
+
+_PR_SET_CHILD_SUBREAPER, _PR_GET_CHILD_SUBREAPER = 36, 37
+
+
+class ForkedProcess:
+    """A task that the fork server forked and this process adopted; has the part of `subprocess.Popen` that is used."""
+
+    def __init__(self, pid: int):
+        self.pid = pid
+        self.returncode: int | None = None  # negative: killed by that signal
+
+    def poll(self) -> int | None:
+        if self.returncode is None:
+            ended, status = os.waitpid(self.pid, os.WNOHANG)
+            if ended:
+                self.returncode = os.waitstatus_to_exitcode(status)
+        return self.returncode
+
+
+class ForkServer:
+    """Starts the fork server with the first task, and again when it has ended or does not answer."""
+
+    def __init__(
+        self,
+        popen: Callable[..., subprocess.Popen[bytes]],
+        run_root: Path,
+        log: Path,
+        env: Mapping[str, str],
+        clock: Callable[[], float],
+    ):
+        """Keep the settings. `popen` starts the server; tasks run in the same network as the server."""
+        self._popen = popen
+        self._clock = clock
+        self._timeout_s = FIRST_ANSWER_TIMEOUT_S
+        self._run_root = run_root
+        self._log = log
+        self._env = env
+        self._forks: set[int] = set()  # that were told in time
+        self._server: subprocess.Popen[bytes] | None = None
+        self._channel: socket.socket | None = None
+
+    @property
+    def pid(self) -> int | None:
+        return self._server.pid if self._server is not None and self._server.poll() is None else None
+
+    def popen(self, argv: list[str], *, env: Mapping[str, str], cwd: Path, stdout: BinaryIO, **_: Any) -> ForkedProcess:
+        """Run `python -m module …` in a fork: own session, no input, both outputs in `stdout`.
+
+        Raises:
+          OSError: the server did not come up, or has ended.
+        """
+        request = json.dumps({"argv": [str(argument) for argument in argv], "env": dict(env), "cwd": str(cwd)})
+        if self.pid is not None and self._channel is not None:
+            with contextlib.suppress(OSError):
+                return self._ask(self._channel, request, stdout)
+        channel = self._start()
+        try:
+            return self._ask(channel, request, stdout)
+        except OSError as error:
+            self.close()
+            message = f"the process that tasks are forked from does not answer: {error} (log: {self._log})"
+            raise OSError(message) from error
+
+    def _ask(self, channel: socket.socket, request: str, stdout: BinaryIO) -> ForkedProcess:
+        """Ask for a fork. It waits on a pipe until its pid is known here, and ends if the pipe is closed."""
+        leave, give_leave = os.pipe()
+        try:
+            with os.fdopen(os.memfd_create("request"), "wb") as file:
+                file.write(request.encode())
+                file.flush()
+                socket.send_fds(channel, [ASK], [file.fileno(), stdout.fileno(), leave])
+            answer = self._answer(channel)
+            if not answer:
+                raise ConnectionError("it ended")
+            self._forks.add(int(answer))
+            os.write(give_leave, b"\n")
+        finally:
+            os.close(leave)
+            os.close(give_leave)
+        self._timeout_s = ANSWER_TIMEOUT_S
+        return ForkedProcess(int(answer))
+
+    def _answer(self, channel: socket.socket) -> bytes:
+        """Return the server's answer. Wait in short turns: the clock counts only time in which this process ran."""
+        deadline = self._clock() + self._timeout_s
+        while True:
+            try:
+                return channel.recv(ANSWER_BYTES)
+            except TimeoutError:
+                if self._clock() > deadline:
+                    raise
+
+    def _start(self) -> socket.socket:
+        """Start the server anew; return the channel to it."""
+        self.close()
+        channel, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._channel = channel
+        channel.settimeout(LOOK_EVERY_S)
+        self._timeout_s = FIRST_ANSWER_TIMEOUT_S
+        with theirs, open_append(self._log) as log:
+            self._server = self._popen(
+                [*ARGV, str(theirs.fileno()), str(self._run_root)],
+                env=dict(self._env),
+                cwd=self._run_root,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                pass_fds=(theirs.fileno(),),
+            )
+        return channel
+
+    def close(self) -> None:
+        """End the server, and what it has forked too late; the tasks stay."""
+        if self._channel is not None:
+            self._channel.close()
+        if self._server is not None:
+            self._server.kill()
+            self._server.wait()
+            while late := self._late_forks(self._server.pid):
+                for pid in late:
+                    os.kill(pid, signal.SIGKILL)
+                    os.waitpid(pid, 0)
+        self._channel = self._server = None
+
+    def _late_forks(self, group: int) -> list[int]:
+        """Return the children of this process that are left of a server's process group and that nobody was told of."""
+        children = [child.pid for child in psutil.Process().children()]
+        return [pid for pid in children if pid not in self._forks and os.getpgid(pid) == group]
+
+
+@contextmanager
+def fork_server(
+    popen: Callable[..., subprocess.Popen[bytes]],
+    run_root: Path,
+    log: Path,
+    env: Mapping[str, str],
+    clock: Callable[[], float],
+) -> Iterator[ForkServer]:
+    """Yield a fork server. Inside the block, this process adopts orphaned descendants, so tasks are its children."""
+    prctl = ctypes.CDLL(None).prctl
+    before = ctypes.c_int()
+    prctl(_PR_GET_CHILD_SUBREAPER, ctypes.byref(before))
+    prctl(_PR_SET_CHILD_SUBREAPER, 1)
+    try:
+        with contextlib.closing(ForkServer(popen, run_root, log, env, clock)) as server:
+            yield server
+    finally:
+        prctl(_PR_SET_CHILD_SUBREAPER, before.value)
+
+
+# The server's side.
 
 ASK = b"fork"  # with descriptors: the request in a file (a socket takes 200 kB at once), the log, a pipe
 ANSWER_BYTES = 32  # a pid, in decimal

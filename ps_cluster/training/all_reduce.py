@@ -34,7 +34,7 @@ from ps_cluster.runs.run_dir import AGREEMENT, RunDir
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.server.waiting import after, now_after
 from ps_cluster.system.environment import Drain
-from ps_cluster.system.reach import until_none_works
+from ps_cluster.system.network import until_none_works
 from ps_cluster.training.agreement import Agreement
 from ps_cluster.training.session import Session, SessionStart
 from ps_cluster.training.step import StepResult

@@ -27,8 +27,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.runs.leaders import TOLD, Leading, Told
 from ps_cluster.runs.run_dir import AGREEMENT, say
-from ps_cluster.system.network import cut
-from ps_cluster.system.reach import check_is_free, working
+from ps_cluster.system.network import check_is_free, cut, working
 from ps_cluster.training.agreement import Agreement
 
 LOOK_EVERY_S = 1.0

@@ -34,8 +34,8 @@ from ps_cluster.runs.proof import Expected, RoundShape, audit
 from ps_cluster.runs.result_rows import SAVING, Ending, ProgressRow, Proof, Server, TrainingResult, Work
 from ps_cluster.runs.run_dir import LIFE, RunDir, say
 from ps_cluster.runs.training_clock import Times
-from ps_cluster.server.correction import Correction
 from ps_cluster.server.shard import Slice, Start
+from ps_cluster.server.staleness import Correction
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.machine import Room, room
 from ps_cluster.training.agreement import facts_of_data

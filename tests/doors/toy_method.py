@@ -2,7 +2,7 @@
 
 from ps_cluster.config.registry import tf
 from ps_cluster.config.update_settings import StalenessMethod, StalenessSettings
-from ps_cluster.server.correction import Correction
+from ps_cluster.server.staleness import Correction
 
 
 class Settings(StalenessSettings):

@@ -12,10 +12,10 @@ import time
 
 import pytest
 
+import ps_cluster.system.fork_server as fork_server_module
 from ps_cluster.clock import AwakeClock
-from ps_cluster.system import environment, fork_client
-from ps_cluster.system.fork_client import fork_server
-from ps_cluster.system.fork_server import STOP_VARIABLE
+from ps_cluster.system import environment
+from ps_cluster.system.fork_server import STOP_VARIABLE, fork_server
 from tests.helpers import processes
 
 ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
@@ -97,7 +97,7 @@ def test_a_server_that_was_killed_is_started_again_and_its_forks_stay(server, fo
 def test_a_server_stopped_between_fork_and_answer_is_replaced_and_its_fork_does_not_become_the_task(
     root, server, fork, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(fork_client, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(fork_server_module, "ANSWER_TIMEOUT_S", 0.5)
     ended(fork("exit", "0"))  # from here on it has half a second to answer
     stopped = server.pid
     others = {child.pid for child in processes.psutil.Process().children()} - {stopped}
@@ -124,7 +124,7 @@ def test_this_process_adopts_orphans_no_longer_than_the_fork_server_is_there(tmp
     before = adopts()
     ctypes.CDLL(None).prctl(36, 0)
     try:
-        with pytest.raises(KeyboardInterrupt), fork_client.fork_server(None, tmp_path, tmp_path, {}, None):
+        with pytest.raises(KeyboardInterrupt), fork_server(None, tmp_path, tmp_path, {}, None):
             assert adopts() == 1
             raise KeyboardInterrupt
         assert adopts() == 0
@@ -157,7 +157,7 @@ def test_a_server_that_can_not_be_started_is_an_error_and_closing_it_another_tim
 
 
 def test_a_server_that_does_not_come_up_is_an_error_that_names_its_log(tmp_path, monkeypatch):
-    monkeypatch.setattr(fork_client, "ARGV", (sys.executable, "-c", "raise SystemExit('no TensorFlow here')"))
+    monkeypatch.setattr(fork_server_module, "ARGV", (sys.executable, "-c", "raise SystemExit('no TensorFlow here')"))
     with (
         fork_server(subprocess.Popen, tmp_path, tmp_path / "server.log", os.environ, AwakeClock()) as server,
         (tmp_path / "log").open("wb") as log,
@@ -177,7 +177,7 @@ class SlowServer:
 
     def _serve(self):
         for seconds in (0.0, 1.5):
-            _, descriptors, *_ = socket.recv_fds(self._channel, len(fork_client.ASK), 3)
+            _, descriptors, *_ = socket.recv_fds(self._channel, len(fork_server_module.ASK), 3)
             for descriptor in descriptors:
                 os.close(descriptor)
             time.sleep(seconds)
@@ -186,7 +186,7 @@ class SlowServer:
 
 def test_an_answer_is_late_only_by_a_clock_that_goes_on(tmp_path, monkeypatch):
     """As after a suspend: the wait took longer than it may, and no time has passed for either side."""
-    monkeypatch.setattr(fork_client, "ANSWER_TIMEOUT_S", 0.5)
+    monkeypatch.setattr(fork_server_module, "ANSWER_TIMEOUT_S", 0.5)
     with (
         fork_server(SlowServer, tmp_path, tmp_path / "server.log", os.environ, lambda: 0.0) as server,
         (tmp_path / "log").open("wb") as log,
