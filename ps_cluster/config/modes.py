@@ -129,7 +129,7 @@ class Mode:
     is_simulated = False
     trainer: Any = "ps_cluster.training.chief:train"
     slice: Any = "ps_cluster.server.shard:Slice"
-    work: Any = "ps_cluster.training.chief:Steps"
+    work: Any = "ps_cluster.training.work:Steps"
     step: Any = None
 
     @property

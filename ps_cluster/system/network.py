@@ -13,8 +13,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, TypeVar
 
-import grpc
-
 
 def host_and_port(address: str) -> tuple[str, int]:
     """Return the parts of "host:port", an IPv6 address without its brackets."""
@@ -193,6 +191,8 @@ def works(address: str, within_s: float = ANSWER_WITHIN_S) -> bool:
     That a connection can be made proves less: the system makes it also for a process that is frozen.
     """
     # Without options a channel would share the connection, and its pauses between attempts, with earlier channels.
+    import grpc  # takes a tenth of a second, which `--help` should not wait for
+
     options = [("grpc.use_local_subchannel_pool", 1), ("grpc.enable_http_proxy", 0)]
     with grpc.insecure_channel(address, options) as channel:
         try:

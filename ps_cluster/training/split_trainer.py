@@ -26,12 +26,13 @@ from ps_cluster.server.store import ParameterStore
 from ps_cluster.server.waiting import now_after
 from ps_cluster.system.environment import Drain
 from ps_cluster.training.agreement import Agreement
-from ps_cluster.training.chief import Chief, LocalDispatcher, Steps
+from ps_cluster.training.chief import Chief, LocalDispatcher
 from ps_cluster.training.membership import Welcome, check_all, tell_end
 from ps_cluster.training.modes.layers import SplitNetwork
 from ps_cluster.training.placement import Part, SplitStep, device_of, names_of_all_devices, recorded
 from ps_cluster.training.session import SessionStart, make_network, make_store
 from ps_cluster.training.step import StepResult
+from ps_cluster.training.work import Steps
 from ps_cluster.training.worker import Compute, Identity, worker_row
 
 OWN_DEVICE = "/job:chief/task:0/device:CPU:0"

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from ps_cluster.config.registry import tf
 from ps_cluster.server.waiting import after, sleep
-from ps_cluster.training.chief import Steps
 from ps_cluster.training.modes.async_ import Async
 from ps_cluster.training.modes.bounded import Bounded
+from ps_cluster.training.work import Steps
 from ps_cluster.training.worker import Identity
 
 LOOK_EVERY_S = 0.02

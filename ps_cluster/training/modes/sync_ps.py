@@ -14,7 +14,7 @@ from ps_cluster.config.registry import tf
 from ps_cluster.server.shard import APPLIED, Push, Start, WaitingSlice
 from ps_cluster.server.store import ParameterStore, Pulled
 from ps_cluster.server.waiting import after, now_after
-from ps_cluster.training.chief import Work
+from ps_cluster.training.work import Work
 from ps_cluster.training.worker import Computation, Compute, Identity
 
 _NOT_YET = -1  # in place of the version at which a worker is admitted
