@@ -57,7 +57,10 @@ def test_synchronous_workers_are_three_processes_that_took_the_same_batches(sync
 
 
 def stopped_and_resumed(process, run_dir, steps):
-    """Press Ctrl-C, and check that the run drains; resume it, and check that it ends with each update applied once."""
+    """Press Ctrl-C, and check that the run drains; resume it, and check that it ends with each update applied once.
+
+    Return the restarts of each worker before.
+    """
     stop(process)
     assert_none_left(run_dir)
     stopped = summary_of(run_dir)
@@ -66,6 +69,7 @@ def stopped_and_resumed(process, run_dir, steps):
     finish(start("run", "--resume", run_dir))
     assert_none_left(run_dir)
     assert_ledger_is_exact(summary_of(run_dir), steps, gradients=3)
+    return [worker["restarts"] for worker in stopped["workers"]]
 
 
 def test_late_gradients_of_a_backup_worker_are_dropped_and_counted(tmp_path):
@@ -84,8 +88,7 @@ def test_a_killed_worker_of_an_all_reduce_takes_the_cluster_back_to_the_newest_s
     pid = tasks(run_dir)["worker", 1]["pid"]
     os.kill(pid, signal.SIGKILL)
     wait_until_it_trains_without(run_dir, {pid})
-    stopped_and_resumed(process, run_dir, steps=80)
-    assert [worker["restarts"] for worker in summary_of(run_dir)["workers"]] == [1, 1, 1]
+    assert stopped_and_resumed(process, run_dir, steps=80) == [1, 1, 1]
 
 
 def test_a_worker_killed_while_it_waits_leaves_nothing_held_and_ctrl_c_drains(tmp_path):
@@ -98,9 +101,8 @@ def test_a_worker_killed_while_it_waits_leaves_nothing_held_and_ctrl_c_drains(tm
         killed = tasks(run_dir)["worker", 0]["pid"]
         os.kill(killed, signal.SIGKILL)
     wait_until_it_trains_without(run_dir, {killed})
-    stopped_and_resumed(process, run_dir, steps=36)
+    assert stopped_and_resumed(process, run_dir, steps=36) == [2, 0, 0]
     summary = summary_of(run_dir)
     assert summary["gradients"] == {"scheduled": 108, "applied": 108, "dropped": 0, "per_update": 3}
-    assert [worker["restarts"] for worker in summary["workers"]] == [2, 0, 0]
     took = [(int(row["step"]), int(row["version"])) for row in ledger_rows(run_dir)]
     assert took == [(step, step // 3 + 1) for step in range(108)]
