@@ -2,11 +2,17 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from rich.console import Console
 
 from ps_cluster.config.modes import Task
-from ps_cluster.tools.chaos.hosted_run import placed
+from ps_cluster.files.json_files import append_row
+from ps_cluster.runs import checkpoints
+from ps_cluster.runs.result_rows import Meta, ProgressRow
+from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.training_clock import Times
+from ps_cluster.tools.chaos.hosted_run import placed, unsaved_seconds
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings
 from ps_cluster.tools.chaos.verdict import complaints_of_hosted, make_report, print_report
@@ -72,10 +78,35 @@ def test_a_fault_for_another_kind_of_run_is_skipped_with_the_reason(kind, hosts,
 
 
 @pytest.mark.parametrize(
+    ("last_update", "unsaved"),
+    [
+        (49.5, 2.5),
+        # Nothing was applied for 20 s before the save, then something was, which a dying leader takes along.
+        (30.0, 22.0),
+        (None, 52.0),  # no update was applied before the save
+    ],
+)
+def test_unsaved_is_what_came_after_the_last_update_in_the_newest_state_however_young_its_file(
+    tmp_path, last_update, unsaved
+):
+    files = RunDir(tmp_path)
+    times = Times(seconds=50.0, first_update=last_update and 1.0, last_update=last_update)
+    arrays = {name: np.zeros(1, np.float32) for name in ("weights", "statistics")}
+    checkpoints.save(files.snapshots, checkpoints.Checkpoint(7, arrays, Meta(times=times)), keep=1)
+    files.progress.parent.mkdir()
+    append_row(files.progress, ProgressRow(phase="training", monotonic=201.0, times=Times(seconds=51.0)))
+    assert unsaved_seconds(files, 100.0, 202.0) == unsaved
+
+
+def test_without_a_state_all_since_the_run_began_is_unsaved(tmp_path):
+    assert unsaved_seconds(RunDir(tmp_path), 100.0, 150.0) == 50.0
+
+
+@pytest.mark.parametrize(
     ("change", "steps", "unsaved", "left", "words"),
     [
         ({}, range(9), 1.5, [], None),
-        ({}, range(9), 1.4, [], "1.5 s of training were rolled back, the snapshots were 1.4 s old"),
+        ({}, range(9), 1.4, [], "1.5 s of training were rolled back, and the states lacked 1.4 s"),
         ({}, range(9), 1.5, ["worker-1"], "worker-1 did not end when training had ended"),
         ({}, [0, *range(8)], 1.5, [], "updates.csv holds 8 different steps in 9 rows"),
         ({"updates": RESULT["updates"] | {"lost": 1}}, range(9), 1.5, [], "the ledger of the disturbed run is not exact"),
@@ -97,7 +128,7 @@ def test_the_table_says_where_tasks_were_and_how_often_each_was_restarted():
     text = printed.get()
     assert "host-0: ps-0 · host-1: worker-0" in text
     assert "ps-0 2" in text and "worker-0 0" not in text
-    assert "1.5 s of training; the snapshots were 2.0 s old" in text
+    assert "1.5 s of training; the states lacked 2.0 s" in text
 
 
 def test_a_worker_that_never_comes_back_needs_another_one():

@@ -52,7 +52,7 @@ class HostedRun:
     Attributes:
       files: of the run, as the leader sees them.
       tools: folder of what faults need.
-      ages: at each unexpected end of a leader, the seconds since it last saved, or since the run began.
+      unsaved: at each unexpected end of a leader, the seconds of which no state held the updates (`unsaved_seconds`).
       rolled_back: updates that rows have shown as applied and that a later leader had to apply again.
     """
 
@@ -65,7 +65,7 @@ class HostedRun:
         """
         self.files = RunDir(Path(os.path.realpath(root)))
         self.tools = tools
-        self.ages: list[float] = []
+        self.unsaved: list[float] = []
         self.rolled_back = 0
         self._applied = 0
         self._output = output
@@ -76,14 +76,14 @@ class HostedRun:
         self._progress = RowTail(self.files.progress, ProgressRow)
         self._restarter = Restarter(places, self._start)
         self._ends_seen = 0
-        self._began = time.time()
+        self._began = time.monotonic()
 
     def look(self) -> None:
         """Restart the tasks that have ended."""
         self._restarter.poll()
         for ended in self._restarter.ends[self._ends_seen :]:
             if ended.task == self._leader and ended.exit_code:
-                self.ages.append(self._since_last_save())
+                self.unsaved.append(unsaved_seconds(self.files, self._began, time.monotonic()))
         self._ends_seen = len(self._restarter.ends)
 
     @property
@@ -176,12 +176,6 @@ class HostedRun:
         if process := self._restarter.running.get(self._leader):
             os.kill(process.pid, number)
 
-    def _since_last_save(self) -> float:
-        """Return the age of what the newest state holds: it is older than its file by the time that the save took."""
-        saved = [path.stat().st_mtime for path in checkpoints.newest_first(self.files.states)[:1]]
-        row = last_row(self.files.progress, ProgressRow) if saved else None
-        return time.time() - max(saved, default=self._began) + (row.save_seconds if row and row.save_seconds else 0.0)
-
     def _start(self, task: Task) -> subprocess.Popen[bytes]:
         config = {"cluster": self._cluster, "task": {"type": task.type, "index": task.index}}
         own = {"TF_CONFIG": json.dumps(config), CALLER_PID: str(os.getpid())}
@@ -194,6 +188,22 @@ class HostedRun:
                 stdout=file,
                 stderr=subprocess.STDOUT,
             )
+
+
+def unsaved_seconds(files: RunDir, began: float, now: float) -> float:
+    """Return the seconds since the last update that the newest state holds; since `began` where there is no state.
+
+    That update may be much older than its file: a leader goes on saving while nothing is applied. The time to the next
+    update is lost with it, so the age of the file would be too little.
+
+    Args:
+      began: of the run. now: monotonic s too.
+    """
+    state = checkpoints.load_newest_good(files.states, lambda damaged: None)
+    row = last_row(files.progress, ProgressRow)
+    if state is None or state.meta.times is None or row is None:
+        return now - began
+    return now - row.monotonic + row.times.seconds - (state.meta.times.last_update or 0.0)
 
 
 def _addresses(places: Mapping[Task, Host]) -> dict[str, list[str]]:
@@ -343,7 +353,7 @@ class HostedExperiment:
         self._skipped: dict[str, str] = {}
         self._places: dict[str, str] = {}
         self._restarts: dict[str, int] = {}
-        self._ages: list[float] = []
+        self._unsaved: list[float] = []
         self._result: TrainingResult | None = None
 
     def carry_out(self, faults: Sequence[Fault] | None) -> list[str]:
@@ -372,7 +382,7 @@ class HostedExperiment:
             raise ChaosFailed(str(reason)) from reason
         self._result = run.result()
         steps = read_csv(run.files.updates)["step"].astype(int).tolist()
-        return complaints_of_hosted(self._result.model_dump(), steps, sum(self._ages), still_there)
+        return complaints_of_hosted(self._result.model_dump(), steps, sum(self._unsaved), still_there)
 
     def _disturbed(self, run: HostedRun, faults: Sequence[Fault] | None) -> list[str]:
         """Inject the faults and drain the run. Return the tasks that did not end with it."""
@@ -387,7 +397,7 @@ class HostedExperiment:
         runner = Runner(
             run, bounds=self._bounds, stop_requested=self._stop_requested, notify=self._notify, sleep=look_on
         )
-        self._injected, self._ages = runner.injected, run.ages
+        self._injected, self._unsaved = runner.injected, run.unsaved
         kinds = settings.wanted() if faults is None else dict.fromkeys(fault.kind for fault in faults)
         until = None if settings.minutes is None else began + 60 * settings.minutes
         try:
@@ -419,6 +429,6 @@ class HostedExperiment:
             and {
                 "places": self._places,
                 "rolled_back_seconds": result["rolled_back_seconds"],
-                "unsaved_seconds": sum(self._ages),
+                "unsaved_seconds": sum(self._unsaved),
             },
         )

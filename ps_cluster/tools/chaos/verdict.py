@@ -55,7 +55,7 @@ def complaints_of_hosted(
 
     Args:
       result: of its training.
-      unsaved_seconds: the sum, over all deaths of its leader, of the time since it had saved.
+      unsaved_seconds: the sum, over all deaths of its leader, of the time since the last update that a state held.
       still_there: tasks that did not end with it.
     """
     applied = result["updates"]["applied"]
@@ -103,7 +103,7 @@ def _durations(summary: Json, seconds: float) -> Iterator[str]:
 
 def _rolled_back(seconds: float, unsaved_seconds: float) -> Iterator[str]:
     if not 0 <= seconds <= unsaved_seconds:
-        yield f"{seconds:.1f} s of training were rolled back, the snapshots were {unsaved_seconds:.1f} s old"
+        yield f"{seconds:.1f} s of training were rolled back, and the states lacked {unsaved_seconds:.1f} s"
 
 
 def _accuracy(disturbed: Json, undisturbed: Json, total: int, test_examples: int) -> Iterator[str]:
@@ -244,7 +244,7 @@ def _of_hosts(hosted: Json, restarts: Mapping[str, int]) -> Iterator[tuple[str, 
     yield "restarts", ", ".join(f"{task} {count}" for task, count in restarts.items() if count) or "none"
     yield (
         "rolled back",
-        f"{hosted['rolled_back_seconds']:.1f} s of training; the snapshots were {hosted['unsaved_seconds']:.1f} s old",
+        f"{hosted['rolled_back_seconds']:.1f} s of training; the states lacked {hosted['unsaved_seconds']:.1f} s",
     )
 
 
