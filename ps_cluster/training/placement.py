@@ -12,11 +12,11 @@ from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.python.eager import context
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
 from ps_cluster.models.cuts import Block, balanced
+from ps_cluster.private_names import recorded_graphs
 from ps_cluster.training.modes.layers import DEVICE, LayersSettings, Place
 from ps_cluster.training.step import StepResult
 
@@ -134,19 +134,9 @@ def task_of(worker: int) -> str:
 @contextlib.contextmanager
 def recorded(file: Path) -> Iterator[None]:
     """Write the device of each operation of the functions that run for the first time in the block."""
-    context.context().enable_run_metadata()
-    try:
+    with recorded_graphs() as graphs:
         yield
-        graphs = context.context().export_run_metadata().function_graphs
-    finally:
-        context.context().disable_run_metadata()
-    rows = {
-        (node.device, node.op, node.name)
-        for function in graphs
-        for part in function.partition_graphs
-        for node in part.node
-        if node.device
-    }
+    rows = {(node.device, node.op, node.name) for graph in graphs for node in graph.node if node.device}
     text = io.StringIO()
     csv.writer(text).writerows([COLUMNS, *sorted(rows)])
     write_whole(file, text.getvalue())
