@@ -1,4 +1,4 @@
-"""Measure what grows with workers and parameter servers, for docs/scale.md; no training.
+"""Measure what grows with workers and parameter servers, for docs/results.md; no training.
 
     python -m benchmarks.scale --ps 1,4,16 --workers 1,16
 

@@ -56,7 +56,7 @@ SMALLER = {r"simulate (?!.*--(workers|check))": "--workers 4"}
 # What a page leaves to its reader, and what is there in these tests.
 MEANT = {"runs/<name>": "runs/mine", "OTHER_RUN": "runs/other", "RUN_DIR": "runs/mine"}
 
-PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md"), *(PROJECT / "docs" / "findings").glob("*.md")]
+PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.M | re.S)
 PROGRAM = re.compile(r"(?:python |/)cli\.py +|\bps-cluster +|(?=python -m benchmarks\.)")
 RUN = re.compile(r"\b(?:(?<!/)runs|elsewhere)/[\w-]+|\bDIR\b|\bONE\b|\bTHREE\b")

@@ -102,7 +102,7 @@ data: {{augmentation: {{flip: random}}}}
 * **The first line** tells an editor that runs yaml-language-server where the JSON schema is. So it completes names and
   shows mistakes. What an installed package adds is shown as unknown, and works.
 * **Values** are those of YAML 1.2; there are no anchors, tags and merge keys.
-* **A comparison's file** has other keys ([compare](modes.md#comparing)) and a schema too, `configs/compare.schema.json`.
+* **A comparison's file** has other keys ([compare](tools.md#compare)) and a schema too, `configs/compare.schema.json`.
 
 ## All settings
 
