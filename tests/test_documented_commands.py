@@ -34,8 +34,6 @@ OF_THE_READER = {
     "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/export/test_export.py",
     r"run --dataset (pets|houses|numbers|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",
-    r"run .*(gratings|one_layer|clipped|root|signs|halving)|chaos --kinds 'pause worker'": "chooses what CONTRIBUTING.md "
-    "has one write: tests/doors/test_one_file.py adds it",
 }
 # Those below are read: with --dry-run where there is one.
 NOT_RUN = OF_THE_READER | {
@@ -130,7 +128,7 @@ def carried_out(prepared, tmp_path, monkeypatch):
     Path("Downloads").symlink_to(prepared / "keras" / "datasets")
     Path("my.yaml").write_text("cluster: {workers: 2}\n")
     Path("my.py").write_text(
-        (PROJECT / "docs" / "own-data.md").read_text().partition("```python\n")[2].partition("```")[0]
+        (PROJECT / "docs" / "extending.md").read_text().partition("```python\n")[2].partition("```")[0]
     )
     shutil.copytree(PROJECT / "configs", "configs")
 

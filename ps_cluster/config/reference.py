@@ -74,7 +74,7 @@ Of these a later one wins:
 
 1. [configs/default.yaml](../configs/default.yaml), and the defaults of what is chosen (mode, network, …)
 2. the recipe of the network, in `ps_cluster/models/networks.py`; for a network of your own
-   [safe defaults](own-network.md#what-it-starts-from)
+   [safe defaults](extending.md#what-it-starts-from)
 3. the recipe of the data set, and its recipe for this network, where it has one
 4. the network's learning rate and momentum for the mode, where its recipe has them and you choose none
 5. the file given with `--config`, over the files that it extends
