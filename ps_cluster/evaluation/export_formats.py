@@ -66,7 +66,7 @@ class ExportFormat:
 
     name = ""
     says = ""
-    page = "docs/export.md"
+    page = "docs/tools.md#export"
     file = ""
     tolerance: float | None = 1e-4
     packages: tuple[str, ...] = ()

@@ -231,7 +231,7 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     if OBJECTIVES[spec.objective].has_units and not any(map(_is_units, layers_of(model))):
         raise ValueError(
             "it is not known whether it returns the target's units or standard deviations, as no run here has saved "
-            "it: load it in a build() that returns standard deviations (docs/own-network.md)"
+            "it: load it in a build() that returns standard deviations (docs/extending.md#your-own-network)"
         )
     return model
 
@@ -250,7 +250,7 @@ def without_units(model: keras.Model) -> keras.Model:
     if any(map(_is_units, layers_of(model))):
         raise ValueError(
             f"the layer '{UNITS}' of a saved regression is within it, where standard deviations are trained: take the "
-            "saved model without its last layer (docs/own-network.md)"
+            "saved model without its last layer (docs/extending.md#your-own-network)"
         )
     return model
 
