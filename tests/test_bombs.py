@@ -148,7 +148,7 @@ import sys
 import psutil, pyarrow, pyarrow.csv
 from ps_cluster.files.opening import bounded_memory
 pool = pyarrow.default_memory_pool().backend_name
-with bounded_memory(1_000_000):
+with bounded_memory(10_000_000):
     before = psutil.Process().memory_info().data
     assert pyarrow.csv.read_csv(open(sys.argv[1], "rb")).num_rows == 1
     assert psutil.Process().memory_info().data - before < 2**29
