@@ -29,7 +29,7 @@ COMMANDS = {
     "cluster": "cli.cluster",
     "task": "cli.task",
     "health": "cli.health",
-    "k8s": "tools.deploy.k8s_command",
+    "k8s": "tools.deploy.kubernetes",
     "slurm": "tools.deploy.slurm_command",
     "doctor": "tools.doctor.command",
     "completion": "cli.completion",
