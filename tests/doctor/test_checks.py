@@ -6,28 +6,27 @@ from importlib import metadata
 import pytest
 
 from ps_cluster.system.machine import Allowance, Room
-from ps_cluster.tools.doctor.check import (
+from ps_cluster.tools.doctor.checks import (
     GB,
-    ControlGroup,
-    DataSet,
-    FreeDisk,
-    LockedVersions,
-    Memory,
-    Ports,
-    Processor,
-    PythonVersion,
     Status,
-    TensorFlowImport,
-    UserNamespaces,
+    control_group,
+    data_set,
+    free_disk,
+    locked_versions,
+    memory,
+    ports,
+    processor,
+    python_version,
+    tensorflow_import,
+    trial_cluster,
+    user_namespaces,
 )
-from ps_cluster.tools.doctor.trial_cluster import TrialCluster
 from tests.helpers.processes import assert_none_left
 
 OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
 
 
-def answer(check, status, *says):
-    found = check.look()
+def answer(found, status, *says):
     assert found.status is status, found
     assert bool(found.todo) == (status is not OK)
     assert all(part in f"{found.says} {found.todo}" for part in says), found
@@ -38,7 +37,7 @@ def answer(check, status, *says):
     ("version", "status"), [((3, 11, 0), OK), ((3, 13, 9), OK), ((3, 10, 4), FAIL), ((3, 14, 0), FAIL)]
 )
 def test_python_is_held_against_the_versions_that_are_supported(version, status):
-    answer(PythonVersion(version), status, ".".join(map(str, version)))
+    answer(python_version(version), status, ".".join(map(str, version)))
 
 
 LOCK = """# a comment
@@ -70,14 +69,14 @@ def test_versions_are_held_against_the_lock_of_this_system(tmp_path, installed, 
         return installed[name]
 
     (tmp_path / "lock.txt").write_text(LOCK)
-    answer(LockedVersions(tmp_path / "lock.txt", version_of), status, says)
-    answer(LockedVersions(tmp_path / "absent.txt", version_of), OK, "no lock")
+    answer(locked_versions(tmp_path / "lock.txt", version_of), status, says)
+    answer(locked_versions(tmp_path / "absent.txt", version_of), OK, "no lock")
 
 
 def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
-    answer(TensorFlowImport((sys.executable, "-c", "print('2.21.0')")), OK, "2.21.0")
-    answer(TensorFlowImport((sys.executable, "-c", "raise ImportError('no AVX')")), FAIL, "ImportError: no AVX")
-    answer(TensorFlowImport(("sleep", "60"), timeout_s=0.1), FAIL, "not imported within 0.1 s")
+    answer(tensorflow_import((sys.executable, "-c", "print('2.21.0')")), OK, "2.21.0")
+    answer(tensorflow_import((sys.executable, "-c", "raise ImportError('no AVX')")), FAIL, "ImportError: no AVX")
+    answer(tensorflow_import(("sleep", "60"), timeout_s=0.1), FAIL, "not imported within 0.1 s")
 
 
 @pytest.mark.parametrize(
@@ -91,51 +90,51 @@ def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
 )
 def test_the_processor_is_told_with_the_precision_that_it_gives(tmp_path, flags, cores, status, says):
     (tmp_path / "cpuinfo").write_text(f"model name : Some Processor\nflags : {flags}\n")
-    answer(Processor(tmp_path / "cpuinfo", Allowance(cores)), status, says)
+    answer(processor(tmp_path / "cpuinfo", Allowance(cores)), status, says)
 
 
 @pytest.mark.parametrize(
     ("limit", "free", "status"), [(None, 8, OK), (None, 1.2, WARN), (int(1.2 * GB), 8, WARN), (None, 0.2, FAIL)]
 )
 def test_memory_is_enough_for_the_default_run_or_for_a_smaller_one(limit, free, status):
-    answer(Memory(Room(int(free * GB), limit)), status, "the default run takes about 1.8 GB")
+    answer(memory(Room(int(free * GB), limit)), status, "the default run takes about 1.8 GB")
 
 
 def test_a_quota_that_takes_processors_away_is_a_warning():
-    answer(ControlGroup(Allowance(4)), OK, "no limit on processors", "no limit on memory")
-    answer(ControlGroup(Allowance(4, 1.5, 2 * GB)), WARN, "1.5 processor seconds", "2.0 GB of memory")
+    answer(control_group(Allowance(4)), OK, "no limit on processors", "no limit on memory")
+    answer(control_group(Allowance(4, 1.5, 2 * GB)), WARN, "1.5 processor seconds", "2.0 GB of memory")
 
 
 def test_the_disk_with_the_least_room_is_told_and_a_folder_that_can_not_be_written_fails(tmp_path):
     free = {tmp_path / "a": 5 * GB, tmp_path / "b": GB // 2}
     for folder in free:
         folder.mkdir()
-    answer(FreeDisk(list(free), free.__getitem__), WARN, "0.5 GB", "/b")
-    answer(FreeDisk([tmp_path / "a"], free.__getitem__), OK, "5.0 GB")
-    answer(FreeDisk([tmp_path / "a"], lambda path: 1000), FAIL, "0.0 GB")
+    answer(free_disk(list(free), free.__getitem__), WARN, "0.5 GB", "/b")
+    answer(free_disk([tmp_path / "a"], free.__getitem__), OK, "5.0 GB")
+    answer(free_disk([tmp_path / "a"], lambda path: 1000), FAIL, "0.0 GB")
     (tmp_path / "file").touch()
-    answer(FreeDisk([tmp_path / "file" / "runs"], lambda path: GB), FAIL, "a file is in the way")
+    answer(free_disk([tmp_path / "file" / "runs"], lambda path: GB), FAIL, "a file is in the way")
 
 
 def test_ports_that_can_not_be_opened_have_failed():
-    answer(Ports(), OK, "13 ports of 127.0.0.1")
-    answer(Ports(host="192.0.2.1"), FAIL, "no connection to 192.0.2.1")  # TEST-NET-1 of RFC 5737: nobody's
+    answer(ports(), OK, "13 ports of 127.0.0.1")
+    answer(ports(host="192.0.2.1"), FAIL, "no connection to 192.0.2.1")  # TEST-NET-1 of RFC 5737: nobody's
 
 
 def test_a_system_without_user_namespaces_is_a_warning_that_says_who_gets_in():
     refuses = (sys.executable, "-c", "raise SystemExit('private network: not allowed')")
-    answer(UserNamespaces(refuses), WARN, "not isolated", "private network: not allowed", "max_user_namespaces")
+    answer(user_namespaces(refuses), WARN, "not isolated", "private network: not allowed", "max_user_namespaces")
 
 
 def test_data_that_is_not_here_is_a_warning_and_an_archive_is_enough(tmp_path, monkeypatch):
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
-    answer(DataSet(tmp_path / "cache", None), WARN, "data fetch cifar10")
+    answer(data_set(tmp_path / "cache", None), WARN, "data fetch cifar10")
     (tmp_path / "given").mkdir()
     (tmp_path / "given/cifar-10-python.tar.gz").touch()
-    answer(DataSet(tmp_path / "cache", tmp_path / "given"), OK, "cifar-10-python.tar.gz")
+    answer(data_set(tmp_path / "cache", tmp_path / "given"), OK, "cifar-10-python.tar.gz")
     damaged = tmp_path / "cache/packed-2/cifar10.1-aaaa"
     damaged.mkdir(parents=True)
-    answer(DataSet(tmp_path / "cache", None), WARN, "cifar10.1-aaaa is damaged", "data rm cifar10.1-aaaa")
+    answer(data_set(tmp_path / "cache", None), WARN, "cifar10.1-aaaa is damaged", "data rm cifar10.1-aaaa")
 
 
 @pytest.fixture
@@ -147,19 +146,19 @@ def temporary(tmp_path, monkeypatch):
 
 def test_a_cluster_that_fails_is_told_with_its_last_line_and_its_logs_stay(temporary):
     program = (sys.executable, "-c", "raise SystemExit('Error: worker 1 died')")
-    found = answer(TrialCluster(program), FAIL, "exit code 1: Error: worker 1 died")
+    found = answer(trial_cluster(program), FAIL, "exit code 1: Error: worker 1 died")
     (folder,) = temporary.iterdir()
     assert str(folder) in found.todo and (folder / "output.txt").read_text() == "Error: worker 1 died\n"
 
 
 def test_a_cluster_that_hangs_is_ended(temporary):
     program = (sys.executable, "-c", "import time; time.sleep(600)")
-    answer(TrialCluster(program, timeout_s=0.2), FAIL, "not trained within 0.2 s")
+    answer(trial_cluster(program, timeout_s=0.2), FAIL, "not trained within 0.2 s")
     assert_none_left(temporary)
 
 
 @pytest.mark.cluster
 def test_the_trial_cluster_trains_and_leaves_nothing(temporary):
-    answer(TrialCluster(), OK, "40 of 40 updates of 2 workers")
+    answer(trial_cluster(), OK, "40 of 40 updates of 2 workers")
     assert list(temporary.iterdir()) == []
     assert_none_left(temporary)

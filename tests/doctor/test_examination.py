@@ -6,13 +6,8 @@ import threading
 from click.testing import CliRunner
 
 from ps_cluster.cli.main import main
-from ps_cluster.tools.doctor.check import Check, Status, ok, warn
-from ps_cluster.tools.doctor.examination import all_checks, as_json, examine, exit_code
-
-
-class Answers(Check):
-    def __init__(self, name, look, limit_s=10.0):
-        self.name, self.look, self.limit_s = name, look, limit_s
+from ps_cluster.tools.doctor import checks as doctor_checks
+from ps_cluster.tools.doctor.checks import Check, Status, all_checks, as_json, examine, ok, warn
 
 
 def raises():
@@ -21,19 +16,18 @@ def raises():
 
 def test_a_check_that_raises_or_hangs_has_failed_and_the_others_have_their_turn():
     never = threading.Event()
-    checks = [Answers("raises", raises), Answers("hangs", never.wait, 0.05), Answers("fine", lambda: ok("all well"))]
+    checks = [Check("raises", raises), Check("hangs", never.wait, 0.05), Check("fine", lambda: ok("all well"))]
     found = list(examine(checks))
     never.set()
-    assert [one.finding.status for one in found] == [Status.FAIL, Status.FAIL, Status.OK]
-    assert "the disk is gone" in found[0].finding.says and "no answer within 0.05 s" in found[1].finding.says
-    assert all(one.finding.todo for one in found[:2])
+    assert [one.status for one in found] == [Status.FAIL, Status.FAIL, Status.OK]
+    assert "the disk is gone" in found[0].says and "no answer within 0.05 s" in found[1].says
+    assert all(one.todo for one in found[:2])
 
 
 def test_the_worst_answer_decides_and_a_warning_is_no_failure():
-    fine, doubtful = Answers("fine", lambda: ok("well")), Answers("doubtful", lambda: warn("slow", "wait"))
-    assert exit_code(list(examine([doubtful, fine]))) == 0 and exit_code([]) == 0
-    assert as_json(list(examine([doubtful, fine])))["status"] == "warn"
-    assert exit_code(list(examine([Answers("raises", raises), fine]))) == 1
+    fine, doubtful = Check("fine", lambda: ok("well")), Check("doubtful", lambda: warn("slow", "wait"))
+    assert as_json([])["status"] == "ok" and as_json(list(examine([doubtful, fine])))["status"] == "warn"
+    assert as_json(list(examine([Check("raises", raises), fine])))["status"] == "fail"
 
 
 def test_every_check_has_a_name_of_its_own_and_a_limit(tmp_path):
@@ -46,7 +40,7 @@ def test_the_command_prints_each_check_and_what_to_do_or_json(tmp_path, monkeypa
     monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
     monkeypatch.setenv("KERAS_HOME", str(tmp_path))
     quick = all_checks(tmp_path, tmp_path, None, cluster=False)[:-1]  # without the import of TensorFlow
-    monkeypatch.setattr("ps_cluster.tools.doctor.examination.all_checks", lambda *places, cluster: quick)
+    monkeypatch.setattr(doctor_checks, "all_checks", lambda *places, cluster: quick)
     told = CliRunner().invoke(main, ["doctor", "--no-cluster"])
     lines = told.stdout.splitlines()
     assert told.exit_code == 0 and lines[0].startswith("ok    python      3.")
@@ -55,3 +49,9 @@ def test_the_command_prints_each_check_and_what_to_do_or_json(tmp_path, monkeypa
     found, same = (json.loads(CliRunner().invoke(main, ["doctor", "--json", *to]).stdout) for to in ([], ["-"]))
     assert [one["name"] for one in same["checks"]] == [one["name"] for one in found["checks"]]
     assert found["status"] == "warn" and [one["name"] for one in found["checks"]] == [one.name for one in quick]
+
+
+def test_a_check_that_has_failed_is_the_exit_code(monkeypatch):
+    monkeypatch.setattr(doctor_checks, "all_checks", lambda *places, cluster: [Check("raises", raises)])
+    told = CliRunner().invoke(main, ["doctor"])
+    assert told.exit_code == 1 and "to do: " in told.stdout
