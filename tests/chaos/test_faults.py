@@ -4,10 +4,17 @@ from itertools import islice
 import pytest
 
 from ps_cluster.config.modes import MODES
-from ps_cluster.tools.chaos.kind import LONGEST_PAUSE_S, SHORTEST_PAUSE_S, enough_for_all, plan, sort_out
+from ps_cluster.tools.chaos.kind import ChaosFailed
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.kinds.deaths import Signalled
-from ps_cluster.tools.chaos.settings import ChaosSettings
+from ps_cluster.tools.chaos.kinds.tasks import Signalled
+from ps_cluster.tools.chaos.settings import (
+    LONGEST_PAUSE_S,
+    SHORTEST_PAUSE_S,
+    ChaosSettings,
+    allowed_here,
+    enough_for_all,
+    plan,
+)
 
 
 def possible(mode):
@@ -51,7 +58,12 @@ class Picky(Signalled):
 def test_what_the_mode_or_the_system_does_not_allow_is_sorted_out_with_the_reason():
     picky, other = Picky("picky", (), signal.SIGKILL), Signalled("other", (), signal.SIGKILL)
     kinds = {FAULTS["kill ps"]: "mode sync has no ps", picky: None, other: None}
-    assert sort_out(kinds, run=None) == ([other], {"kill ps": "mode sync has no ps", "picky": "not here"})
+    lines = []
+    skipped = {"kill ps": "mode sync has no ps", "picky": "not here"}
+    assert allowed_here(kinds, None, lines.append) == ([other], skipped)
+    assert lines == ["skipped: kill ps: mode sync has no ps", "skipped: picky: not here"]
+    with pytest.raises(ChaosFailed, match="none of the kinds of fault can be injected here: not here"):
+        allowed_here({picky: None}, None, lines.append)
 
 
 def test_kinds_that_all_take_the_cluster_along_follow_each_other():

@@ -12,10 +12,10 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import Meta, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.training_clock import Times
-from ps_cluster.tools.chaos.hosted_run import placed, unsaved_seconds
 from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.runs import placed, unsaved_seconds
 from ps_cluster.tools.chaos.settings import ChaosSettings
-from ps_cluster.tools.chaos.verdict import complaints_of_hosted, make_report, print_report
+from ps_cluster.tools.chaos.verdict import Evidence, complaints_of_hosted, make_report, print_report
 
 RESULT = {
     "updates": {
@@ -118,11 +118,10 @@ def test_what_does_not_hold_of_a_run_on_hosts_is_told(change, steps, unsaved, le
 
 
 def test_the_table_says_where_tasks_were_and_how_often_each_was_restarted():
-    report = make_report(
-        settings={}, injected=[], seconds=30, skipped={}, resumes=0, restarts={"ps-0": 2, "worker-0": 0}, leader="chief-0",
-        disturbed=RESULT, undisturbed=None, test_examples=None, problems=[],
-        hosted={"places": {"ps-0": "host-0", "worker-0": "host-1"}, "rolled_back_seconds": 1.5, "unsaved_seconds": 2.0},
-    )  # fmt: skip
+    places = {"ps-0": "host-0", "worker-0": "host-1"}
+    hosted = {"places": places, "rolled_back_seconds": 1.5, "unsaved_seconds": 2.0}
+    restarts = {"ps-0": 2, "worker-0": 0}
+    report = make_report(Evidence({}, "chief-0", seconds=30, restarts=restarts, disturbed=RESULT, hosted=hosted), [])
     with Console(width=200) as console, console.capture() as printed:
         print_report(report, console)
     text = printed.get()

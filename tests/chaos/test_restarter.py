@@ -3,7 +3,7 @@
 import pytest
 
 from ps_cluster.config.modes import Task
-from ps_cluster.tools.chaos.hosted_run import Restarter, RestartPolicy
+from ps_cluster.tools.chaos.runs import Restarter
 
 WORKER, CHIEF = Task("worker", 0), Task("chief", 0)
 
@@ -20,7 +20,7 @@ class Processes:
         return process
 
     def restarter(self, *tasks, **policy):
-        restarter = Restarter(tasks, self.start, RestartPolicy(**policy), clock=lambda: self.time)
+        restarter = Restarter(tasks, self.start, clock=lambda: self.time, **policy)
         restarter.poll()
         return restarter
 

@@ -1,6 +1,6 @@
 import time
 
-from ps_cluster.tools.chaos.training_run import TrainingRun
+from ps_cluster.tools.chaos.runs import TrainingRun
 
 
 def test_the_run_is_of_this_package_whatever_is_in_the_current_folder(tmp_path, monkeypatch):
