@@ -2,7 +2,7 @@
 
     python -m benchmarks.simulated_hosts --workers 1,2,4,8 --ps 1,2,4
 
-All hosts are network namespaces of this machine (ps_cluster/hosts/) and share its cores. So batches are small and each
+All hosts are network namespaces of this machine and share its cores. So batches are small and each
 worker waits in every step: links decide, not cores. The costs are those of one worker without slow links. Then each
 cluster trains; all links are slowed when it has begun. Examples/s and mean staleness of the time after that are compared
 with the prediction. "Sockets" are the examples/s of programs that do nothing but wait and exchange as many bytes by TCP:
@@ -29,8 +29,8 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.tools.bench.throughput import scratch
-from ps_cluster.tools.chaos.hosted_run import HostedRun
-from ps_cluster.tools.hosts.host import hosts
+from ps_cluster.tools.chaos.hosts import hosts
+from ps_cluster.tools.chaos.runs import HostedRun
 from ps_cluster.tools.simulate.costs import Costs, Links, SimulatedCluster, calibrate, costs_of, read_run
 from ps_cluster.tools.simulate.prediction import Prediction, predict
 

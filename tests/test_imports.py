@@ -39,7 +39,7 @@ def test_the_objects_of_every_kind_are_read_without_tensorflow():
         "[kinds.own for kinds in (FAULTS, *(choice.kinds for choice in CHOSEN.values()))]"
     )
     homes = ("models.networks", "training.modes.bounded", "server.staleness", "server.rules", "training.schedules")
-    assert {f"ps_cluster.{home}" for home in (*homes, "tools.chaos.kinds.link")} <= loaded
+    assert {f"ps_cluster.{home}" for home in (*homes, "tools.chaos.kinds.surroundings")} <= loaded
     assert not loaded & {"tensorflow", "keras"}
 
 

@@ -31,7 +31,7 @@ COMMANDS = {
     "cluster": "cli.runs",
     "task": "cli.task",
     "health": "cli.runs",
-    "k8s": "tools.deploy.k8s_command",
+    "k8s": "tools.deploy.kubernetes",
     "slurm": "tools.deploy.slurm_command",
     "doctor": "tools.doctor.command",
     "completion": "cli.main",

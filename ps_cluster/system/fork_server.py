@@ -195,9 +195,6 @@ def fork_server(
 
 ASK = b"fork"  # with descriptors: the request in a file (a socket takes 200 kB at once), the log, a pipe
 ANSWER_BYTES = 32  # a pid, in decimal
-# For tests: the variable names a file. If the file exists after a fork, this process deletes it and stops itself
-# (SIGSTOP) before it answers.
-STOP_VARIABLE = "PS_CLUSTER_TEST_FORK_STOP"
 _MADV_DONTNEED = 4
 PRELOADED = (
     "ps_cluster.training.chief",
@@ -229,15 +226,7 @@ def serve(channel: socket.socket) -> None:
         pid = _fork_for_the_launcher(request, channel, log, leave)
         os.close(log)
         os.close(leave)
-        _stop_where_a_test_wants_it()
         channel.send(b"%d" % pid)
-
-
-def _stop_where_a_test_wants_it() -> None:
-    if path := os.environ.get(STOP_VARIABLE):
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)
-            os.kill(os.getpid(), signal.SIGSTOP)
 
 
 def _let_go_of_unchanged_files() -> None:

@@ -13,11 +13,9 @@ import pytest
 from ps_cluster.config import registry
 from ps_cluster.config.modes import ON_DEATH
 from ps_cluster.runs import checkpoints
-from ps_cluster.tools.chaos.chaos_run import run_chaos
-from ps_cluster.tools.chaos.kind import make_fault
+from ps_cluster.tools.chaos.chaos_run import Bounds, run_chaos
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.settings import ChaosSettings
-from ps_cluster.tools.chaos.training_run import Bounds
+from ps_cluster.tools.chaos.settings import ChaosSettings, make_fault
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, start, unhurried, wait_for_training
 

@@ -6,18 +6,17 @@ import signal
 import pytest
 
 from ps_cluster.config.modes import ON_DEATH, Task
+from ps_cluster.tools.chaos.chaos_run import Bounds, Interrupted, Runner
 from ps_cluster.tools.chaos.kind import (
     ChaosFailed,
     FaultKind,
     Injection,
-    NewFile,
     NotAllowed,
     TrainingGoesOn,
-    WorkerGoesOn,
-    make_fault,
+    new_file,
 )
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.chaos.training_run import Bounds, Interrupted, Runner
+from ps_cluster.tools.chaos.settings import make_fault
 
 CHIEF, PS, WORKER, EVALUATOR = (Task(kind, 0) for kind in ("chief", "ps", "worker", "evaluator"))
 
@@ -243,7 +242,7 @@ def test_a_worker_goes_on_with_an_update_of_its_own_and_training_with_one_of_any
         {"monotonic": time, "applied": applied, "workers": [{"index": 0, "updates": 1}, {"index": 1, "updates": own}]}
         for time, applied, own in ((9.0, 5, 4), (10.5, 9, 4), (11.0, 4, 4), (11.5, 5, 4), (12.0, 6, 5))
     ]
-    training, worker = TrainingGoesOn(10.0), WorkerGoesOn(Task("worker", 1), 10.0)
+    training, worker = TrainingGoesOn(10.0), TrainingGoesOn(10.0, of=Task("worker", 1))
     for sign in (training, worker):
         sign.look(rows, {}, 20.0)
     # What the first row after the fault holds may be from before it, and a restart goes back.
@@ -252,7 +251,7 @@ def test_a_worker_goes_on_with_an_update_of_its_own_and_training_with_one_of_any
 
 def test_a_file_that_was_there_before_is_not_a_new_one(tmp_path):
     (tmp_path / "step-1.safetensors").touch()
-    sign = NewFile(tmp_path, "*.safetensors")
+    sign = new_file(tmp_path, "*.safetensors")
     sign.look([], {}, 1.0)
     assert sign.seen_at is None
     (tmp_path / "step-2.safetensors").touch()

@@ -10,10 +10,9 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.system.isolation import NAMESPACE_ARGV, network_for
-from ps_cluster.tools.chaos.kind import NotAllowed
-from ps_cluster.tools.chaos.kinds import FAULTS, limits
-from ps_cluster.tools.chaos.kinds.limits import FIVE_PERCENT, NO_MEMORY, limited
-from ps_cluster.tools.chaos.training_run import MOUNTS, NETWORK, inside, take_mounts_of_its_own
+from ps_cluster.tools.chaos.hosts import MOUNTS, NETWORK, NotAllowed, inside, take_mounts_of_its_own
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.kinds.tasks import FIVE_PERCENT, NO_MEMORY, count_in, limited, why_no_limit
 from tests.helpers.namespaces import as_ourselves, skip_unless_allowed
 from tests.helpers.processes import wait_until
 
@@ -43,7 +42,7 @@ def groups():
 
 
 def skip_where(limit):
-    if reason := limits.why_not(limit):
+    if reason := why_no_limit(limit):
         pytest.skip(reason)
 
 
@@ -51,11 +50,11 @@ def test_a_process_without_more_memory_is_killed_by_the_kernel_and_its_group_rem
     skip_where(NO_MEMORY)
     process = python(GREEDY, stdin=subprocess.PIPE)
     with limited(process.pid, NO_MEMORY) as group:
-        assert group.count("oom_kill") == 0
+        assert count_in(group, "oom_kill") == 0
         process.stdin.write(b"!")
         process.stdin.flush()
         assert process.wait(timeout=20) == -signal.SIGKILL
-        assert group.count("oom_kill") == 1
+        assert count_in(group, "oom_kill") == 1
     assert groups() == []
 
 
@@ -84,7 +83,7 @@ def test_a_throttled_process_gets_a_twentieth_of_a_processor_and_then_all_it_wan
     process = python(BUSY)
     groups_before = Path(f"/proc/{process.pid}/cgroup").read_text()
     with limited(process.pid, FIVE_PERCENT) as group:
-        wait_until(lambda: group.count("nr_throttled") > 0, within_s=60)
+        wait_until(lambda: count_in(group, "nr_throttled") > 0, within_s=60)
         beyond, until = BeyondATwentieth(process), time.monotonic() + 0.5
         while time.monotonic() < until:
             assert not beyond()
@@ -94,9 +93,9 @@ def test_a_throttled_process_gets_a_twentieth_of_a_processor_and_then_all_it_wan
 
 
 def test_a_system_without_control_groups_says_why_not(tmp_path):
-    assert limits.why_not(NO_MEMORY, tmp_path / "nothing").endswith("none is mounted")
+    assert why_no_limit(NO_MEMORY, tmp_path / "nothing").endswith("none is mounted")
     (tmp_path / "memory").mkdir()
-    assert limits.why_not(NO_MEMORY, tmp_path).endswith("does not hand the controller on")
+    assert why_no_limit(NO_MEMORY, tmp_path).endswith("does not hand the controller on")
     assert list((tmp_path / "memory").iterdir()) == []
 
 

@@ -4,8 +4,16 @@ import io
 import pytest
 from rich.console import Console
 
-from ps_cluster.tools.chaos.training_run import Injected
-from ps_cluster.tools.chaos.verdict import RUN_SD, by_kind, complaints, make_report, print_report, tolerance
+from ps_cluster.tools.chaos.verdict import (
+    RUN_SD,
+    Evidence,
+    Injected,
+    by_kind,
+    complaints,
+    make_report,
+    print_report,
+    tolerance,
+)
 
 GOOD = {
     "updates": {
@@ -82,10 +90,9 @@ def test_recoveries_are_summed_up_by_kind():
 @pytest.mark.parametrize("complete", [True, False])
 def test_the_report_is_printed_however_far_the_runs_came(complete):
     runs = {"disturbed": GOOD, "undisturbed": GOOD, "test_examples": 4000, "restarts": {"chief-0": 1}}
-    runs = runs if complete else dict.fromkeys(runs)
-    problems = [] if complete else ["the run failed"]
-    more = {"skipped": {"link cut": "no network"}, "resumes": 2, "leader": "chief-0"}
-    report = make_report(settings={}, injected=FAULTS, seconds=30, problems=problems, **more, **runs)
+    more = {"skipped": {"link cut": "no network"}, "resumes": 2, **(runs if complete else {})}
+    evidence = Evidence({}, "chief-0", FAULTS, seconds=30, **more)
+    report = make_report(evidence, [] if complete else ["the run failed"])
     console = Console(file=io.StringIO(), width=120)
     print_report(report, console)
     text = console.file.getvalue()

@@ -12,7 +12,7 @@ import pytest
 
 from ps_cluster.config.modes import Task
 from ps_cluster.errors import BAD_INPUT, RETRY, SUPERSEDED
-from ps_cluster.tools.chaos.hosted_run import Restarter
+from ps_cluster.tools.chaos.runs import Restarter
 from tests.helpers.finished_runs import ledger_rows
 from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import (

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.tools.hosts.host import hosts
+from ps_cluster.tools.chaos.hosts import hosts
 from tests.helpers.firewalls import why_no_firewall
 from tests.helpers.on_hosts import skip_without_hosts
 from tests.helpers.processes import wait_until

@@ -145,10 +145,10 @@ OWN_WAYS = {
     "system/namespace.py": "/proc alone, and nothing of ours is imported there",
     "data/packing.py": "in a folder of a random name that it has just made",
     "data/tfds_reader.py": "in a temporary folder that was made for it",
-    "tools/chaos/kinds/clock.py": "in a folder that it has just made",
-    "tools/chaos/kinds/limits.py": "a control group",
-    "tools/hosts/host.py": "in a temporary folder that it has just made",
-    "tools/doctor/trial_cluster.py": "in a temporary folder that was made for it",
+    "tools/chaos/kinds/surroundings.py": "in a folder that it has just made",
+    "tools/chaos/kinds/tasks.py": "a control group",
+    "tools/chaos/hosts.py": "in a temporary folder that it has just made",
+    "tools/doctor/checks.py": "in a temporary folder that was made for it",
     "evaluation/export_formats.py": "in a folder of a random name that was made for it",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 
-from ps_cluster.tools.hosts.host import Host
+from ps_cluster.tools.chaos.hosts import Host
 
 _RULES = b"""
 table inet asked {

@@ -7,13 +7,12 @@ import signal
 import subprocess
 import sys
 from collections import defaultdict
-from dataclasses import dataclass
 from pathlib import Path
 
 import portpicker
 
 from ps_cluster.config.modes import Task
-from ps_cluster.tools.chaos.hosted_run import Restarter, RestartPolicy
+from ps_cluster.tools.chaos.runs import Restarter
 from tests.helpers.manifests import pods_of
 from tests.helpers.processes import wait_until
 
@@ -98,20 +97,11 @@ class LocalPods:
         return text
 
 
-@dataclass(frozen=True)
-class OfJob(RestartPolicy):
-    """The policy of a Job whose pods are not restarted where they are."""
-
-    backoff_limit: int = 0
-
-    @classmethod
-    def read(cls, job):
-        fail, _ = job["podFailurePolicy"]["rules"]
-        limit = job.get("backoffLimitPerIndex", job.get("backoffLimit"))
-        return cls(frozenset({0, *fail["onExitCodes"]["values"]}), backoff_limit=limit)
-
-    def is_final(self, exit_code, times):
-        return exit_code in self.final or times > self.backoff_limit
+def stays_ended(job):
+    """Return the policy of a Job whose pods are not restarted where they are: whether an end, the n-th, is the last."""
+    fail, _ = job["podFailurePolicy"]["rules"]
+    limit = job.get("backoffLimitPerIndex", job.get("backoffLimit"))
+    return lambda exit_code, times: exit_code in (0, *fail["onExitCodes"]["values"]) or times > limit
 
 
 class Jobs:
@@ -124,7 +114,9 @@ class Jobs:
 
     def _run(self, jobs):
         self.restarters = {
-            role: Restarter([task for task in self.pods.tasks if task.type == role], self.pods.start, OfJob.read(job))
+            role: Restarter(
+                [task for task in self.pods.tasks if task.type == role], self.pods.start, is_final=stays_ended(job)
+            )
             for role, job in jobs.items()
         }
 
@@ -208,7 +200,7 @@ class JobSet(Jobs):
         return {task for task in self.pods.tasks if task.type in self._spec["successPolicy"]["targetReplicatedJobs"]}
 
     def _action(self, task, code):
-        reason = "PodFailurePolicy" if OfJob.read(self._jobs[task.type]).is_final(code, 0) else "BackoffLimitExceeded"
+        reason = "PodFailurePolicy" if stays_ended(self._jobs[task.type])(code, 0) else "BackoffLimitExceeded"
         for rule in self._spec["failurePolicy"]["rules"]:
             if reason not in rule.get("onJobFailureReasons", [reason]):
                 continue

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from ps_cluster.tools.hosts.host import why_not
+from ps_cluster.tools.chaos.hosts import why_not
 
 ECHO = """
 import socket

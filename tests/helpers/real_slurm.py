@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from ps_cluster.tools.hosts.host import Host, hosts
+from ps_cluster.tools.chaos.hosts import Host, hosts
 from tests.helpers.on_hosts import skip_without_hosts
 from tests.helpers.processes import wait_until
 

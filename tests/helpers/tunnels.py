@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ps_cluster.system.isolation import RunNetwork
-from ps_cluster.tools.hosts.host import Host
+from ps_cluster.tools.chaos.hosts import Host
 from tests.helpers.real_cluster import PROJECT
 
 WIREGUARD_PORT, TCP, UDP = 51820, 6, 17

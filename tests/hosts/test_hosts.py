@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from ps_cluster.system.isolation import RunNetwork
-from ps_cluster.tools.hosts.host import hosts, pids_in
+from ps_cluster.tools.chaos.hosts import hosts, pids_in
 from tests.helpers.namespaces import as_ordinary_user, as_ourselves, skip_unless_allowed
 from tests.helpers.on_hosts import ask, echo, heard, python, reason_against, skip_without_hosts
 from tests.helpers.processes import wait_until
@@ -130,7 +130,7 @@ def test_nothing_is_left_of_hosts_even_of_a_program_that_is_killed(rights, tmp_p
     skip_without_hosts()
     skip_unless_allowed(rights)
     program = (
-        "import time; from ps_cluster.tools.hosts.host import hosts\n"
+        "import time; from ps_cluster.tools.chaos.hosts import hosts\n"
         "with hosts(2) as machines:\n"
         "    machines[1].slow(rate='8mbit', delay_ms=1)\n"
         "    sleep = machines[1].popen(['/bin/sleep', '100'])\n"

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 import pytest
 
 from ps_cluster.system.network import Refused, keep_rules, only_through
-from ps_cluster.tools.hosts.host import hosts
+from ps_cluster.tools.chaos.hosts import hosts
 from tests.helpers.firewalls import why_no_firewall
 from tests.helpers.namespaces import LIBC, PR_CAPBSET_DROP
 from tests.helpers.on_hosts import skip_without_hosts

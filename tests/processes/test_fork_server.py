@@ -15,7 +15,7 @@ import pytest
 import ps_cluster.system.fork_server as fork_server_module
 from ps_cluster.clock import AwakeClock
 from ps_cluster.system import environment
-from ps_cluster.system.fork_server import STOP_VARIABLE, fork_server
+from ps_cluster.system.fork_server import fork_server
 from tests.helpers import processes
 
 ARGV = [sys.executable, "-m", "tests.helpers.forked_task"]
@@ -28,8 +28,13 @@ def root(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def server(root):
-    env = environment.for_child(os.environ, os.getpid()) | {STOP_VARIABLE: str(root / "stop")}
-    with fork_server(subprocess.Popen, root, root / "server.log", env, AwakeClock()) as made:
+    def popen(argv, **options):
+        arguments = argv[len(fork_server_module.ARGV) :]
+        stopping = [sys.executable, "-m", "tests.helpers.stopping_fork_server", *arguments, str(root / "stop")]
+        return subprocess.Popen(stopping, **options)
+
+    env = environment.for_child(os.environ, os.getpid())
+    with fork_server(popen, root, root / "server.log", env, AwakeClock()) as made:
         yield made
     processes.assert_none_left(root, within_s=0)
 

@@ -13,9 +13,9 @@ from ps_cluster.config.modes import MODES, WORKER
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
+from ps_cluster.tools.chaos.hosts import MOST_HOSTS
 from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings
-from ps_cluster.tools.hosts.host import MOST_HOSTS
 
 
 @click.command(

@@ -1,169 +1,26 @@
-"""Signs that a run has recovered from a fault, in its rows of progress and running processes."""
+"""A kind of fault: its victims, what the system must allow, how it is injected, and the signs of recovery."""
 
 from __future__ import annotations
 
 import math
 import random
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, cast
 
 from ps_cluster.config.modes import EVALUATOR, WORKER, OnDeaths, Task
-from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.hosts.host import Host
+from ps_cluster.tools.chaos.hosts import NotAllowed
 
-Row = Mapping[str, Any]
-Pids = Mapping[Task, int]
+if TYPE_CHECKING:
+    from ps_cluster.tools.chaos.runs import HostedRun, Run
 
+__all__ = ["ChaosFailed", "FaultKind", "Injection", "NotAllowed", "Scene", "Sign", "TrainingGoesOn"]
 
-class Sign(Protocol):
-    """A sign of recovery, looked for until `seen_at` (monotonic s) is set."""
-
-    missing: str  # reported if the sign never comes
-    seen_at: float | None
-
-    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        """Look for the sign in new `rows`, and in the tasks whose process runs at `now` (monotonic s)."""
-
-
-class TrainingBack:
-    """A chief that started after the fault has applied updates beyond those it restored."""
-
-    def __init__(self, fault_time: float):
-        self.missing = "no update by a new chief"
-        self.seen_at: float | None = None
-        self._fault_time = fault_time
-        self._restored: int | None = None
-
-    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        for row in rows:
-            if row["monotonic"] <= self._fault_time or self.seen_at is not None:
-                continue
-            if row["phase"] == "connecting":  # every chief writes this row first
-                self._restored = row["applied"]
-            elif row["phase"] == "training" and self._restored is not None and row["applied"] > self._restored:
-                self.seen_at = row["monotonic"]
-
-
-class WorkerBack:
-    """A new process of this worker has an update applied."""
-
-    def __init__(self, worker: Task, known_pids: set[int]):
-        self.missing = f"no update by a new process of {worker}"
-        self.seen_at: float | None = None
-        self._index = worker.index
-        self._known = known_pids
-
-    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        for row in rows:
-            if self.seen_at is None and worker_pids(row, self._index) - self._known:
-                self.seen_at = row["monotonic"]
-
-
-class ProcessBack:
-    """A new process of this task runs."""
-
-    def __init__(self, task: Task, old_pid: int):
-        self.missing = f"no new process of {task}"
-        self.seen_at: float | None = None
-        self._task = task
-        self._old_pid = old_pid
-
-    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        if self.seen_at is None and running.get(self._task, self._old_pid) != self._old_pid:
-            self.seen_at = now
-
-
-class TrainingGoesOn:
-    """A row of progress has more updates than the one before, both after this time and before that (monotonic s)."""
-
-    def __init__(self, since: float, until: float = math.inf):
-        self.missing = "no update"
-        self.seen_at: float | None = None
-        self._since, self._until = since, until
-        self._before: int | None = None
-
-    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        for row in rows:
-            if not self._since < row["monotonic"] < self._until or self.seen_at is not None:
-                continue
-            count = self._count(row)
-            if self._before is not None and count > self._before:
-                self.seen_at = row["monotonic"]
-            self._before = count
-
-    def _count(self, row: Row) -> int:
-        return int(row["applied"])
-
-
-class WorkerGoesOn(TrainingGoesOn):
-    """A row of progress has more updates of this worker than the one before, of whichever process."""
-
-    def __init__(self, worker: Task, since: float):
-        super().__init__(since)
-        self.missing = f"no update by {worker}"
-        self._index = worker.index
-
-    def _count(self, row: Row) -> int:
-        return sum(worker["updates"] for worker in row["workers"] if worker["index"] == self._index)
-
-
-class NewFile:
-    """The folder has a new file of this pattern."""
-
-    def __init__(self, folder: Path, pattern: str):
-        self.missing = f"no new file in '{folder}'"
-        self.seen_at: float | None = None
-        self._folder, self._pattern = folder, pattern
-        self._known = self._there()
-
-    def _there(self) -> set[Path]:
-        return set(self._folder.glob(self._pattern))
-
-    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        if self.seen_at is None and self._there() - self._known:
-            self.seen_at = now
-
-
-class FileGone:
-    """A process has removed this file."""
-
-    def __init__(self, path: Path):
-        self.missing = f"'{path}' is still there"
-        self.seen_at: float | None = None
-        self._path = path
-
-    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
-        if self.seen_at is None and not self._path.exists():
-            self.seen_at = now
-
-
-def signs_after_deaths(victims: Pids, last_row: Row | None, fault_time: float, *, whole_cluster: bool) -> list[Sign]:
-    """Return the signs that a run has recovered from the death of these tasks.
-
-    Args:
-      victims: their pids just before the fault.
-      last_row: the newest row of progress before it.
-      whole_cluster: whether chief, parameter servers and workers restart.
-    """
-    signs: list[Sign] = [TrainingBack(fault_time)] if whole_cluster else []
-    for victim, pid in victims.items():
-        if victim.type == WORKER:
-            known = worker_pids(last_row or {"workers": []}, victim.index) | {pid}
-            signs.append(WorkerBack(victim, known))
-        elif victim.type == EVALUATOR:
-            signs.append(ProcessBack(victim, pid))
-    return signs
-
-
-def worker_pids(row: Row, index: int) -> set[int]:
-    """Return the processes of worker `index` whose updates `row` counts."""
-    return {worker["pid"] for worker in row["workers"] if worker["index"] == index and worker["updates"]}
-
-
-# A kind of fault: its victims, what the system must allow, how it is injected, and the signs of recovery.
+Row = Mapping[str, Any]  # of progress
+Pids = Mapping[Task, int]  # of the tasks whose process runs
 
 NEXT_WITHIN_S = 30.0  # seconds until a replacement runs; a stopped process counts as dead after 5 s
 
@@ -172,50 +29,101 @@ class ChaosFailed(Exception):
     """The run did not behave as it should. The message is one line."""
 
 
-class NotAllowed(Exception):
-    """This system does not allow a kind of fault. The message says why."""
+class Sign(ABC):
+    """A sign that a run has recovered, looked for until `seen_at` (monotonic s) is set.
+
+    Attributes:
+      missing: reported if the sign never comes.
+    """
+
+    missing = ""
+    seen_at: float | None = None
+
+    def look(self, rows: Sequence[Row], running: Pids, now: float) -> None:
+        """Look for the sign in new `rows`, and in the tasks whose process runs at `now` (monotonic s)."""
+        if self.seen_at is None:
+            self.seen_at = self.seen(rows, running, now)
+
+    @abstractmethod
+    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
+        """Return when the sign came; None if it has not."""
 
 
-class Run(Protocol):
-    """The part of a TrainingRun, or of a HostedRun, that kinds of faults use."""
+class TrainingBack(Sign):
+    """A chief that started after the fault has applied updates beyond those it restored."""
 
-    files: RunDir
-    tools: Path  # folder of what kinds brought along in `environment`
+    missing = "no update by a new chief"
 
-    @property
-    def exit_code(self) -> int | None: ...
+    def __init__(self, fault_time: float):
+        self._fault_time = fault_time
+        self._restored: int | None = None
 
-    @property
-    def last_line(self) -> str: ...
-
-    @property
-    def pid(self) -> int:
-        """Process id of the launcher; without one, of the leader."""
-
-    @property
-    def leader_log(self) -> Path: ...
-
-    def new_rows(self) -> Sequence[Row]: ...
-
-    def running(self) -> Mapping[Task, int]: ...
-
-    def interrupt(self) -> None: ...
-
-    def hang_up(self) -> None: ...
-
-    def resume(self) -> None: ...
+    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
+        for row in rows:
+            if row["monotonic"] <= self._fault_time:
+                continue
+            if row["phase"] == "connecting":  # every chief writes this row first
+                self._restored = row["applied"]
+            elif row["phase"] == "training" and self._restored is not None and row["applied"] > self._restored:
+                return float(row["monotonic"])
+        return None
 
 
-class Hosted(Run, Protocol):
-    """A run on hosts (HostedRun)."""
+class TrainingGoesOn(Sign):
+    """A row of progress has more updates than the one before, both after this time and before that (monotonic s)."""
 
-    def host_of(self, task: Task) -> Host: ...
+    def __init__(self, since: float, until: float = math.inf, of: Task | None = None):
+        """Wait for an update. `of`: the task that was hit; if it is a worker, only its own count, of whichever process."""
+        self._worker = of if of is not None and of.type == WORKER else None
+        self.missing = f"no update by {self._worker}" if self._worker else "no update"
+        self._since, self._until = since, until
+        self._before: int | None = None
 
-    def tasks_on(self, host: Host) -> Sequence[Task]: ...
+    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
+        for row in rows:
+            if not self._since < row["monotonic"] < self._until:
+                continue
+            count = row["applied"]
+            if self._worker:
+                count = sum(worker["updates"] for worker in row["workers"] if worker["index"] == self._worker.index)
+            if self._before is not None and count > self._before:
+                return float(row["monotonic"])
+            self._before = count
+        return None
 
-    def hold(self, tasks: Sequence[Task]) -> None: ...
 
-    def release(self, tasks: Sequence[Task]) -> None: ...
+class WorkerBack(Sign):
+    """A new process of this worker has an update applied."""
+
+    def __init__(self, worker: Task, known_pids: set[int]):
+        self.missing = f"no update by a new process of {worker}"
+        self._index = worker.index
+        self._known = known_pids
+
+    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
+        return next((row["monotonic"] for row in rows if worker_pids(row, self._index) - self._known), None)
+
+
+class Condition(Sign):
+    """Something is the case, as of the tasks that run."""
+
+    def __init__(self, missing: str, holds: Callable[[Pids], bool]):
+        self.missing = missing
+        self._holds = holds
+
+    def seen(self, rows: Sequence[Row], running: Pids, now: float) -> float | None:
+        return now if self._holds(running) else None
+
+
+def new_file(folder: Path, pattern: str) -> Sign:
+    """Return the sign that the folder has a new file of this pattern."""
+    known = set(folder.glob(pattern))
+    return Condition(f"no new file in '{folder}'", lambda _: bool(set(folder.glob(pattern)) - known))
+
+
+def worker_pids(row: Row, index: int) -> set[int]:
+    """Return the processes of worker `index` whose updates `row` counts."""
+    return {worker["pid"] for worker in row["workers"] if worker["index"] == index and worker["updates"]}
 
 
 @dataclass(frozen=True)
@@ -241,6 +149,11 @@ class Scene:
     wait_for: Callable[[Callable[[], bool], float, str], None]
     wait_for_end: Callable[[int], None]
 
+    @property
+    def hosted(self) -> HostedRun:
+        """The run, for kinds that are for tasks on hosts alone."""
+        return cast("HostedRun", self.run)
+
     def wait(self, seconds: float) -> None:
         """Leave the run alone with the fault for some seconds."""
         until = self.now() + seconds
@@ -254,6 +167,24 @@ class Scene:
 
         self.wait_for(lambda: pid() != self.victims[victim], NEXT_WITHIN_S, f"no new process of {victim}")
         return pid()
+
+    def worker_back(self, worker: Task, pid: int) -> Sign:
+        """Return the sign that a process of this worker takes part that is neither `pid` nor one before it."""
+        return WorkerBack(worker, worker_pids(self.last_row or {"workers": []}, worker.index) | {pid})
+
+    def signs_after_deaths(self, fault_time: float, victims: Pids | None = None) -> list[Sign]:
+        """Return the signs that the run has recovered from the death of `victims`; None: of those of the scene."""
+        signs: list[Sign] = [TrainingBack(fault_time)] if self.whole_cluster else []
+        for victim, pid in (self.victims if victims is None else victims).items():
+            if victim.type == WORKER:
+                signs.append(self.worker_back(victim, pid))
+            elif victim.type == EVALUATOR:
+                signs.append(_process_back(victim, pid))
+        return signs
+
+
+def _process_back(task: Task, old_pid: int) -> Sign:
+    return Condition(f"no new process of {task}", lambda running: running.get(task, old_pid) != old_pid)
 
 
 @dataclass(frozen=True)
@@ -307,77 +238,16 @@ class FaultKind(ABC):
         """Inject the fault, and undo what would outlast it. Raises ChaosFailed where the run does not behave."""
 
 
-# Plan the faults of a run and their order: a pure function of the seed and the available kinds.
+class Lasting(FaultKind):
+    """Something is worse for some seconds; then training, or the worker that was hit, goes on."""
 
-SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3.0
+    seconds: float
 
+    @abstractmethod
+    def worse(self, scene: Scene) -> AbstractContextManager[object]:
+        """Return the block in which it is so."""
 
-@dataclass(frozen=True)
-class Fault:
-    """A fault to inject, after a pause."""
-
-    kind: FaultKind
-    victims: tuple[Task, ...]
-    pause_s: float
-    whole_cluster: bool  # chief, parameter servers and workers restart with it
-
-
-def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death: OnDeaths) -> Iterator[Fault]:
-    """Yield faults without end. Equal arguments give equal faults; the first `enough_for_all` contain every kind.
-
-    Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
-    that dies again and again within seconds.
-
-    Args:
-      kinds: the kinds to draw from, at least one. tasks: those of the run. on_death: the mode's table of restarts.
-    """
-    source = random.Random(seed)
-    decks = [_shuffled(source, deck) for deck in source.sample(_decks(kinds, on_death), 2) if deck]
-    while True:
-        for deck in decks:
-            yield make_fault(next(deck), source, tasks, on_death)
-
-
-def enough_for_all(kinds: Sequence[FaultKind], on_death: OnDeaths) -> int:
-    """Return how many faults a plan needs to contain every one of these kinds."""
-    return 2 * max(map(len, _decks(kinds, on_death)))
-
-
-def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on_death: OnDeaths) -> Fault:
-    """Return a fault of this kind, its victims and pause drawn from `source`."""
-    victims = kind.choose(source, tasks)
-    return Fault(kind, victims, source.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), kind.whole_cluster(on_death))
-
-
-def sort_out(kinds: Mapping[FaultKind, str | None], run: Run) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return the kinds that `run` can be hit with on this system, and name → reason of the others.
-
-    Args:
-      kinds: kind → reason why it is impossible, where that is known already.
-    """
-    reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
-    allowed = [kind for kind, reason in reasons.items() if reason is None]
-    return allowed, {kind.name: reason for kind, reason in reasons.items() if reason is not None}
-
-
-def allowed_here(
-    kinds: Mapping[FaultKind, str | None], run: Run, notify: Callable[[str], None]
-) -> tuple[list[FaultKind], dict[str, str]]:
-    """Return what `sort_out` does, and say why kinds are skipped. Raises ChaosFailed where none is left."""
-    allowed, skipped = sort_out(kinds, run)
-    for name, reason in skipped.items():
-        notify(f"skipped: {name}: {reason}")
-    if not allowed:
-        raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
-    return allowed, skipped
-
-
-def _decks(kinds: Sequence[FaultKind], on_death: OnDeaths) -> list[list[FaultKind]]:
-    """Return the kinds that restart the whole cluster, and the others."""
-    return [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
-
-
-def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:
-    """Yield all kinds in a random order, then all in another, without end."""
-    while True:
-        yield from source.sample(kinds, len(kinds))
+    def inject(self, scene: Scene) -> Injection:
+        with self.worse(scene):
+            scene.wait(self.seconds)
+        return Injection(scene.now(), [TrainingGoesOn(scene.now(), of=next(iter(scene.victims), None))])

@@ -1,19 +1,21 @@
-"""Settings of a chaos run, and the options of `run` that follow from them."""
+"""Settings of a chaos run, the options of `run` that follow from them, and the plan of the faults."""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+import random
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ps_cluster.config import build_config
-from ps_cluster.config.modes import MODES, WORKER
+from ps_cluster.config.modes import MODES, WORKER, OnDeaths, Task
 from ps_cluster.errors import UserError
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.tools.chaos.kind import Fault, FaultKind, plan
+from ps_cluster.tools.chaos.hosts import why_not
+from ps_cluster.tools.chaos.kind import ChaosFailed, FaultKind
 from ps_cluster.tools.chaos.kinds import FAULTS
-from ps_cluster.tools.hosts.host import why_not
+from ps_cluster.tools.chaos.runs import Run
 
 # More steps than fit between two faults. Each costs 128 bytes on every parameter server.
 STEPS_PER_FAULT, STEPS_PER_MINUTE = 10_000, 20_000
@@ -122,3 +124,76 @@ def with_cool_down(steps: int, least: int) -> dict[str, Any]:
         "schedule.warmup_fraction": steps / total,
         "schedule.end_factor": COOL_DOWN_END_FACTOR,
     }
+
+
+# Plan the faults of a run and their order: a pure function of the seed and the available kinds.
+
+SHORTEST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 3.0
+
+
+@dataclass(frozen=True)
+class Fault:
+    """A fault to inject, after a pause."""
+
+    kind: FaultKind
+    victims: tuple[Task, ...]
+    pause_s: float
+    whole_cluster: bool  # chief, parameter servers and workers restart with it
+
+
+def plan(seed: int, kinds: Sequence[FaultKind], tasks: Sequence[Task], on_death: OnDeaths) -> Iterator[Fault]:
+    """Yield faults without end. Equal arguments give equal faults; the first `enough_for_all` contain every kind.
+
+    Faults that restart the whole cluster alternate with faults that don't: the launcher rightly gives up on a cluster
+    that dies again and again within seconds.
+
+    Args:
+      kinds: the kinds to draw from, at least one. tasks: those of the run. on_death: the mode's table of restarts.
+    """
+    source = random.Random(seed)
+    decks = [_shuffled(source, deck) for deck in source.sample(_decks(kinds, on_death), 2) if deck]
+    while True:
+        for deck in decks:
+            yield make_fault(next(deck), source, tasks, on_death)
+
+
+def enough_for_all(kinds: Sequence[FaultKind], on_death: OnDeaths) -> int:
+    """Return how many faults a plan needs to contain every one of these kinds."""
+    return 2 * max(map(len, _decks(kinds, on_death)))
+
+
+def make_fault(kind: FaultKind, source: random.Random, tasks: Sequence[Task], on_death: OnDeaths) -> Fault:
+    """Return a fault of this kind, its victims and pause drawn from `source`."""
+    victims = kind.choose(source, tasks)
+    return Fault(kind, victims, source.uniform(SHORTEST_PAUSE_S, LONGEST_PAUSE_S), kind.whole_cluster(on_death))
+
+
+def allowed_here(
+    kinds: Mapping[FaultKind, str | None], run: Run, notify: Callable[[str], None]
+) -> tuple[list[FaultKind], dict[str, str]]:
+    """Return the kinds that `run` can be hit with on this system, and name → reason of the others, which are notified.
+
+    Args:
+      kinds: kind → reason why it is impossible, where that is known already.
+    Raises:
+      ChaosFailed: none is left.
+    """
+    reasons = {kind: reason or kind.why_not(run) for kind, reason in kinds.items()}
+    allowed = [kind for kind, reason in reasons.items() if reason is None]
+    skipped = {kind.name: reason for kind, reason in reasons.items() if reason is not None}
+    for name, reason in skipped.items():
+        notify(f"skipped: {name}: {reason}")
+    if not allowed:
+        raise ChaosFailed(f"none of the kinds of fault can be injected here: {'; '.join(skipped.values())}")
+    return allowed, skipped
+
+
+def _decks(kinds: Sequence[FaultKind], on_death: OnDeaths) -> list[list[FaultKind]]:
+    """Return the kinds that restart the whole cluster, and the others."""
+    return [[kind for kind in kinds if kind.whole_cluster(on_death) is whole] for whole in (True, False)]
+
+
+def _shuffled(source: random.Random, kinds: Sequence[FaultKind]) -> Iterator[FaultKind]:
+    """Yield all kinds in a random order, then all in another, without end."""
+    while True:
+        yield from source.sample(kinds, len(kinds))

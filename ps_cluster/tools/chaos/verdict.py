@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from statistics import median
 from typing import Any
 
@@ -13,7 +14,6 @@ from rich.table import Table
 
 from ps_cluster.report.summary import UPDATES
 from ps_cluster.system import machine
-from ps_cluster.tools.chaos.training_run import Injected
 
 # Standard deviation of the accuracy of equal, undisturbed asynchronous runs: 1,720 updates of 128 images, 2 workers,
 # tutorial_cnn, the generated data, n = 6 (63.9, 63.8, 61.7, 61.9, 63.8, 64.1 %). Longer runs differ less. With 64 images it
@@ -121,52 +121,69 @@ def _accuracy(disturbed: Json, undisturbed: Json, total: int, test_examples: int
 SCHEMA = 1
 
 
-def make_report(
-    *,
-    settings: Json,
-    injected: Sequence[Injected],
-    seconds: float,
-    skipped: Mapping[str, str],
-    resumes: int,
-    restarts: Mapping[str, int] | None,
-    leader: str,
-    disturbed: Json | None,
-    undisturbed: Json | None,
-    test_examples: int | None,
-    problems: Sequence[str],
-    hosted: Json | None = None,
-) -> dict[str, Any]:
-    """Return the content of chaos.json.
+@dataclass(frozen=True)
+class Injected:
+    """An injected fault and the seconds until the run had recovered; None if it did not."""
 
-    Args:
+    kind: str
+    victims: tuple[str, ...]
+    time: float  # monotonic s, as in rows of progress
+    whole_cluster: bool
+    recovery_s: float | None
+
+
+@dataclass
+class Evidence:
+    """All that is known of a disturbed run, and of the undisturbed one beside it.
+
+    Attributes:
+      leader: the task that never restarts alone.
       seconds: from the start of the disturbed run to the end of the recovery from the last fault.
       skipped: name of a kind that could not be injected → reason.
-      restarts: of each task in that time; `leader` is the task that never restarts alone.
-      resumes: of the whole run in that time.
+      restarts: of each task in that time. resumes: of the whole run in that time.
       disturbed, undisturbed: the summaries; None for a run that did not get that far.
-      problems: one line each; the run passes if there are none.
-      hosted: of a run on hosts: "places" (task → host), "rolled_back_seconds", "unsaved_seconds" (verdict.py).
+      hosted: of a run on hosts: "places" (task → host), "rolled_back_seconds", "unsaved_seconds" (runs.py).
+      left: processes that outlived their run.
     """
+
+    settings: Json
+    leader: str
+    injected: Sequence[Injected] = ()
+    seconds: float = 0.0
+    skipped: Mapping[str, str] = field(default_factory=dict)
+    restarts: Mapping[str, int] | None = None
+    resumes: int = 0
+    disturbed: Json | None = None
+    undisturbed: Json | None = None
+    test_examples: int | None = None
+    hosted: Json | None = None
+    left: list[str] = field(default_factory=list)
+
+
+def make_report(evidence: Evidence, problems: Sequence[str]) -> dict[str, Any]:
+    """Return the content of chaos.json. `problems`: one line each; the run passes if there are none, and nothing is left."""
+    problems = [*problems, *(f"left behind: {process}" for process in evidence.left)]
+    disturbed, undisturbed, restarts = evidence.disturbed, evidence.undisturbed, evidence.restarts
     report = {
         "schema": SCHEMA,
         "passed": not problems,
-        "problems": list(problems),
-        "settings": dict(settings),
+        "problems": problems,
+        "settings": dict(evidence.settings),
         "machine": machine.describe(),
-        "seconds": seconds,
-        "faults": [fault.to_json() for fault in injected],
-        "by_kind": by_kind(injected),
-        "skipped": dict(skipped),
-        "resumes": resumes,
+        "seconds": evidence.seconds,
+        "faults": [asdict(fault) for fault in evidence.injected],
+        "by_kind": by_kind(evidence.injected),
+        "skipped": dict(evidence.skipped),
+        "resumes": evidence.resumes,
         "restarts": restarts,
-        "cluster_restarts": None if restarts is None else restarts.get(leader, 0),
+        "cluster_restarts": None if restarts is None else restarts.get(evidence.leader, 0),
         "updates": {name: disturbed["updates"][name] for name in UPDATES} if disturbed else None,
         "accuracy": None,
-        "hosted": hosted,
+        "hosted": evidence.hosted,
     }
-    if disturbed and undisturbed and test_examples:
+    if disturbed and undisturbed and evidence.test_examples:
         first, second = (summary["evaluation"]["test_accuracy"] for summary in (disturbed, undisturbed))
-        allowed = tolerance(first, second, test_examples) if None not in (first, second) else None
+        allowed = tolerance(first, second, evidence.test_examples) if None not in (first, second) else None
         report["accuracy"] = {"disturbed": first, "undisturbed": second, "tolerance": allowed}
     return report
 

@@ -27,10 +27,10 @@ from ps_cluster.cli.options import (
     write_text_to,
 )
 from ps_cluster.config import RunConfig
-from ps_cluster.config.modes import EVALUATOR, WORKER
+from ps_cluster.config.modes import EVALUATOR
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_note
-from ps_cluster.tools.deploy.kubernetes import Role, check_data_dir, roles_of
+from ps_cluster.tools.deploy.kubernetes import Role, check_for_tasks, roles_of
 
 _NAME = Matching(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", "letters, digits, ., _ and -, at most 100")
 _PATH = Matching(r"/[^\n\r]{0,999}", "a whole path")
@@ -83,14 +83,11 @@ def render(
 
     Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
-    from ps_cluster.launch.one_task import check_min_workers, check_named
     from ps_cluster.launch.port_guard import check_can_guard, who_reaches
 
     config = layered_config(file, assignments, options)
-    check_named(config)
-    check_data_dir(config)
+    check_for_tasks(config, min_workers)
     roles = roles_of(config)
-    check_min_workers(min_workers, sum(role.count for role in roles if role.type == WORKER), config.mode_kind)
     count = sum(role.count for role in roles)
     if listens := sum(role.count for role in roles if role.type != EVALUATOR) > 1:
         check_can_guard(config.cluster.isolation)

@@ -1,1 +1,1 @@
-"""Examine whether this machine and installation can train: a file for each group of checks. No TensorFlow."""
+"""Examine whether this machine and installation can train. No TensorFlow."""

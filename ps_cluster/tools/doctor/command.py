@@ -32,17 +32,16 @@ def doctor(cluster: bool, data_dir: Path | None, json_file: Path | None) -> int:
     Each line says ok, warn or fail, and what to do about it. The exit code is 1 if a check has failed.
     """
     from ps_cluster.data import sources
-    from ps_cluster.tools.doctor import examination
+    from ps_cluster.tools.doctor import checks
 
-    found = []
-    for one in examination.examine(
-        examination.all_checks(Path("runs"), sources.default_cache_dir(), data_dir, cluster=cluster)
-    ):
-        found.append(one)
+    examined = []
+    for one in checks.examine(checks.all_checks(Path("runs"), sources.default_cache_dir(), data_dir, cluster=cluster)):
+        examined.append(one)
         if json_file != STDOUT:
-            print_line(f"{one.finding.status:<5} {one.name:<11} {one.finding.says}")
-            if one.finding.todo:
-                print_line(f"{'':<17} to do: {one.finding.todo}")
+            print_line(f"{one.status:<5} {one.name:<11} {one.says}")
+            if one.todo:
+                print_line(f"{'':<17} to do: {one.todo}")
+    report = checks.as_json(examined)
     if json_file:
-        write_json_to(json_file, examination.as_json(found))
-    return examination.exit_code(found)
+        write_json_to(json_file, report)
+    return int(report["status"] == checks.Status.FAIL)

@@ -4,38 +4,27 @@ from __future__ import annotations
 
 import random
 import signal
-from collections.abc import Mapping, Sequence
-from typing import cast
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 
 import psutil
 
 from ps_cluster.config.modes import CHIEF, WORKER, Task
-from ps_cluster.tools.chaos.kind import (
-    FaultKind,
-    Hosted,
-    Injection,
-    Run,
-    Scene,
-    Sign,
-    TrainingGoesOn,
-    WorkerBack,
-    WorkerGoesOn,
-    worker_pids,
-)
+from ps_cluster.tools.chaos.hosts import Host
+from ps_cluster.tools.chaos.kind import FaultKind, Injection, Lasting, Scene, TrainingGoesOn
+from ps_cluster.tools.chaos.runs import Run
 
 CUT_S, GONE_S, BAD_S = 30.0, 15.0, 10.0
 # A step of the default network moves a megabyte each way.
 RATE, DELAY_MS, LOSS = "16mbit", 20.0, 0.01
 
 
-class _BetweenHosts(FaultKind):
-    launched, hosted = False, True
-
-
-class HostVanishes(_BetweenHosts):
+class HostVanishes(FaultKind):
     """A host is lost, and no connection says so. The others go on. Later another host with its name and address starts."""
 
     name = "host vanishes"
+    launched, hosted = False, True
     others_go_on = True
     victims = (WORKER,)
 
@@ -43,22 +32,22 @@ class HostVanishes(_BetweenHosts):
         self._seconds = seconds
 
     def inject(self, scene: Scene) -> Injection:
-        run, began = _hosted(scene), scene.now()
-        host = run.host_of(next(iter(scene.victims)))
-        lost = run.tasks_on(host)
-        known = run.running()
-        run.hold(lost)
+        run, began = scene.hosted, scene.now()
+        host = run.places[next(iter(scene.victims))]
+        lost, known = run.tasks_on(host), run.running()
+        run.restarter.hold(lost)
         host.vanish()
         scene.wait(self._seconds)
         host.restore()
-        run.release(lost)
+        run.restarter.release(lost)
         goes_on = TrainingGoesOn(began, until=scene.now())
-        return Injection(scene.now(), [goes_on, *(_back(scene, task, known) for task in lost)])
+        return Injection(scene.now(), [goes_on, *(scene.worker_back(task, known[task]) for task in lost)])
 
 
-class _OfTwoWorkers(_BetweenHosts):
-    """Two different workers are hit; the second has to train again while the first is missing."""
+class _OfTwoWorkers(FaultKind):
+    """Two different workers are hit; the second is killed, and has to train again while the first is missing."""
 
+    launched, hosted = False, True
     others_go_on = True
     victims = (WORKER, WORKER)
 
@@ -68,19 +57,27 @@ class _OfTwoWorkers(_BetweenHosts):
     def why_not(self, run: Run) -> str | None:
         return None if sum(task.type == WORKER for task in run.running()) > 1 else "it needs two workers"
 
+    @abstractmethod
+    def take(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+        """Take a worker away; return what gives it back."""
+
+    def inject(self, scene: Scene) -> Injection:
+        (missing, pid), (other, killed) = scene.victims.items()
+        began = scene.now()
+        give_back = self.take(scene, missing, pid)
+        scene.kill(killed, signal.SIGKILL)
+        return Injection(began, [scene.worker_back(other, killed)], then=give_back)
+
 
 class WorkerNeverBack(_OfTwoWorkers):
     """Two workers are killed, and only the second comes back."""
 
     name = "worker never back"
 
-    def inject(self, scene: Scene) -> Injection:
-        run, began = _hosted(scene), scene.now()
-        missing, other = scene.victims
-        run.hold([missing])
-        for pid in scene.victims.values():
-            scene.kill(pid, signal.SIGKILL)
-        return Injection(began, [_back(scene, other, scene.victims)], then=lambda: run.release([missing]))
+    def take(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+        scene.hosted.restarter.hold([worker])
+        scene.kill(pid, signal.SIGKILL)
+        return lambda: scene.hosted.restarter.release([worker])
 
 
 class SilentWorker(_OfTwoWorkers):
@@ -90,64 +87,48 @@ class SilentWorker(_OfTwoWorkers):
 
     name = "silent worker"
 
-    def inject(self, scene: Scene) -> Injection:
-        (_, pid), (other, killed) = scene.victims.items()
-        began, paused = scene.now(), [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
+    def take(self, scene: Scene, worker: Task, pid: int) -> Callable[[], None]:
+        paused = [pid, *(child.pid for child in psutil.Process(pid).children(recursive=True))]
 
         def signal_all(number: int) -> None:
             for one in paused:
                 scene.kill(one, number)
 
         signal_all(signal.SIGSTOP)
-        scene.kill(killed, signal.SIGKILL)
-        return Injection(began, [_back(scene, other, scene.victims)], then=lambda: signal_all(signal.SIGCONT))
+        return lambda: signal_all(signal.SIGCONT)
 
 
-class CutOff(_BetweenHosts):
+class CutOff(Lasting):
     """The link of the victim's host is cut for a while, and restored."""
 
+    launched, hosted = False, True
+
     def __init__(self, victim: str, seconds: float = CUT_S):
-        self.name, self.victims, self._seconds = f"cut off {victim}", (victim,), seconds
+        self.name, self.victims, self.seconds = f"cut off {victim}", (victim,), seconds
 
-    def inject(self, scene: Scene) -> Injection:
+    @contextmanager
+    def worse(self, scene: Scene) -> Iterator[None]:
         (victim,) = scene.victims
-        host = _hosted(scene).host_of(victim)
+        host = scene.hosted.places[victim]
+        self.worsen(host)
+        try:
+            yield
+        finally:
+            host.restore()
+
+    def worsen(self, host: Host) -> None:
         host.cut()
-        scene.wait(self._seconds)
-        host.restore()
-        return Injection(scene.now(), [_goes_on(victim, scene.now())])
 
 
-class BadLink(_BetweenHosts):
+class BadLink(CutOff):
     """The link of a worker's host is slow and long, and loses packets."""
 
-    name = "slow and lossy link"
-    victims = (WORKER,)
-
     def __init__(self, seconds: float = BAD_S):
-        self._seconds = seconds
+        super().__init__(WORKER, seconds)
+        self.name = "slow and lossy link"
 
-    def inject(self, scene: Scene) -> Injection:
-        (victim,) = scene.victims
-        host = _hosted(scene).host_of(victim)
+    def worsen(self, host: Host) -> None:
         host.slow(RATE, DELAY_MS, LOSS)
-        scene.wait(self._seconds)
-        host.restore()
-        return Injection(scene.now(), [_goes_on(victim, scene.now())])
-
-
-def _hosted(scene: Scene) -> Hosted:
-    """Return the run, which is on hosts: these kinds are for no other."""
-    return cast(Hosted, scene.run)
-
-
-def _back(scene: Scene, worker: Task, pids: Mapping[Task, int]) -> Sign:
-    """Return the sign that a process of this worker that is not among `pids` takes part."""
-    return WorkerBack(worker, worker_pids(scene.last_row or {"workers": []}, worker.index) | {pids[worker]})
-
-
-def _goes_on(victim: Task, since: float) -> Sign:
-    return WorkerGoesOn(victim, since) if victim.type == WORKER else TrainingGoesOn(since)
 
 
 HOST_VANISHES = HostVanishes()

@@ -1,5 +1,6 @@
-"""Places of the tasks of a run on hosts, and its lines, tested without any process."""
+"""Runs that are disturbed: where tasks are, when they start again, and what is unsaved; without any training."""
 
+import time
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,10 +13,79 @@ from ps_cluster.runs import checkpoints
 from ps_cluster.runs.result_rows import Meta, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.training_clock import Times
-from ps_cluster.tools.chaos.hosted_run import placed, unsaved_seconds
 from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.runs import Restarter, TrainingRun, placed, unsaved_seconds
 from ps_cluster.tools.chaos.settings import ChaosSettings
-from ps_cluster.tools.chaos.verdict import complaints_of_hosted, make_report, print_report
+from ps_cluster.tools.chaos.verdict import Evidence, complaints_of_hosted, make_report, print_report
+
+WORKER, CHIEF = Task("worker", 0), Task("chief", 0)
+
+
+class Processes:
+    """Start processes that end when the test says so; the clock too is moved by hand."""
+
+    def __init__(self):
+        self.time, self.started, self.codes = 0.0, [], {}
+
+    def start(self, task):
+        process = type("Fake", (), {"pid": len(self.started), "poll": lambda process: self.codes.get(process.pid)})()
+        self.started.append(task)
+        return process
+
+    def restarter(self, *tasks, **policy):
+        restarter = Restarter(tasks, self.start, clock=lambda: self.time, **policy)
+        restarter.poll()
+        return restarter
+
+    def end(self, restarter, code, pid=None):
+        """End the newest process, and look until a restart would be due."""
+        self.codes[len(self.started) - 1 if pid is None else pid] = code
+        restarter.poll()
+        self.time += 1.0
+        restarter.poll()
+
+
+@pytest.mark.parametrize(("code", "again"), [(0, 0), (2, 0), (3, 0), (75, 6), (-9, 6), (143, 6), (1, 3)])
+def test_the_exit_code_says_how_often_a_task_is_started_again(code, again):
+    processes = Processes()
+    restarter = processes.restarter(WORKER)
+    for _ in range(6):
+        processes.end(restarter, code)
+    assert restarter.restarts[WORKER] == len(processes.started) - 1 == again
+    assert restarter.final == ({} if again == 6 else {WORKER: code})
+
+
+def test_nothing_is_started_before_the_delay_is_over():
+    processes = Processes()
+    restarter = processes.restarter(WORKER, delay_s=5.0)
+    processes.end(restarter, 75)
+    assert len(processes.started) == 1 and restarter.running == {}
+    processes.time = 5.0
+    restarter.poll()
+    assert len(processes.started) == 2 and restarter.running[WORKER].pid == 1
+
+
+def test_a_task_that_is_held_starts_only_when_it_is_released_and_the_others_go_on():
+    processes = Processes()
+    restarter = processes.restarter(CHIEF, WORKER)
+    restarter.hold([WORKER])
+    processes.end(restarter, -9, pid=1)
+    assert list(restarter.running) == [CHIEF]
+    processes.end(restarter, 75, pid=0)
+    assert list(restarter.running) == [CHIEF] and restarter.restarts[WORKER] == 0
+    restarter.release([WORKER])
+    restarter.poll()
+    assert set(restarter.running) == {CHIEF, WORKER}
+
+
+def test_tasks_that_have_ended_for_good_can_be_started_anew():
+    processes = Processes()
+    restarter = processes.restarter(CHIEF)
+    processes.end(restarter, 0)
+    restarter.start_anew()
+    restarter.poll()
+    assert processes.started == [CHIEF, CHIEF] and restarter.final == {}
+
 
 RESULT = {
     "updates": {
@@ -118,11 +188,10 @@ def test_what_does_not_hold_of_a_run_on_hosts_is_told(change, steps, unsaved, le
 
 
 def test_the_table_says_where_tasks_were_and_how_often_each_was_restarted():
-    report = make_report(
-        settings={}, injected=[], seconds=30, skipped={}, resumes=0, restarts={"ps-0": 2, "worker-0": 0}, leader="chief-0",
-        disturbed=RESULT, undisturbed=None, test_examples=None, problems=[],
-        hosted={"places": {"ps-0": "host-0", "worker-0": "host-1"}, "rolled_back_seconds": 1.5, "unsaved_seconds": 2.0},
-    )  # fmt: skip
+    places = {"ps-0": "host-0", "worker-0": "host-1"}
+    hosted = {"places": places, "rolled_back_seconds": 1.5, "unsaved_seconds": 2.0}
+    restarts = {"ps-0": 2, "worker-0": 0}
+    report = make_report(Evidence({}, "chief-0", seconds=30, restarts=restarts, disturbed=RESULT, hosted=hosted), [])
     with Console(width=200) as console, console.capture() as printed:
         print_report(report, console)
     text = printed.get()
@@ -134,3 +203,17 @@ def test_the_table_says_where_tasks_were_and_how_often_each_was_restarted():
 def test_a_worker_that_never_comes_back_needs_another_one():
     run = SimpleNamespace(running=lambda: {Task("worker", 0): 1, Task("ps", 0): 2})
     assert FAULTS["worker never back"].why_not(run) == "it needs two workers"
+
+
+def test_the_run_is_of_this_package_whatever_is_in_the_current_folder(tmp_path, monkeypatch):
+    (tmp_path / "ps_cluster").mkdir()
+    (tmp_path / "ps_cluster" / "__init__.py").write_text("raise SystemExit('another one')")
+    monkeypatch.chdir(tmp_path)
+    run = TrainingRun(tmp_path / "run", tmp_path / "output", ("--workers", "0"), tools=tmp_path)
+    try:
+        deadline = time.monotonic() + 60
+        while run.exit_code is None and time.monotonic() < deadline:
+            time.sleep(0.05)
+    finally:
+        run.stop()
+    assert run.exit_code == 2 and "--workers" in run.last_line

@@ -1,0 +1,319 @@
+"""Machines on this one: network namespaces on one switch, each with an address, a link and mounts of its own."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from ps_cluster.system.environment import die_with_parent
+from ps_cluster.system.isolation import RunNetwork, Unavailable, new_namespaces
+
+NETWORK, MOUNTS = "net", "mnt"  # kinds of namespaces
+MOST_HOSTS = 100
+KILLED_WITHIN_S = 10.0
+
+_PROGRAM_S = 30.0  # for programs that set up a link or a disk; they take milliseconds
+_LOOK_EVERY_S = 0.02
+# Larger packets are cut. The queue holds what all others may send at once, so no packet is lost unless that is asked for.
+_BURST, _LONGEST_QUEUE = "32kb", "1s"
+_PYTHON = (sys.executable, "-I", "-S")
+_WIRE = str(Path(__file__).with_name("slow_wire.py"))
+_CONNECT = "import socket, sys; socket.create_connection((sys.argv[1], int(sys.argv[2])), float(sys.argv[3])).close()"
+_ADDRESSES, _SIZE = "10.111.0", 24
+_HOSTS_FILE = "/etc/hosts"
+_CLONE_NEWNS, _MS_REC, _MS_PRIVATE = 0x20000, 0x4000, 0x40000
+
+
+class NotAllowed(Exception):
+    """This system does not allow a kind of fault, or hosts, or one did not do what it was told. The message is one line."""
+
+
+@dataclass
+class Host:
+    """A machine.
+
+    Attributes:
+      name: known to all hosts. address: its IPv4 address.
+      run_dir: the folder, as this program sees it, that processes of the host see at the path of the run directory.
+    """
+
+    name: str
+    address: str
+    run_dir: Path | None
+    number: int
+    network: RunNetwork  # the host's namespaces
+    switch: RunNetwork  # to which all hosts are connected
+    _wire: subprocess.Popen[bytes] | None = field(default=None, init=False)
+
+    def popen(self, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+        """Start a process on this host; otherwise as `subprocess.Popen`. It ends with the thread that started it."""
+        return _popen(self.network, argv, **options)
+
+    def can_reach(self, other: Host | str, port: int, within_s: float = 2.0) -> bool:
+        """Return whether a connection from here to this port of `other`, a host or a name, can be made."""
+        address = other if isinstance(other, str) else other.address
+        try:
+            run_in(self.network, *_PYTHON, "-c", _CONNECT, address, str(port), str(within_s))
+        except NotAllowed:
+            return False
+        return True
+
+    def cut(self) -> None:
+        """Cut the link: packets are lost both ways, and nobody is told."""
+        self._set_link(f"set {self._port} down")
+
+    def restore(self) -> None:
+        """Join and mend the link: as it was at first."""
+        if self._wire is not None:
+            self._wire.kill()
+            self._wire.communicate()
+            self._wire = None
+            self._set_link(f"del near{self.number}")
+        for network, device in self._ends:
+            with contextlib.suppress(NotAllowed):  # there is no limit
+                run_in(network, program("tc"), "qdisc", "del", "dev", device, "root")
+        self._set_link(f"set {self._port} master switch", f"set {self._port} up")
+
+    def slow(self, rate: str | None = None, delay_ms: float = 0.0, loss: float = 0.0) -> None:
+        """Make the link worse, both ways, than it was at first.
+
+        Args:
+          rate: of bits, as `tc` writes it: "8mbit"; None for no limit.
+          delay_ms: what each packet takes longer, one way.
+          loss: share of the packets, 0 to 1, that don't arrive.
+        """
+        self.restore()
+        if rate is not None:
+            limit = ("tbf", "rate", rate, "burst", _BURST, "latency", _LONGEST_QUEUE)
+            for network, device in self._ends:
+                run_in(network, program("tc"), "qdisc", "replace", "dev", device, "root", *limit)
+        if delay_ms or loss:
+            self._begin_wire(delay_ms / 1000, loss)
+
+    def vanish(self) -> None:
+        """Lose the host: the link is cut, then all processes end, and no other host hears of it.
+
+        `restore` makes it a host that has just been started.
+        """
+        self.cut()
+        self.kill_all()
+        # Their connections wait to say goodbye over a restored link, and so do packets for an address to be found.
+        run_in(self.network, program("ss"), "--kill", "--all", "--tcp")
+        for state in ("down", "up"):
+            run_in(self.network, program("ip"), "link", "set", "eth0", state)
+
+    def pids(self) -> list[int]:
+        """Return the pids of all processes on this host."""
+        return pids_in(self.network)
+
+    def kill_all(self) -> None:
+        """Kill all processes on this host. Raises NotAllowed if one is left."""
+        _kill_all_in(self.network, self.name)
+
+    @property
+    def _port(self) -> str:
+        return f"port{self.number}"
+
+    @property
+    def _ends(self) -> tuple[tuple[RunNetwork, str], ...]:
+        """Both ends of the link: what each sends can be limited."""
+        return (self.switch, self._port), (self.network, "eth0")
+
+    def _set_link(self, *commands: str) -> None:
+        for command in commands:
+            run_in(self.switch, program("ip"), "link", *command.split())
+
+    def _begin_wire(self, delay_s: float, loss: float) -> None:
+        """Take the port off the switch, and put it back with a wire between."""
+        near, far = f"near{self.number}", f"far{self.number}"
+        self._set_link(f"set {self._port} nomaster", f"add {near} type veth peer name {far}")
+        self._set_link(f"set {far} master switch", f"set {far} up", f"set {near} up")
+        argv = [*_PYTHON, _WIRE, self._port, near, str(delay_s), str(loss)]
+        self._wire = _popen(self.switch, argv, stdout=subprocess.PIPE)
+        assert self._wire.stdout is not None
+        if not self._wire.stdout.readline():
+            raise NotAllowed(f"{self.name}: the program that delays and loses packets ended with {self._wire.wait()}")
+
+
+@contextmanager
+def hosts(count: int, *, run_dir: Path | None = None, shared: bool = True) -> Iterator[list[Host]]:
+    """Yield hosts `host-0`, `host-1`, …, each connected to all others. Ends their processes after the block.
+
+    Nothing has a name that stays: descriptors of this program and processes on the hosts keep the namespaces alive.
+
+    Args:
+      count: 1 to MOST_HOSTS.
+      run_dir: an existing folder. Every host has a mount of its own there.
+      shared: whether all hosts see the same run directory; else only host-0 does, and the others see a folder of their
+        own in its place, `host.run_dir`.
+    Raises:
+      NotAllowed: this system has no hosts.
+    """
+    addresses = {f"host-{number}": f"{_ADDRESSES}.{number + 1}" for number in range(count)}
+    folders = dict.fromkeys(addresses, run_dir)
+    if run_dir is not None and not shared:
+        for name in list(addresses)[1:]:
+            folders[name] = own = run_dir.with_name(f"{run_dir.name}.{name}")
+            own.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="ps-cluster-hosts-") as scratch:
+        known = Path(scratch) / "hosts"
+        lines = ("127.0.0.1 localhost", *(f"{address} {name}" for name, address in addresses.items()))
+        known.write_text("".join(f"{line}\n" for line in lines))
+        planned = [
+            {
+                "name": name,
+                "address": f"{address}/{_SIZE}",
+                "mounts": [(str(known), _HOSTS_FILE)]
+                + ([(os.path.realpath(folder), os.path.realpath(run_dir))] if folder and run_dir else []),
+            }
+            for (name, address), folder in zip(addresses.items(), folders.values())
+        ]
+        try:
+            descriptors = new_namespaces("hosts", json.dumps({"ip": program("ip"), "hosts": planned}))
+        except (Unavailable, NotAllowed) as reason:
+            raise NotAllowed(f"hosts on this machine: {reason}") from reason
+    # [user,] switch, and two of each host. A user namespace is entered before any of them.
+    user, (switch, *rest) = descriptors[: -2 * count - 1], descriptors[-2 * count - 1 :]
+    at_switch = RunNetwork((*user, switch))
+    networks = [RunNetwork((*user, *rest[2 * number : 2 * number + 2])) for number in range(count)]
+    machines = [
+        Host(name, addresses[name], folders[name], number, network, at_switch)
+        for number, (name, network) in enumerate(zip(addresses, networks))
+    ]
+    with contextlib.ExitStack() as ends:
+        for descriptor in descriptors:
+            ends.callback(os.close, descriptor)
+        ends.callback(_kill_all_in, at_switch, "the switch")
+        for machine in machines:
+            ends.callback(machine.kill_all)
+        yield machines
+
+
+def why_not() -> str | None:
+    """Return why this system does not allow hosts; None where it does."""
+    try:
+        program("tc")
+        with hosts(1):
+            return None
+    except NotAllowed as reason:
+        return str(reason)
+
+
+def pids_in(network: RunNetwork) -> list[int]:
+    """Return the pids of all processes in a network, without those that have ended."""
+    return [pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if _is_in(network, pid)]
+
+
+def _kill_all_in(network: RunNetwork, name: str) -> None:
+    """Kill all processes in a network, in bounded time. Raises NotAllowed if one is left."""
+    deadline = time.monotonic() + KILLED_WITHIN_S
+    while left := pids_in(network):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        if time.monotonic() > deadline:
+            raise NotAllowed(f"{name}: processes {left} outlive SIGKILL")
+        time.sleep(_LOOK_EVERY_S)
+
+
+def _is_in(network: RunNetwork, pid: int) -> bool:
+    try:
+        entered = os.stat(f"/proc/{pid}/ns/net").st_ino
+    except OSError:  # it has ended, or is another user's
+        return False
+    return entered in (os.fstat(descriptor).st_ino for descriptor in network.descriptors)
+
+
+def _popen(network: RunNetwork, argv: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    """Start a process in a network, and wait until it is there: what ends all that are there must not miss it."""
+    process = network.popen(list(argv), **{"preexec_fn": die_with_parent, **options})
+    deadline = time.monotonic() + _PROGRAM_S
+    while process.poll() is None and not _is_in(network, process.pid):
+        if time.monotonic() > deadline:
+            process.kill()
+            process.wait()
+            raise NotAllowed(f"{argv[0]} did not reach its host within {_PROGRAM_S:.0f} s")
+        time.sleep(_LOOK_EVERY_S / 10)
+    return process
+
+
+# Run programs in namespaces: those of hosts, and those of a run's processes.
+
+
+def program(name: str) -> str:
+    """Return the path of a system program. Raises NotAllowed where there is none."""
+    if (path := shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin:/sbin")) is None:
+        raise NotAllowed(f"there is no program `{name}`{' (package iproute2)' if name in ('ip', 'tc', 'ss') else ''}")
+    return path
+
+
+def run_in(network: RunNetwork, *argv: str) -> None:
+    """Run a program in namespaces. Raises NotAllowed with the last line of one that fails."""
+    try:
+        ended = subprocess.run(
+            network.inside(argv),
+            pass_fds=network.descriptors,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=_PROGRAM_S,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise NotAllowed(str(error)) from error
+    if ended.returncode:
+        said = ended.stderr.strip().splitlines() or [f"exit code {ended.returncode}"]
+        raise NotAllowed(f"{Path(argv[0]).name} {' '.join(argv[1:])}: {said[-1]}")
+
+
+@contextmanager
+def inside(pid: int, kind: str) -> Iterator[Callable[..., None]]:
+    """Yield a function that runs a program in the NETWORK or MOUNTS of process `pid`, even after the process has ended.
+
+    The function raises NotAllowed as `run_in` does.
+
+    Raises:
+      NotAllowed: the process has no such namespace of its own, or it can't be entered.
+    """
+    if not _is_its_own(pid, kind):
+        raise NotAllowed("the run has none of its own")
+    with contextlib.ExitStack() as opened:
+        descriptors = []
+        for name in ("user", kind) if _is_its_own(pid, "user") else (kind,):
+            try:
+                descriptors.append(os.open(f"/proc/{pid}/ns/{name}", os.O_RDONLY | os.O_CLOEXEC))
+            except OSError as error:
+                raise NotAllowed(f"it can't be entered: {error.strerror}") from error
+            opened.callback(os.close, descriptors[-1])
+        network = RunNetwork(tuple(descriptors))
+        yield lambda *argv: run_in(network, *argv)
+
+
+def _is_its_own(pid: int, kind: str) -> bool:
+    """Return whether process `pid` is in another namespace of this kind than this process."""
+    try:
+        return os.readlink(f"/proc/{pid}/ns/{kind}") != os.readlink(f"/proc/self/ns/{kind}")
+    except OSError:
+        return False
+
+
+def take_mounts_of_its_own() -> None:
+    """Give a process that is about to start its own mounts: only it and its children see what is mounted later.
+
+    Do nothing where the user may not mount.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS) == 0 and libc.mount(b"none", b"/", None, _MS_REC | _MS_PRIVATE, None):
+        os._exit(1)  # mounts made here would be seen by all processes

@@ -1,1 +1,0 @@
-"""Several machines on one: hosts with addresses, names, mounts and links of their own."""

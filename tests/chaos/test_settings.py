@@ -1,0 +1,170 @@
+"""Settings of a chaos run, its options, and the plan of its faults."""
+
+import signal
+from itertools import islice
+
+import pytest
+from click.testing import CliRunner
+
+from ps_cluster.cli.main import main
+from ps_cluster.config import build_config
+from ps_cluster.config.modes import MODES
+from ps_cluster.errors import UserError
+from ps_cluster.tools.chaos.chaos_run import run_chaos
+from ps_cluster.tools.chaos.kind import ChaosFailed
+from ps_cluster.tools.chaos.kinds import FAULTS
+from ps_cluster.tools.chaos.kinds.tasks import Signalled
+from ps_cluster.tools.chaos.settings import (
+    LONGEST_PAUSE_S,
+    SHORTEST_COOL_DOWN,
+    SHORTEST_PAUSE_S,
+    ChaosSettings,
+    allowed_here,
+    constant_rate,
+    enough_for_all,
+    plan,
+    with_cool_down,
+)
+
+
+@pytest.mark.parametrize("steps", [100, 1234, 20_000])
+def test_both_runs_have_the_same_learning_rate_at_every_step(steps):
+    import tensorflow as tf
+
+    from ps_cluster.training.schedules import schedule_factor
+
+    def factor(values, step):
+        config = build_config(None, {"model.name": "tutorial_cnn"}).with_values(values)
+        return float(schedule_factor(config.schedule, tf.constant(step, tf.int64), config.training.steps))
+
+    before, after = constant_rate(10 * steps), with_cool_down(steps, SHORTEST_COOL_DOWN)
+    assert all(factor(before, step) == factor(after, step) == 1 for step in (0, 1, steps // 2, steps - 1))
+    total = after["training.steps"]
+    assert total >= steps + 500
+    falling = [factor(after, step) for step in (steps - 1, (steps + total) // 2, total - 1)]
+    assert falling == sorted(falling, reverse=True) and falling[-1] == pytest.approx(0.05, abs=1e-5)
+
+
+def test_the_run_gets_more_steps_than_fit_between_the_faults_and_never_more_than_are_allowed():
+    assert ChaosSettings(faults=20).most_steps() == 200_000
+    assert ChaosSettings(minutes=60).most_steps() == 1_220_000
+    assert ChaosSettings(minutes=10_000).most_steps() == 10_000_000
+
+
+def test_the_settings_reach_the_run():
+    options = ChaosSettings(seed=3, workers=2, parameter_servers=4, model="airbench").run_options({"a.b": 1})
+    text = " ".join(options)
+    assert "--seed 3" in text and "--workers 2" in text and "--ps 4" in text
+    assert "--dataset synthetic" in text and "--model airbench" in text and "--set a.b=1" in text
+
+
+def test_a_folder_that_is_not_empty_is_left_alone(tmp_path):
+    (tmp_path / "mine").touch()
+    with pytest.raises(UserError, match="not empty"):
+        run_chaos(ChaosSettings(), tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+def test_a_mode_without_parameter_servers_is_given_none():
+    assert "--ps" not in ChaosSettings(mode="sync").run_options({})
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--mode", "sync-ps", "--ps", "3"], "mode sync-ps works with 1"),
+        (["--mode", "sync", "--ps", "3"], "--ps: got 3: mode sync has no parameter servers"),
+        (["--kinds", "kill worker,kill cat"], "'kill cat': did you mean 'kill ps'?"),
+        (["--kinds", "absent.py:Fault"], "--kinds: "),
+        (["--mode", "single"], "'single': "),
+    ],
+)
+def test_an_unknown_cluster_or_kind_is_refused_before_anything_starts(options, words, tmp_path):
+    result = CliRunner().invoke(main, ["chaos", "--run-dir", str(tmp_path / "chaos"), *options])
+    assert result.exit_code == 2 and words in result.output and len(result.output.strip().splitlines()) == 1
+    assert not (tmp_path / "chaos").exists()
+
+
+def test_a_number_of_faults_and_a_time_together_are_refused():
+    result = CliRunner().invoke(main, ["chaos", "--faults", "3", "--minutes", "1"])
+    assert result.exit_code == 2 and "--faults and --minutes" in result.output
+
+
+def possible(mode):
+    """The kinds that the mode can have."""
+    return [kind for kind, reason in ChaosSettings(mode=mode).wanted().items() if reason is None]
+
+
+def first(count, seed, mode="async", workers=3, parameter_servers=2):
+    tasks = ChaosSettings(mode=mode, workers=workers, parameter_servers=parameter_servers).topology.tasks
+    return list(islice(plan(seed, possible(mode), tasks, MODES[mode].on_death), count))
+
+
+def test_a_plan_is_the_same_for_the_same_seed_and_another_for_another():
+    assert first(40, seed=7) == first(40, seed=7)
+    assert first(20, seed=7) == first(40, seed=7)[:20]
+    assert first(20, seed=7) != first(20, seed=8)
+
+
+@pytest.mark.parametrize("mode", ["async", "sync-ps", "sync"])
+@pytest.mark.parametrize("seed", range(20))
+def test_every_kind_is_in_the_first_twenty_faults(seed, mode):
+    enough = enough_for_all(possible(mode), MODES[mode].on_death)
+    assert enough <= 20
+    assert {fault.kind for fault in first(enough, seed, mode)} == set(possible(mode))
+
+
+@pytest.mark.parametrize("mode", ["async", "sync-ps", "sync"])
+@pytest.mark.parametrize("seed", range(20))
+def test_the_whole_cluster_is_hit_at_most_every_other_time(seed, mode):
+    whole = [fault.whole_cluster for fault in first(40, seed, mode)]
+    assert all(one != next_one for one, next_one in zip(whole, whole[1:]))
+
+
+class Picky(Signalled):
+    """Of a system that allows nothing."""
+
+    def why_not(self, run):
+        return "not here"
+
+
+def test_what_the_mode_or_the_system_does_not_allow_is_sorted_out_with_the_reason():
+    picky, other = Picky("picky", (), signal.SIGKILL), Signalled("other", (), signal.SIGKILL)
+    kinds = {FAULTS["kill ps"]: "mode sync has no ps", picky: None, other: None}
+    lines = []
+    skipped = {"kill ps": "mode sync has no ps", "picky": "not here"}
+    assert allowed_here(kinds, None, lines.append) == ([other], skipped)
+    assert lines == ["skipped: kill ps: mode sync has no ps", "skipped: picky: not here"]
+    with pytest.raises(ChaosFailed, match="none of the kinds of fault can be injected here: not here"):
+        allowed_here({picky: None}, None, lines.append)
+
+
+def test_kinds_that_all_take_the_cluster_along_follow_each_other():
+    tasks = ChaosSettings().topology.tasks
+    kinds = [FAULTS["kill ps"], FAULTS["hang up"]]
+    faults = list(islice(plan(0, kinds, tasks, MODES["async"].on_death), 4))
+    assert {fault.kind for fault in faults[:2]} == {fault.kind for fault in faults[2:]} == set(kinds)
+
+
+def test_victims_are_tasks_of_the_run_and_each_of_them_is_hit_sooner_or_later():
+    victims = {victim for fault in first(400, seed=0) for victim in fault.victims}
+    expected = ["chief-0", "evaluator-0", "ps-0", "ps-1", "worker-0", "worker-1", "worker-2"]
+    assert sorted(map(str, victims)) == expected
+
+
+def test_pauses_are_short():
+    assert all(SHORTEST_PAUSE_S <= fault.pause_s <= LONGEST_PAUSE_S for fault in first(100, seed=0))
+
+
+def test_only_what_hits_the_chief_or_a_parameter_server_or_ends_the_run_takes_the_cluster_along():
+    alone = {kind.name for kind in FAULTS if kind.launched and not kind.whole_cluster(MODES["async"].on_death)}
+    deaths = {"kill worker", "freeze worker", "kill evaluator", "out of memory", "fork server stopped"}
+    assert alone == deaths | {"throttle", "link cut", "link slow", "out of inodes", "clock set back"}
+
+
+def test_in_mode_sync_the_death_of_a_worker_takes_all_along_and_there_is_no_chief_and_no_ps_to_hit():
+    refused = {kind.name: reason for kind, reason in ChaosSettings(mode="sync").wanted().items() if reason}
+    assert refused["kill ps"] == "mode sync has no ps"
+    assert refused["kill ps+chief"] == "mode sync has no chief and no ps"
+    assert all("ps" in name or "chief" in name for name in refused)
+    assert FAULTS["kill worker"].whole_cluster(MODES["sync"].on_death)

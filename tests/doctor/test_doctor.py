@@ -1,0 +1,222 @@
+"""The answer of each check of `doctor` on a machine that is as the test describes it, and one check after the other."""
+
+import json
+import sys
+import threading
+from importlib import metadata
+
+import pytest
+from click.testing import CliRunner
+
+from ps_cluster.cli.main import main
+from ps_cluster.system.machine import Allowance, Room
+from ps_cluster.tools.doctor import checks as doctor_checks
+from ps_cluster.tools.doctor.checks import (
+    GB,
+    Check,
+    Status,
+    all_checks,
+    as_json,
+    control_group,
+    data_set,
+    examine,
+    free_disk,
+    locked_versions,
+    memory,
+    ok,
+    ports,
+    processor,
+    python_version,
+    tensorflow_import,
+    trial_cluster,
+    user_namespaces,
+    warn,
+)
+from tests.helpers.processes import assert_none_left
+
+OK, WARN, FAIL = Status.OK, Status.WARN, Status.FAIL
+
+
+def answer(found, status, *says):
+    assert found.status is status, found
+    assert bool(found.todo) == (status is not OK)
+    assert all(part in f"{found.says} {found.todo}" for part in says), found
+    return found
+
+
+@pytest.mark.parametrize(
+    ("version", "status"), [((3, 11, 0), OK), ((3, 13, 9), OK), ((3, 10, 4), FAIL), ((3, 14, 0), FAIL)]
+)
+def test_python_is_held_against_the_versions_that_are_supported(version, status):
+    answer(python_version(version), status, ".".join(map(str, version)))
+
+
+LOCK = """# a comment
+absl-py==2.5.1 \\
+    --hash=sha256:28
+numpy==2.4.0 ; python_full_version >= '3.11' \\
+    --hash=sha256:29
+winonly==1.0 ; sys_platform == 'win32' \\
+    --hash=sha256:30
+"""
+
+
+@pytest.mark.parametrize(
+    ("installed", "status", "says"),
+    [
+        ({"absl-py": "2.5.1", "numpy": "2.4.0"}, OK, "all 2 packages"),
+        (
+            {"absl-py": "2.5.1", "numpy": "2.3.0"},
+            WARN,
+            "1 of 2 packages are not those of lock.txt: numpy 2.3.0 in place",
+        ),
+        ({"absl-py": "2.5.1"}, WARN, "numpy 2.4.0 is missing"),
+    ],
+)
+def test_versions_are_held_against_the_lock_of_this_system(tmp_path, installed, status, says):
+    def version_of(name):
+        if name not in installed:
+            raise metadata.PackageNotFoundError(name)
+        return installed[name]
+
+    (tmp_path / "lock.txt").write_text(LOCK)
+    answer(locked_versions(tmp_path / "lock.txt", version_of), status, says)
+    answer(locked_versions(tmp_path / "absent.txt", version_of), OK, "no lock")
+
+
+def test_tensorflow_that_can_not_be_imported_or_hangs_has_failed():
+    answer(tensorflow_import((sys.executable, "-c", "print('2.21.0')")), OK, "2.21.0")
+    answer(tensorflow_import((sys.executable, "-c", "raise ImportError('no AVX')")), FAIL, "ImportError: no AVX")
+    answer(tensorflow_import(("sleep", "60"), timeout_s=0.1), FAIL, "not imported within 0.1 s")
+
+
+@pytest.mark.parametrize(
+    ("flags", "cores", "status", "says"),
+    [
+        ("avx avx512_bf16", 4, OK, "precision auto is bfloat16"),
+        ("avx", 4, OK, "precision auto is float32, as it has no instructions for bfloat16"),
+        ("avx", 1, WARN, "second core"),
+        ("sse2", 4, FAIL, "no AVX"),
+    ],
+)
+def test_the_processor_is_told_with_the_precision_that_it_gives(tmp_path, flags, cores, status, says):
+    (tmp_path / "cpuinfo").write_text(f"model name : Some Processor\nflags : {flags}\n")
+    answer(processor(tmp_path / "cpuinfo", Allowance(cores)), status, says)
+
+
+@pytest.mark.parametrize(
+    ("limit", "free", "status"), [(None, 8, OK), (None, 1.2, WARN), (int(1.2 * GB), 8, WARN), (None, 0.2, FAIL)]
+)
+def test_memory_is_enough_for_the_default_run_or_for_a_smaller_one(limit, free, status):
+    answer(memory(Room(int(free * GB), limit)), status, "the default run takes about 1.8 GB")
+
+
+def test_a_quota_that_takes_processors_away_is_a_warning():
+    answer(control_group(Allowance(4)), OK, "no limit on processors", "no limit on memory")
+    answer(control_group(Allowance(4, 1.5, 2 * GB)), WARN, "1.5 processor seconds", "2.0 GB of memory")
+
+
+def test_the_disk_with_the_least_room_is_told_and_a_folder_that_can_not_be_written_fails(tmp_path):
+    free = {tmp_path / "a": 5 * GB, tmp_path / "b": GB // 2}
+    for folder in free:
+        folder.mkdir()
+    answer(free_disk(list(free), free.__getitem__), WARN, "0.5 GB", "/b")
+    answer(free_disk([tmp_path / "a"], free.__getitem__), OK, "5.0 GB")
+    answer(free_disk([tmp_path / "a"], lambda path: 1000), FAIL, "0.0 GB")
+    (tmp_path / "file").touch()
+    answer(free_disk([tmp_path / "file" / "runs"], lambda path: GB), FAIL, "a file is in the way")
+
+
+def test_ports_that_can_not_be_opened_have_failed():
+    answer(ports(), OK, "13 ports of 127.0.0.1")
+    answer(ports(host="192.0.2.1"), FAIL, "no connection to 192.0.2.1")  # TEST-NET-1 of RFC 5737: nobody's
+
+
+def test_a_system_without_user_namespaces_is_a_warning_that_says_who_gets_in():
+    refuses = (sys.executable, "-c", "raise SystemExit('private network: not allowed')")
+    answer(user_namespaces(refuses), WARN, "not isolated", "private network: not allowed", "max_user_namespaces")
+
+
+def test_data_that_is_not_here_is_a_warning_and_an_archive_is_enough(tmp_path, monkeypatch):
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    answer(data_set(tmp_path / "cache", None), WARN, "data fetch cifar10")
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given/cifar-10-python.tar.gz").touch()
+    answer(data_set(tmp_path / "cache", tmp_path / "given"), OK, "cifar-10-python.tar.gz")
+    damaged = tmp_path / "cache/packed-2/cifar10.1-aaaa"
+    damaged.mkdir(parents=True)
+    answer(data_set(tmp_path / "cache", None), WARN, "cifar10.1-aaaa is damaged", "data rm cifar10.1-aaaa")
+
+
+@pytest.fixture
+def temporary(tmp_path, monkeypatch):
+    """The folder in which temporary ones are made."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    return tmp_path
+
+
+def test_a_cluster_that_fails_is_told_with_its_last_line_and_its_logs_stay(temporary):
+    program = (sys.executable, "-c", "raise SystemExit('Error: worker 1 died')")
+    found = answer(trial_cluster(program), FAIL, "exit code 1: Error: worker 1 died")
+    (folder,) = temporary.iterdir()
+    assert str(folder) in found.todo and (folder / "output.txt").read_text() == "Error: worker 1 died\n"
+
+
+def test_a_cluster_that_hangs_is_ended(temporary):
+    program = (sys.executable, "-c", "import time; time.sleep(600)")
+    answer(trial_cluster(program, timeout_s=0.2), FAIL, "not trained within 0.2 s")
+    assert_none_left(temporary)
+
+
+@pytest.mark.cluster
+def test_the_trial_cluster_trains_and_leaves_nothing(temporary):
+    answer(trial_cluster(), OK, "40 of 40 updates of 2 workers")
+    assert list(temporary.iterdir()) == []
+    assert_none_left(temporary)
+
+
+def raises():
+    raise OSError("the disk is gone")
+
+
+def test_a_check_that_raises_or_hangs_has_failed_and_the_others_have_their_turn():
+    never = threading.Event()
+    checks = [Check("raises", raises), Check("hangs", never.wait, 0.05), Check("fine", lambda: ok("all well"))]
+    found = list(examine(checks))
+    never.set()
+    assert [one.status for one in found] == [Status.FAIL, Status.FAIL, Status.OK]
+    assert "the disk is gone" in found[0].says and "no answer within 0.05 s" in found[1].says
+    assert all(one.todo for one in found[:2])
+
+
+def test_the_worst_answer_decides_and_a_warning_is_no_failure():
+    fine, doubtful = Check("fine", lambda: ok("well")), Check("doubtful", lambda: warn("slow", "wait"))
+    assert as_json([])["status"] == "ok" and as_json(list(examine([doubtful, fine])))["status"] == "warn"
+    assert as_json(list(examine([Check("raises", raises), fine])))["status"] == "fail"
+
+
+def test_every_check_has_a_name_of_its_own_and_a_limit(tmp_path):
+    checks = all_checks(tmp_path, tmp_path, None, cluster=True)
+    assert len({check.name for check in checks}) == len(checks) == 11
+    assert all(0 < check.limit_s <= 180 for check in checks)
+
+
+def test_the_command_prints_each_check_and_what_to_do_or_json(tmp_path, monkeypatch):
+    monkeypatch.setenv("PS_CLUSTER_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setenv("KERAS_HOME", str(tmp_path))
+    quick = all_checks(tmp_path, tmp_path, None, cluster=False)[:-1]  # without the import of TensorFlow
+    monkeypatch.setattr(doctor_checks, "all_checks", lambda *places, cluster: quick)
+    told = CliRunner().invoke(main, ["doctor", "--no-cluster"])
+    lines = told.stdout.splitlines()
+    assert told.exit_code == 0 and lines[0].startswith("ok    python      3.")
+    data = next(number for number, line in enumerate(lines) if line.startswith("warn  data"))
+    assert "data fetch cifar10" in lines[data + 1]
+    found, same = (json.loads(CliRunner().invoke(main, ["doctor", "--json", *to]).stdout) for to in ([], ["-"]))
+    assert [one["name"] for one in same["checks"]] == [one["name"] for one in found["checks"]]
+    assert found["status"] == "warn" and [one["name"] for one in found["checks"]] == [one.name for one in quick]
+
+
+def test_a_check_that_has_failed_is_the_exit_code(monkeypatch):
+    monkeypatch.setattr(doctor_checks, "all_checks", lambda *places, cluster: [Check("raises", raises)])
+    told = CliRunner().invoke(main, ["doctor"])
+    assert told.exit_code == 1 and "to do: " in told.stdout

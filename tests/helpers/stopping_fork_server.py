@@ -1,0 +1,29 @@
+"""The fork server, which stops itself between a fork and its answer if a file is there.
+
+python -m tests.helpers.stopping_fork_server CHANNEL RUN_DIR FILE
+"""
+
+import os
+import signal
+import socket
+import sys
+
+from ps_cluster.system import fork_server
+from ps_cluster.system.environment import die_with_launcher
+
+fork = fork_server._fork_for_the_launcher
+
+
+def fork_and_stop(*arguments):
+    pid = fork(*arguments)
+    if os.path.exists(sys.argv[3]):
+        os.unlink(sys.argv[3])
+        os.kill(os.getpid(), signal.SIGSTOP)
+    return pid
+
+
+if __name__ == "__main__":
+    die_with_launcher()
+    fork_server._fork_for_the_launcher = fork_and_stop
+    with socket.socket(fileno=int(sys.argv[1])) as launcher:
+        fork_server.serve(launcher)
