@@ -20,7 +20,7 @@ COMMANDS = {
     "export": "cli.export",
     "compare": "tools.compare.command",
     "sweep": "tools.sweep.command",
-    "ensemble": "tools.ensemble.command",
+    "ensemble": "tools.sweep.command",
     "simulate": "tools.simulate.command",
     "chaos": "tools.chaos.command",
     "bench": "tools.bench.command",
