@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 TRIALS_FOLDER = "trials"  # folder of their run directories
 RESULTS, BEST, PAGE = "results.json", "best.yaml", "sweep.html"
 _WORDS = {"completed": "completed", "pruned": "stopped early", "running": "not finished", "failed": "failed"}
+_COLOURS_OF_STATES = {"completed": "green", "pruned": "dim", "running": "cyan", "failed": "red"}
 
 
 def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
@@ -110,8 +111,7 @@ def _results(plan: SweepPlan, trials: Sequence[Trial], importances: dict[str, fl
 
 
 def _score(plan: SweepPlan, trial: Trial) -> str:
-    has_accuracy = OBJECTIVES[plan.dataset.spec.objective].has_accuracy
-    return (told(trial.score, None) if has_accuracy else told(None, trial.score)) or "–"
+    return score_text(trial.score, is_accuracy=OBJECTIVES[plan.dataset.spec.objective].has_accuracy)
 
 
 def _overview(plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, str]:
@@ -255,8 +255,6 @@ def _importance(importances: Mapping[str, float]) -> Figure:
 # Show a sweep while it goes on: a live table on a terminal, lines elsewhere.
 
 BEST_SHOWN = 8
-_STATE_COLOURS = {"running": "cyan", "completed": "green", "pruned": "dim", "failed": "red"}
-_STATE_WORDS = {"running": "under way", "completed": "done", "pruned": "stopped early", "failed": "failed"}
 
 
 class SweepView:
@@ -279,11 +277,10 @@ class SweepView:
     def ended(self, trial: Trial, state: State, why: str = "", score: float | None = None) -> None:
         """Print how a trial ended."""
         held_out = "" if score is None else f", {self.score(score)} on held-out examples"
-        self.notice(f"trial {trial.number} is {_STATE_WORDS[state]}{held_out}{f': {why}' if why else ''}")
+        self.notice(f"trial {trial.number} is {_WORDS[state]}{held_out}{f': {why}' if why else ''}")
 
     def score(self, value: float | None) -> str:
-        """Return a score in words."""
-        return (told(value, None) if self._is_accuracy else told(None, value)) or "–"
+        return score_text(value, is_accuracy=self._is_accuracy)
 
     def show(self, ranked: Sequence[Trial], running: Mapping[int, Running], count: int) -> None:
         """Draw the table anew, on a terminal."""
@@ -311,7 +308,7 @@ class SweepView:
 
     def _row(self, table: Table, trial: Trial, score: float | None, trained: str) -> None:
         values = (text(trial.values[key]) for key in self._keys)
-        state = Text(_STATE_WORDS[trial.state], _STATE_COLOURS[trial.state])
+        state = Text(_WORDS[trial.state], _COLOURS_OF_STATES[trial.state])
         table.add_row(str(trial.number), state, self.score(score), trained, *values)
 
     def close(self) -> None:
@@ -319,6 +316,10 @@ class SweepView:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def score_text(score: float | None, *, is_accuracy: bool) -> str:
+    return (told(score, None) if is_accuracy else told(None, score)) or "–"
 
 
 def listed(values: Values) -> str:
