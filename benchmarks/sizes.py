@@ -8,6 +8,7 @@ other command. Prints a row for each case: the highest RssAnon of each task in M
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import tempfile
@@ -18,8 +19,9 @@ from typing import Any
 
 import click
 import numpy as np
+import psutil
 
-from benchmarks.large_data import fields
+from benchmarks.large_data import own_memory
 from ps_cluster.config.datasets import Contents, DataSet, ImageDataSet
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.registry import keras
@@ -110,22 +112,14 @@ def peaks(command: list[str], run_dir: RunDir) -> str:
     highest: dict[str, float] = defaultdict(float)
     with subprocess.Popen(command, stdout=subprocess.DEVNULL) as run:
         while run.poll() is None:
-            now = _own_memory(run_dir)
+            now = {}
+            for row in read_json(run_dir.cluster, ClusterFile).tasks if run_dir.cluster.is_file() else ():
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    now[f"{row.type} {row.index}"] = own_memory(row.pid or 0)
             for task, size in (now | {"all": sum(now.values())}).items():
                 highest[task] = max(highest[task], size)
             time.sleep(0.3)
     return f"exit code {run.returncode}, " + ", ".join(f"{task} {size:,.0f}" for task, size in highest.items())
-
-
-def _own_memory(run_dir: RunDir) -> dict[str, float]:
-    found = {}
-    if run_dir.cluster.is_file():
-        for task in read_json(run_dir.cluster, ClusterFile).tasks:
-            try:
-                found[f"{task.type} {task.index}"] = fields(Path(f"/proc/{task.pid}/status").read_text())["RssAnon"]
-            except (OSError, KeyError):  # it has ended
-                continue
-    return found
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from ps_cluster.report.progress import PlainView
 from ps_cluster.runs.logs import phase_shares
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.system.usage import cpu_seconds
-from ps_cluster.tools.bench.cluster import run
+from ps_cluster.tools.bench.arms import run_cluster
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ def figures(config: RunConfig, rows: np.ndarray, begin: Look, end: Look, summary
 
 def main(root: Path, seconds: float, body: list[str]) -> None:
     view = TimedView(seconds)
-    run_dir = run(root, body, view)
+    run_dir = run_cluster(root, body, view)
     if view.seconds < seconds:
         raise RuntimeError(f"the training was over after {view.seconds:.1f} s")
     summary = json.loads(run_dir.summary.read_text())

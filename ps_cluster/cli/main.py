@@ -22,7 +22,7 @@ COMMANDS = {
     "export": "cli.trained",
     "compare": "tools.compare.command",
     "sweep": "tools.sweep.command",
-    "ensemble": "tools.ensemble.command",
+    "ensemble": "tools.sweep.command",
     "simulate": "tools.simulate.command",
     "chaos": "tools.chaos.command",
     "bench": "tools.bench.command",

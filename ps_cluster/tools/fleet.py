@@ -10,10 +10,10 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from ps_cluster.clock import AwakeClock
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.layers import without_variables
 from ps_cluster.config.modes import Task
 from ps_cluster.errors import BAD_INPUT, UserError
@@ -30,6 +30,7 @@ COMMAND = (sys.executable, "-m", "ps_cluster", "run")
 RETRIES = 2  # how often a run that died is continued before it counts as failed
 FROZEN_S = 60.0  # a command that is stopped (SIGSTOP) for so long is ended, and continued by another
 GRACE_S = 10.0  # from the last request to stop until SIGKILL
+LOOK_EVERY_S = 0.5
 
 Outcome = Literal["completed", "stopped", "failed"]
 Notify = Callable[[str], None]
@@ -248,3 +249,44 @@ class Stopping:
             for job in self._fleet.jobs:
                 self._fleet.ask_to_stop(job)
         return now > self._deadline
+
+
+def config_at_once(values: Mapping[str, Any]) -> RunConfig:
+    """Return the configuration of a run that is trained beside others and scored: dotted key → value.
+
+    Raises UserError for values that don't fit.
+    """
+    judged = {"evaluation.draw_results": False, "cluster.evaluator": True}
+    config = build_config(None, {**values, **judged})
+    config.check_fits_one_machine()
+    if config.cluster.pin_workers == "auto":  # runs at once would share the cores that they are pinned to
+        config = config.with_values({"cluster.pin_workers": False})
+    return config
+
+
+def train_at_once(
+    fleet: Fleet, requests: StopRequests, notify: Notify, *,
+    start_next: Callable[[], bool],
+    ended: Callable[[Ended], None],
+    look: Callable[[], None] = lambda: None,
+    sleep: Callable[[float], None] = time.sleep,
+) -> int:  # fmt: skip
+    """Train until nothing is left, or until a stop is requested. Return the exit code.
+
+    Args:
+      start_next: starts the next run in `fleet`; False if there is none.
+      ended: takes a run that is over. look: is called several times a second.
+    """
+    stopping = Stopping(fleet, requests, notify)
+    try:
+        while True:
+            for one in fleet.poll():
+                ended(one)
+            look()
+            while not stopping.begun and fleet.has_room and start_next():
+                pass
+            if not fleet.jobs or stopping.is_over():
+                return stopping.exit_code
+            sleep(LOOK_EVERY_S)
+    finally:
+        fleet.end_all()

@@ -3,7 +3,7 @@
 import pytest
 
 from ps_cluster.config import build_config
-from ps_cluster.tools.bench import command
+from ps_cluster.tools.bench import throughput
 
 CASE = build_config(overrides={"training.batch_size_per_worker": 100})
 
@@ -21,7 +21,7 @@ class FakeArm:
 
 def lengths(arm, *cases):
     said = []
-    found = command.with_lengths(cases, arm, unit="examples", arm="cluster", notify=said.append)
+    found = throughput.with_lengths(cases, arm, unit="examples", arm="cluster", notify=said.append)
     return [case.training.steps for case in found], said
 
 

@@ -191,15 +191,13 @@ def test_pytorch_refuses_by_name_what_it_does_not_know(model, examples, classes,
 def test_one_process_trains_by_the_loss_of_the_objective(regression, monkeypatch):
     import tensorflow as tf  # the other tests here need none
 
-    from ps_cluster.tools.bench import arm
+    from ps_cluster.tools.bench import keras_arms
 
     (case,) = cases([f"{TOYS}/toy_table_network.py:build"], regression, **{"training.steps": 9})
     monkeypatch.chdir(regression.directory)
-    model = arm.keras_model(case, regression)
+    model, optimizer = keras_arms.keras_model(case, regression)
     model.set_weights([np.zeros_like(weights) for weights in model.get_weights()])
-    optimizer = arm.keras_optimizer(case)
-    optimizer.build(model.trainable_variables)
-    step = arm.keras_step(case, regression, model, optimizer)
+    step = keras_arms.keras_step(case, regression, model, optimizer)
     first, *_, last = [float(step(tf.constant(number, tf.int64))) for number in range(9)]
     assert 0.7 < first < 1.4, "of an output of 0, the mean: about one squared standard deviation"
     assert last < first
@@ -278,10 +276,8 @@ def test_the_table_has_a_line_for_each_arm_with_the_ratio_of_the_cluster_to_it()
 
 def test_the_code_of_another_checkout_is_given_the_settings_that_it_knows(tmp_path):
     (tmp_path / "configs").mkdir()
-    (tmp_path / "configs" / "default.yaml").write_text("training: {mode: async, max_staleness: 3, gone: 1}")
+    (tmp_path / "configs" / "default.yaml").write_text("{mode: {name: async}, training: {seed: 3, gone: 1}}")
     arm = arms.BenchArm("timed_run", "benchmarks.timed_run", project=tmp_path)
-    assert arm.settings(build_config()) == {"training": {"mode": "async", "max_staleness": 3, "gone": 1}}
-    rounds = build_config(overrides={"mode.name": "sync-ps", "optimizer.learning_rate": 0.5})  # the default
-    assert arm.settings(rounds)["training"]["mode"] == "sync-ps"
-    with pytest.raises(UserError, match="mode.max_clock_lag: got 1: .* has no such setting"):
-        arm.settings(build_config(overrides={"mode.name": "bounded", "mode.max_clock_lag": 1}))
+    assert arm.settings(build_config()) == {"mode": {"name": "async"}, "training": {"seed": 0, "gone": 1}}
+    changed = arm.settings(build_config(overrides={"mode.name": "bounded", "mode.max_clock_lag": 1}))
+    assert changed["mode"] == {"name": "bounded", "max_clock_lag": 1}, "it says itself that it has no such setting"

@@ -13,7 +13,7 @@ from ps_cluster.models import flat
 from ps_cluster.models.build import build, predicting
 from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.result_rows import Meta
-from ps_cluster.tools.ensemble.joining import joined, save_joined, score
+from ps_cluster.tools.sweep.joining import joined, save_joined, score
 from ps_cluster.training.judges import judge_of
 from tests.helpers.data import pack_images, random_images
 

@@ -58,10 +58,10 @@ def check_against_other_costs(tmp_path, run):
 
 
 def test_a_plan_says_when_its_costs_are_of_another_processor_than_this(monkeypatch):
-    monkeypatch.setattr("ps_cluster.tools.simulate.simulation_run.machine.describe", lambda: {"processor": "Another"})
+    monkeypatch.setattr("ps_cluster.tools.simulate.prediction.machine.describe", lambda: {"processor": "Another"})
     assert "OTHER PROCESSOR" in simulate("--workers", 3, "--ps", 1).output
     known = {"processor": "AMD EPYC", "avx512_bf16": True}
-    monkeypatch.setattr("ps_cluster.tools.simulate.simulation_run.machine.describe", lambda: known)
+    monkeypatch.setattr("ps_cluster.tools.simulate.prediction.machine.describe", lambda: known)
     assert "OTHER PROCESSOR" not in simulate("--workers", 3, "--ps", 1).output
 
 

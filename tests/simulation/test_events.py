@@ -2,7 +2,7 @@
 
 import pytest
 
-from ps_cluster.tools.simulate.events import Cores, Events
+from ps_cluster.tools.simulate.training import Cores, Events
 
 
 @pytest.fixture

@@ -4,6 +4,7 @@ from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
 from ps_cluster.files.yaml_files import dump_yaml
 from ps_cluster.tools.sweep.plan import SweepPlan, checked_space, read_sweep
+from ps_cluster.tools.sweep.space import STAGES
 from tests.helpers.data import pack_images, random_images
 
 RATE = "optimizer.learning_rate"
@@ -38,7 +39,7 @@ def test_halving_has_a_checkpoint_after_each_ninth_of_a_trial(dataset):
     plan = plan_of(dataset, method="halving", settings={"training.epochs": 18.0})
     config = plan.config({RATE: 0.05})
     assert config.checkpoints.every_epochs == pytest.approx(2.0, rel=0.01)
-    assert [plan.method.stage(plan.done(config, examples)) for examples in (0, 1800, 5410, 16_200)] == [0, 1, 3, 9]
+    assert [round(STAGES * plan.done(config, examples)) for examples in (0, 1800, 5410, 16_200)] == [0, 1, 3, 9]
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,11 @@ import json
 
 import pytest
 
-from ps_cluster.files.json_files import RowTail, append_row
+from ps_cluster.files.json_files import append_row
 from ps_cluster.report.terminal import make_console
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.fleet import Ended
+from ps_cluster.tools.fleet import Ended, Job
 from ps_cluster.tools.sweep.plan import SweepPlan, Trial, TrialBook, checked_space, read_sweep
 from ps_cluster.tools.sweep.report import BEST, PAGE, RESULTS, SweepView, write_sweep_report
 from ps_cluster.tools.sweep.sweep_run import Running, SweepRun
@@ -103,8 +103,7 @@ def sweep(dataset, tmp_path):
 def test_a_trial_under_way_shows_the_share_of_its_updates_before_it_has_a_score(tmp_path):
     files = RunDir(tmp_path)
     files.metrics.mkdir()
-    rows = [RowTail(file, row) for file, row in ((files.evaluation, EvaluationRow), (files.progress, ProgressRow))]
-    running = Running(Trial(0, {RATE: 0.5}), None, *rows)
+    running = Running(Trial(0, {RATE: 0.5}), Job(0, "trial 0", tmp_path, None))
     append_row(files.progress, ProgressRow(phase="training", applied=30, total=120))
     running.look()
     table = SweepView(make_console(), [RATE], is_accuracy=True).table([], {0: running}, "")

@@ -1,8 +1,8 @@
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.tools.sweep.methods import SEARCH_METHODS, read_space
 from ps_cluster.tools.sweep.plan import FEWEST_FOR_IMPORTANCE, TrialBook
+from ps_cluster.tools.sweep.space import SEARCH_METHODS, read_space
 
 RATE, SIZE = "optimizer.learning_rate", "training.batch_size_per_worker"
 SPACE = read_space({RATE: "0.01..1:log", SIZE: [64, 128]})
@@ -11,10 +11,7 @@ SPACE = read_space({RATE: "0.01..1:log", SIZE: [64, 128]})
 @pytest.fixture
 def open_book(tmp_path):
     def open_one(method="random", space=SPACE, smaller=False):
-        kind = SEARCH_METHODS[method]
-        book = TrialBook(tmp_path / "journal", kind, space, seed=3, smaller_is_better=smaller)
-        kind.prepare(book, space)
-        return book
+        return TrialBook(tmp_path / "journal", SEARCH_METHODS[method], space, seed=3, smaller_is_better=smaller)
 
     return open_one
 

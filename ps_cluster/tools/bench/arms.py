@@ -1,34 +1,37 @@
-"""The arms that can be measured side by side: each is a module that trains the run directory it is given."""
+"""The arms that can be measured side by side: each is a module that trains the run directory it is given.
+
+    python -m ps_cluster.tools.bench.arms RUN_DIR [MODULE ARGUMENTS]
+
+is the arm of a whole local cluster, with this project's tasks or another module's. It prints {"examples_per_second": …} as
+its last line.
+"""
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from ps_cluster.config import RunConfig, build_config
+from ps_cluster.config import RunConfig, build_config, load_config
 from ps_cluster.config.cluster_settings import parse_stragglers
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.config.sections import CHOSEN, flat, listed, nested, switched_off
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import IMPORT_FOLDER
+from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.machine import allowance
 
-TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")  # as in torch_networks.py
+if TYPE_CHECKING:
+    from ps_cluster.report.progress import ProgressView
+
+ARM_TIMEOUT_S = 600
+TORCH_NETWORKS = ("tutorial_cnn", "cifar_tf_cnn", "resnet_small", "airbench")  # as in ddp.py
 TORCH_EXAMPLES, TORCH_CLASSES = "image uint8 [32, 32, 3]", 10
-DEFAULTS = Path("configs") / "default.yaml"
-# What settings are called in checkouts from before their sections followed what is chosen in them.
-_EARLIER = {
-    "mode.name": "training.mode", "mode.max_staleness": "training.max_staleness",
-    "mode.max_clock_lag": "training.max_clock_lag", "mode.backup_workers": "training.backup_workers",
-    "mode.simulate_workers": "training.simulate_workers", "mode.local_steps": "elastic.local_steps",
-    "mode.beta": "elastic.beta", "staleness.method": "training.staleness_method",
-    "staleness.strength": "delay_compensation.strength", "staleness.decay": "delay_compensation.decay",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -66,39 +69,25 @@ class BenchArm:
             )
 
     def settings(self, config: RunConfig) -> dict[str, Any]:
-        """Return `config` as settings of the arm's project. A None becomes its own value; a default that it lacks is left out.
-
-        Raises:
-          UserError: its project lacks a setting that is not the default here.
-        """
+        """Return `config` as settings of the arm's project: without defaults and without values that it does not know."""
         given = config.model_dump(mode="json")
         if self.project == IMPORT_FOLDER:
             return given
         chosen = {f"{section}.{key}": given[section][key] for section, (key, _) in CHOSEN.items()}
         defaults = flat(build_config().with_values(chosen).model_dump(mode="json"))
-        found = flat(read_yaml(self.project / DEFAULTS))
-        for key, value in flat(given).items():
-            known = key if key in found else _EARLIER.get(key, key)
-            if known in found:
-                found[known] = found[known] if value is None else value
-            elif value != defaults.get(key):
-                raise UserError(f"{key}: got {value!r}: '{self.project}' has no such setting")
-        return nested(found)
+        found = flat(read_yaml(self.project / "configs" / "default.yaml"))
+        # A setting that the project lacks is its own to refuse, unless nobody has changed it.
+        wanted = {key: value for key, value in flat(given).items() if key in found or value != defaults.get(key)}
+        return nested({**found, **{key: value for key, value in wanted.items() if value is not None}})
 
 
-SINGLE = BenchArm("single", "ps_cluster.tools.bench.single")
-CLUSTER = BenchArm("cluster", "ps_cluster.tools.bench.cluster", can_be_slow=True)
-SYNC = BenchArm("sync", "ps_cluster.tools.bench.cluster", values={"mode.name": "sync"}, can_be_slow=True)
-PER_VARIABLE = BenchArm(
-    "per_variable", "ps_cluster.tools.bench.cluster", arguments=("ps_cluster.tools.bench.per_variable",)
-)
+SINGLE = BenchArm("single", "ps_cluster.tools.bench.keras_arms")
+CLUSTER = BenchArm("cluster", "ps_cluster.tools.bench.arms", can_be_slow=True)
+SYNC = replace(CLUSTER, name="sync", values={"mode.name": "sync"})
+PER_VARIABLE = replace(CLUSTER, name="per_variable", arguments=(SINGLE.module, "task"), can_be_slow=False)
 DDP = BenchArm("ddp", "ps_cluster.tools.bench.ddp", values={"mode.name": "sync"}, torch=True)
-TORCH_SINGLE = BenchArm(
-    "torch_single",
-    "ps_cluster.tools.bench.ddp",
-    values={"mode.name": "single", "cluster.intra_op_threads": allowance().threads},
-    torch=True,
-)
+ALONE = {"mode.name": "single", "cluster.intra_op_threads": allowance().threads}
+TORCH_SINGLE = replace(DDP, name="torch_single", values=ALONE)
 
 DEFAULT = (SINGLE, CLUSTER, SYNC, PER_VARIABLE)
 ARMS = {arm.name: arm for arm in (*DEFAULT, DDP, TORCH_SINGLE)}
@@ -122,27 +111,24 @@ def with_straggler(chosen: list[BenchArm], straggler: str, workers: int) -> list
     Raises:
       UserError: no arm can have slow workers, or `straggler` is no plain factor.
     """
-    ideal = _ideal(straggler, workers)
-    if not any(arm.can_be_slow for arm in chosen):
-        able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
-        raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")
-    return [one for arm in chosen for one in (arm, *([_slowed(arm, straggler, ideal)] if arm.can_be_slow else []))]
-
-
-def _slowed(arm: BenchArm, straggler: str, ideal: float) -> BenchArm:
-    values = {**arm.values, "cluster.straggler": straggler}
-    return replace(arm, name=f"{arm.name}+straggler", values=values, slowed=arm.name, ideal=ideal)
-
-
-def _ideal(straggler: str, workers: int) -> float:
-    """Return the share of throughput left if no worker waits for slow ones: 2.2 / 3 if one of three is 5x slower."""
     try:
         slow = parse_stragglers(straggler).slow
     except ValueError as error:
         raise UserError(f"--straggler: {error}") from error
     if not slow or any(one.extra_s for one in slow):
         raise UserError(f"--straggler: got '{straggler}': say how many times slower, e.g. 2:5x")
-    return (workers - len(slow) + sum(1 / one.factor for one in slow)) / workers
+    if not any(arm.can_be_slow for arm in chosen):
+        able = " or ".join(arm.name for arm in ARMS.values() if arm.can_be_slow)
+        raise UserError(f"--straggler: got '{straggler}': --arms has to name {able}")
+    # The share of throughput left if no worker waits for slow ones: 2.2 / 3 if one of three is 5x slower.
+    ideal = (workers - len(slow) + sum(1 / one.factor for one in slow)) / workers
+    found = []
+    for arm in chosen:
+        found.append(arm)
+        if arm.can_be_slow:
+            values = {**arm.values, "cluster.straggler": straggler}
+            found.append(replace(arm, name=f"{arm.name}+straggler", values=values, slowed=arm.name, ideal=ideal))
+    return found
 
 
 def _with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
@@ -157,3 +143,32 @@ def _with_torch(arm: BenchArm, python: Path | None) -> BenchArm:
             f"{arm.name} needs one that has torch, numpy and pydantic"
         ) from error
     return replace(arm, python=str(python))
+
+
+def run_cluster(root: Path, body: Sequence[str], view: ProgressView | None = None) -> RunDir:
+    """Run the cluster of `root` to its end; exit if it fails.
+
+    Args:
+      body: module that runs one task and its first arguments; empty for the project's own.
+    """
+    from ps_cluster.data.packed import load_pointed
+    from ps_cluster.launch.launcher import run_local
+    from ps_cluster.launch.local_cluster import TASK_ARGV
+    from ps_cluster.launch.silence import Limits
+    from ps_cluster.report.progress import make_view
+
+    run_dir = RunDir.open(root)
+    argv = (sys.executable, "-m", *body) if body else TASK_ARGV
+    # The launcher sees no updates of a module that is not the project's own.
+    limits = Limits(standstill_s=ARM_TIMEOUT_S) if body else Limits()
+    config, dataset = load_config(run_dir.config), load_pointed(run_dir.dataset)
+    view = view or make_view()
+    code = run_local(config, run_dir, dataset, resume=False, view=view, task_argv=argv, limits=limits)
+    if code:
+        sys.exit(code)
+    return run_dir
+
+
+if __name__ == "__main__":
+    summary = json.loads(run_cluster(Path(sys.argv[1]), sys.argv[2:]).summary.read_text())
+    print(json.dumps({"examples_per_second": summary["examples_per_second"]}))

@@ -15,6 +15,7 @@ import subprocess
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,9 +30,8 @@ from ps_cluster.files.writing import write_json
 from ps_cluster.launch.local_run import complete_config
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import die_with_parent
-from ps_cluster.tools.bench.arms import CLUSTER, BenchArm
+from ps_cluster.tools.bench.arms import ARM_TIMEOUT_S, CLUSTER, BenchArm
 
-ARM_TIMEOUT_S = 600
 BATCH_SIZE = 128
 # The update rule of every arm, whatever rule the network usually has: the benchmark compares ways to train, not rules.
 RULE = {
@@ -44,7 +44,7 @@ SIDE = 32
 TABLE_WIDTH = 200  # at most; a narrower terminal breaks lines but cuts no figure
 # Images of 32x32 pixels of one measurement, so that each takes about 5 to 25 s on two cores. In an async one the first
 # and last gradients may be counted wrong by half a gradient: 1 of at least 80. For other networks and other examples
-# a short run finds the number (calibration.py).
+# a short run finds the number (`with_lengths`).
 EXAMPLES = {"tutorial_cnn": 80_000, "cifar_tf_cnn": 25_000, "resnet_small": 12_800, "airbench": 18_000}
 
 
@@ -72,12 +72,6 @@ def cases(
     for one in found:
         one.check_fits_one_machine()
     return found
-
-
-def examples_of(model: str, packed: PackedDataset) -> int | None:
-    """Return how many examples make a measurement of about 10 s on two cores; None where that is unknown."""
-    shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
-    return EXAMPLES.get(model) if shapes == [(SIDE, SIDE, 3)] else None
 
 
 def measure(
@@ -121,32 +115,27 @@ def figures(arms: Sequence[BenchArm], rates: Mapping[str, list[float]]) -> dict[
     first = first_of(arms)
     for arm in arms:
         if arm.slowed:
-            found[kept_name(arm)] = _ratios(rates[arm.name], rates[arm.slowed])
-            found[ideal_name(arm)] = [kept / (arm.ideal or 1.0) for kept in found[kept_name(arm)]]
+            kept = [rate / other for rate, other in zip(rates[arm.name], rates[arm.slowed], strict=True)]
+            found[f"{arm.name}_to_{arm.slowed}"] = kept
+            found[f"{arm.name}_to_ideal"] = [share / (arm.ideal or 1.0) for share in kept]
         elif arm != first:
-            found[ratio_name(first, arm)] = _ratios(rates[first.name], rates[arm.name])
-    return {name: spread(values) for name, values in found.items()}
+            ratios = [rate / other for rate, other in zip(rates[first.name], rates[arm.name], strict=True)]
+            found[f"{first.name}_to_{arm.name}"] = ratios
+    return {
+        name: {
+            "median": statistics.median(values),
+            "min": min(values),
+            "max": max(values),
+            "n": len(values),
+            "values": values,
+        }
+        for name, values in found.items()
+    }
 
 
 def first_of(arms: Sequence[BenchArm]) -> BenchArm:
     """Return the arm that the others are held against."""
     return next((arm for arm in arms if arm.name == CLUSTER.name), arms[0])
-
-
-def _ratios(rates: Sequence[float], others: Sequence[float]) -> list[float]:
-    return [rate / other for rate, other in zip(rates, others, strict=True)]
-
-
-def ratio_name(first: BenchArm, arm: BenchArm) -> str:
-    return f"{first.name}_to_{arm.name}"
-
-
-def kept_name(arm: BenchArm) -> str:
-    return f"{arm.name}_to_{arm.slowed}"
-
-
-def ideal_name(arm: BenchArm) -> str:
-    return f"{arm.name}_to_ideal"
 
 
 def print_table(arms: Sequence[BenchArm], rows: list[dict[str, Any]], unit: str, console: Console) -> None:
@@ -164,27 +153,25 @@ def print_table(arms: Sequence[BenchArm], rows: list[dict[str, Any]], unit: str,
         table.add_column(name, justify="right", no_wrap=True)
     for row in rows:
         for arm in arms:
-            ratio = row.get(ratio_name(first, arm))
-            cells = (shown(row[arm.name], ",.0f"), shown(ratio, ".2f") if ratio else "")
+            ratio = row.get(f"{first.name}_to_{arm.name}")
+            cells = (_shown(row[arm.name], ",.0f"), _shown(ratio, ".2f") if ratio else "")
             table.add_row(row["model"], row["precision"], arm.name, *cells)
     console.width = max(console.width, TABLE_WIDTH)
     console.print(table, highlight=False)
-    for line in (_kept(arm, row) for row in rows for arm in arms if arm.slowed):
-        console.print(line, highlight=False, soft_wrap=True)
+    for row, arm in product(rows, (arm for arm in arms if arm.slowed)):
+        share, of_ideal = (_shown(row[f"{arm.name}_to_{other}"], ".2f") for other in (arm.slowed, "ideal"))
+        line = f"{arm.name} {share} of {arm.slowed}: {of_ideal} of the ideal {arm.ideal:.2f}"
+        console.print(f"{row['model']} {row['precision']}: {line}", highlight=False, soft_wrap=True)
 
 
-def _kept(arm: BenchArm, row: dict[str, Any]) -> str:
-    share, of_ideal = shown(row[kept_name(arm)], ".2f"), shown(row[ideal_name(arm)], ".2f")
-    return f"{row['model']} {row['precision']}: {arm.name} {share} of {arm.slowed}: {of_ideal} of the ideal {arm.ideal:.2f}"
-
-
-def shown(found: dict[str, Any], spec: str) -> str:
+def _shown(found: dict[str, Any], spec: str) -> str:
     return f"{found['median']:{spec}} ({found['min']:{spec}}–{found['max']:{spec}})"
 
 
 def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str, Any] = NO_VALUES) -> RunConfig:
     """Return a complete configuration with `values`. Its `training.steps` is None where no number is known."""
-    examples = examples_of(model, packed)
+    shapes = [field.shape for field in packed.spec.inputs.values() if field.is_image]
+    examples = EXAMPLES.get(model) if shapes == [(SIDE, SIDE, 3)] else None
     overrides = {
         "model.name": model, "model.precision": precision, "training.batch_size_per_worker": BATCH_SIZE,
         "training.steps": examples // BATCH_SIZE if examples else None,
@@ -196,15 +183,9 @@ def case(model: str, precision: str, packed: PackedDataset, values: Mapping[str,
 
 def measure_once(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float:
     """Return examples/s of one run of `arm`. Raises RunFailed if it fails, or ends before there is a rate."""
-    rate = rate_of(arm, config, packed)
+    rate: float | None = run_arm(arm, config, packed)["examples_per_second"]
     if rate is None:
         raise RunFailed(f"arm {arm.name} has no rate of {config.training.steps} updates: give it more training.steps")
-    return rate
-
-
-def rate_of(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> float | None:
-    """Return examples/s of one run of `arm`; None if it ended before there was a rate. Raises RunFailed if it fails."""
-    rate: float | None = run_arm(arm, config, packed)["examples_per_second"]
     return rate
 
 
@@ -215,17 +196,22 @@ def run_arm(arm: BenchArm, config: RunConfig, packed: PackedDataset) -> dict[str
         # JSON is YAML, and can be read without a YAML library.
         run_dir.config.write_text(json.dumps(arm.settings(config)))
         write_pointer(run_dir.dataset, packed)
+        imports = arm.project
+        if arm.torch:  # another Python must not find packages that were installed beside this project for this one
+            imports = folder / "import"
+            imports.mkdir()
+            (imports / "ps_cluster").symlink_to(arm.project / "ps_cluster")
         command = [arm.python, "-m", arm.module, str(run_dir.root), *arm.arguments]
-        return json.loads(_output_of(arm, command, folder).splitlines()[-1])
+        return json.loads(_output_of(arm, command, imports, folder).splitlines()[-1])
 
 
-def _output_of(arm: BenchArm, command: Sequence[str], folder: Path) -> str:
-    """Return the stdout of `command`. Both outputs are files in `folder`."""
+def _output_of(arm: BenchArm, command: Sequence[str], imports: Path, folder: Path) -> str:
+    """Return the stdout of `command`, which looks for modules in `imports` first. Both outputs are files in `folder`."""
     stdout, stderr = folder / "stdout", folder / "stderr"
     with stdout.open("wb") as out, stderr.open("wb") as error:
         process = subprocess.Popen(
             command,
-            cwd=_import_folder(arm, folder),
+            cwd=imports,
             stdin=subprocess.DEVNULL,
             stdout=out,
             stderr=error,
@@ -244,19 +230,6 @@ def _output_of(arm: BenchArm, command: Sequence[str], folder: Path) -> str:
     return stdout.read_text()
 
 
-def _import_folder(arm: BenchArm, folder: Path) -> Path:
-    """Return the folder in which the Python of `arm` looks for modules first.
-
-    Another Python must not find packages that were installed beside this project for this Python.
-    """
-    if not arm.torch:
-        return arm.project
-    alone = folder / "import"
-    alone.mkdir()
-    (alone / "ps_cluster").symlink_to(arm.project / "ps_cluster")
-    return alone
-
-
 @contextmanager
 def scratch() -> Iterator[Path]:
     """Yield a folder that is removed afterwards, except if an arm fails: then its files can be read."""
@@ -270,11 +243,44 @@ def scratch() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def spread(values: list[float]) -> dict[str, Any]:
-    return {
-        "median": statistics.median(values),
-        "min": min(values),
-        "max": max(values),
-        "n": len(values),
-        "values": values,
-    }
+# Decide how many updates make a measurement of a network of which no number of examples is known.
+
+SECONDS = 10.0  # that a measurement shall take
+LEAST_STEPS = 90  # fewer would make the first and the last gradients count too much
+MOST_STEPS = 50_000
+_ENOUGH_S = 2.0  # a run that trains for so long tells the rate well enough
+_GROWTH = 10  # from one short run to the next
+
+Rate = Callable[[RunConfig], float | None]
+"""Trains a configuration and returns its examples per second; None if it was over before there was a rate."""
+
+
+def with_lengths(
+    cases: Iterable[RunConfig], rate: Rate, *, unit: str, arm: str, notify: Callable[[str], None]
+) -> Iterator[RunConfig]:
+    """Yield the cases, each with its number of updates. All arms and rounds of a case have the same.
+
+    Args:
+      rate: runs `arm`, one after the other.
+      unit: the word for several examples.
+    """
+    for case in cases:
+        if case.training.steps is None:
+            steps, per_second = _steps(case, rate)
+            case = case.with_values({"training.steps": steps})
+            notify(
+                f"{case.model.name} {case.model.precision}: {steps * case.examples_per_step:,} {unit} make a measurement: "
+                f"about {SECONDS:.0f} s, at the {per_second:,.0f} {unit}/s of a short run of arm {arm}"
+            )
+        yield case
+
+
+def _steps(case: RunConfig, rate: Rate) -> tuple[int, float]:
+    """Return the updates of a measurement and the examples per second of the last short run, 0 if it had none."""
+    steps = LEAST_STEPS
+    while True:
+        per_second = rate(case.with_values({"training.steps": steps}))
+        steps_per_second = (per_second or 0.0) / case.examples_per_step
+        if per_second and steps >= _ENOUGH_S * steps_per_second or steps == MOST_STEPS:
+            return min(MOST_STEPS, max(LEAST_STEPS, round(SECONDS * steps_per_second))), per_second or 0.0
+        steps = min(MOST_STEPS, _GROWTH * steps)

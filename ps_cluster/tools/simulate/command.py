@@ -85,9 +85,9 @@ from ps_cluster.tools.simulate.costs import known_costs
 @click.pass_context
 def simulate(context: click.Context, /, **settings: Any) -> None:
     """Predict throughput and staleness of a cluster before you build it."""
-    from ps_cluster.tools.simulate import simulation_run
+    from ps_cluster.tools.simulate import prediction
 
     if settings["check_run"]:
         kept = ("check_run", "calibrate_from", "network", "cores", "json_file", "save_costs")
         refuse_others(context, *kept, because="--check predicts")
-    simulation_run.run_simulation(simulation_run.SimulationSettings(**settings), make_console())
+    prediction.run_simulation(prediction.SimulationSettings(**settings), make_console())

@@ -15,8 +15,7 @@ from ps_cluster.config.modes import MODES, Waits
 from ps_cluster.errors import UserError
 from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.files.values import first_error
-from ps_cluster.files.writing import write_whole
-from ps_cluster.files.yaml_files import dump_yaml, read_yaml
+from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import CONFIG_FOLDER
 from ps_cluster.runs import logs, proof
 from ps_cluster.runs.result_rows import ProgressRow, Summary
@@ -164,11 +163,6 @@ def make_costs(values: dict[str, Any], origin: str) -> Costs:
         raise UserError(first_error(error, origin)) from error
 
 
-def write_costs(file: Path, costs: Costs) -> None:
-    """Write the costs as YAML that `read_costs` takes."""
-    write_whole(file, dump_yaml(costs.model_dump(mode="json")))
-
-
 # Measure costs from a finished run: wall seconds from its ledger, CPU seconds from its summary.
 
 WIRE_BYTES = {"float32": 4, "bfloat16": 2}
@@ -235,10 +229,14 @@ def calibrate(run: FinishedRun, base: Costs) -> Costs:
         raise UserError(
             f"run directory '{run.root}': its training began {run.starts} times: take one that was not resumed"
         )
-    walls, cpu = _wall_seconds(run), _cpu_seconds(run, base)
+    walls = _wall_seconds(run)
+    cpu = {
+        kind: run.cpu_seconds(kind, base.startup_cpu_seconds) / len(run.rows) for kind in ("worker", "ps", "chief")
+    }  # of a step
     servers = len(run.summary.parameter_servers)
     share = run.parameters / servers
-    pull, push = _split(cpu["ps"] / servers, walls["pull"], walls["push"])
+    # The CPU seconds of a server are split as pull and push took wall seconds.
+    pull, push = (cpu["ps"] / servers * walls[name] / (walls["pull"] + walls["push"]) for name in ("pull", "push"))
     of_pull, of_apply = base.pull_seconds_per_parameter * share, base.apply_seconds_per_parameter * share
     dispatching = base.chief_seconds * run.dispatches
     background = (cpu["chief"] * len(run.rows) - dispatching) / run.summary.train_seconds
@@ -268,17 +266,6 @@ def _about(run: FinishedRun, servers: int) -> str:
     workers, model = run.config.training_workers, run.config.model
     told = f"{run.root.name}: {model.name}, {model.precision}, workers {workers}, ps {servers}, steps {len(run.rows)}"
     return told if workers == 1 else f"{told}; the workers' waiting for each other is in the times: take a run with 1"
-
-
-def _split(whole: float, one: float, other: float) -> tuple[float, float]:
-    """Split `whole` in the proportion of `one` to `other`."""
-    return whole * one / (one + other), whole * other / (one + other)
-
-
-def _cpu_seconds(run: FinishedRun, base: Costs) -> dict[str, float]:
-    """Return the CPU seconds per step of all processes of a kind."""
-    kinds = ("worker", "ps", "chief")
-    return {kind: run.cpu_seconds(kind, base.startup_cpu_seconds) / len(run.rows) for kind in kinds}
 
 
 def _wall_seconds(run: FinishedRun) -> dict[str, float]:

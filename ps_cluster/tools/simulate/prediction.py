@@ -1,21 +1,44 @@
-"""Predict throughput, staleness and bottleneck of a cluster."""
+"""Predict throughput, staleness and bottleneck of a cluster, or check that against a run, for `simulate`."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import shlex
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import lru_cache, partial
+from functools import lru_cache
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+from rich.console import Console
+from rich.table import Table
 
-from ps_cluster.config.cluster_settings import Stragglers, parse_stragglers
+from ps_cluster.config import RunConfig
+from ps_cluster.config.cluster_settings import NONE, Stragglers, parse_stragglers
 from ps_cluster.config.modes import MODES, Waits
+from ps_cluster.config.sections import uses
 from ps_cluster.errors import UserError
-from ps_cluster.launch.local_cluster import keeps_to_cores, own_cores
-from ps_cluster.tools.simulate.costs import WIRE_BYTES, Costs, FinishedRun, Links, SimulatedCluster
-from ps_cluster.tools.simulate.events import Cores, Process, Slow, gamma, gammas
-from ps_cluster.tools.simulate.training import SeparateMachines, SimulatedTraining, Trained
+from ps_cluster.files.writing import write_whole
+from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.installation import PROGRAM
+from ps_cluster.launch.local_cluster import keeps_to_cores
+from ps_cluster.system import machine
+from ps_cluster.system.machine import allowance, processor_of
+from ps_cluster.tools.simulate.costs import (
+    WIRE_BYTES,
+    Costs,
+    FinishedRun,
+    Links,
+    SimulatedCluster,
+    calibrate,
+    costs_of,
+    known_costs,
+    read_run,
+)
+from ps_cluster.tools.simulate.training import OneMachine, SeparateMachines, Slow, Trained, gamma
+from ps_cluster.training.modes.sync_ps import SYNC_PS
 
 
 @dataclass(frozen=True)
@@ -105,100 +128,6 @@ def _all_reduced(costs: Costs, cluster: SimulatedCluster) -> Prediction:
     )
 
 
-# Simulate all processes on one machine with shared cores, to check the simulation against a run on one machine.
-
-CHIEF_LOOKS_EVERY_S = 0.25  # POLL_S in ps_cluster/training/chief.py
-
-Serve = Callable[[int, int], None]
-"""(worker, server) → its request is served there."""
-
-
-class OneMachine(SimulatedTraining):
-    """One machine without a network. All CPU time is taken from `cluster.cores`.
-
-    If a worker's CPU time exceeds the wall seconds of its computation, the excess was spent in what the costs call
-    delays (calls, packing). Whatever exceeds these too was a second thread of the computation.
-    """
-
-    def __init__(self, costs: Costs, cluster: SimulatedCluster):
-        more = max(0.0, costs.worker_cpu_seconds - costs.compute_seconds)
-        work_in_delays = min(1.0, more / costs.delay_seconds) if costs.delay_seconds else 0.0
-        super().__init__(costs.with_delays_times(1 - work_in_delays), cluster)
-        self._pull_work = work_in_delays * (costs.step_gap_seconds + costs.pull_delay_seconds)
-        in_push = work_in_delays * costs.push_delay_seconds
-        computing = costs.worker_cpu_seconds - self._pull_work - in_push
-        self._push_work = in_push + costs.round_worker_cpu_seconds
-        self._threads = max(1.0, computing / costs.compute_seconds)
-        self._computations = gammas(self.random, computing / self._threads, costs.compute_cv)
-        self._idle = max(0.0, costs.compute_seconds - computing)
-
-        own = [_cores_of(worker, cluster) for worker in range(cluster.workers)]
-        # Cores that no worker is pinned to are left out: workers that wait for a server leave it enough cores.
-        parts = {part: Cores(self.events, len(part)) for part in dict.fromkeys(own)}
-        self._of_worker = [parts[part] for part in own]
-        self._all = list(parts.values())
-        self._chief, self._chief_looking = Process(self._all), Process(self._all)
-        self._servers = [Process(self._all) for _ in range(cluster.servers)]
-        self._pulls = gammas(self.random, costs.pull_seconds(cluster.servers), costs.server_cv)
-        self._pushes = gammas(self.random, costs.push_seconds(cluster.servers), costs.server_cv)
-        self._unserved = [0] * cluster.workers
-        self._look_on()
-
-    def _look_on(self) -> None:
-        """Run the chief's background thread, which looks at the cluster and writes progress."""
-        if self.costs.chief_background_cores:
-            self._chief_looking.do(CHIEF_LOOKS_EVERY_S * self.costs.chief_background_cores, lambda: None)
-            self.events.after(CHIEF_LOOKS_EVERY_S, self._look_on)
-
-    def ask_chief(self, then: Callable[[], None]) -> None:
-        self._chief.do(self.costs.chief_seconds, then)
-
-    def pull(self, worker: int) -> None:
-        self._of_worker[worker].run(self._pull_work, partial(self._pull, worker))
-
-    def _pull(self, worker: int) -> None:
-        delay = self.costs.pull_delay_seconds
-        self.events.after(delay, self._request, worker, self._pulls, self.read, self._compute)
-
-    def _request(self, worker: int, seconds: Iterator[float], serve: Serve, then: Callable[[int], None]) -> None:
-        """Call `serve(worker, server)` when each server has done its part, and `then(worker)` when all have."""
-        self._unserved[worker] = len(self._servers)
-        for index, server in enumerate(self._servers):
-            server.do(next(seconds), partial(self._served, worker, index, serve, then))
-
-    def _served(self, worker: int, server: int, serve: Serve, then: Callable[[int], None]) -> None:
-        serve(worker, server)
-        self._unserved[worker] -= 1
-        if not self._unserved[worker]:
-            then(worker)
-
-    def _compute(self, worker: int) -> None:
-        computed = partial(self._computed, worker, self.events.now)
-        self._of_worker[worker].run(next(self._computations), computed, self._threads)
-
-    def _computed(self, worker: int, started: float) -> None:
-        seconds = self.events.now - started + self._idle
-        self.events.after(self._idle, self.compute_and_wait, worker, seconds, self._push)
-
-    def _push(self, worker: int) -> None:
-        self._of_worker[worker].run(self._push_work, partial(self._send, worker))
-
-    def _send(self, worker: int) -> None:
-        delay = self.costs.push_delay_seconds
-        self.events.after(delay, self._request, worker, self._pushes, self.take, self._taken_by_all)
-
-    def _taken_by_all(self, worker: int) -> None:
-        self.ended(worker, self.events.now)
-        self.go_on(worker)
-
-
-def _cores_of(worker: int, cluster: SimulatedCluster) -> tuple[int, ...]:
-    if cluster.cores is None:
-        raise ValueError("the cluster is not on one machine")
-    cores = range(cluster.cores)
-    return tuple(own_cores(worker, cluster.workers, cores) if cluster.pinned else cores)
-
-
 # Calculate synchronous training by ring all-reduce with a formula: it has no queues to simulate.
 #
 # Patarasuk and Yuan 2009, "Bandwidth optimal all-reduce algorithms for clusters of workstations" (Journal of Parallel and
@@ -213,16 +142,6 @@ def phase_seconds(costs: Costs, cluster: SimulatedCluster) -> dict[str, float]:
     The phases follow each other: the slowest worker's computation; 2 (W - 1) / W bytes / bandwidth; 2 (W - 1) latency;
     the update of a whole replica.
     """
-    turns = 2 * (cluster.workers - 1)
-    return {
-        "worker": _slowest_seconds(costs, cluster),
-        "link": turns * cluster.network.seconds(costs.wire_bytes / cluster.workers),
-        "latency": turns * cluster.network.latency_seconds,
-        "update": costs.apply_seconds_per_parameter * costs.parameters,
-    }
-
-
-def _slowest_seconds(costs: Costs, cluster: SimulatedCluster) -> float:
     random = np.random.default_rng(cluster.seed)
     slow = Slow(cluster.stragglers, cluster.workers, random, cluster.seed)
 
@@ -230,7 +149,13 @@ def _slowest_seconds(costs: Costs, cluster: SimulatedCluster) -> float:
         own = gamma(random, costs.compute_seconds, costs.compute_cv, (cluster.workers,))
         return float(np.max(own + slow.seconds(slice(None), own)))
 
-    return float(np.mean([one_round() for _ in range(ROUNDS)]))
+    turns = 2 * (cluster.workers - 1)
+    return {
+        "worker": float(np.mean([one_round() for _ in range(ROUNDS)])),
+        "link": turns * cluster.network.seconds(costs.wire_bytes / cluster.workers),
+        "latency": turns * cluster.network.latency_seconds,
+        "update": costs.apply_seconds_per_parameter * costs.parameters,
+    }
 
 
 # Compare the simulation with a real run on this machine.
@@ -249,9 +174,6 @@ class Compared:
         """Error relative to the measured value; None where that is 0."""
         return self.predicted / self.measured - 1 if self.measured else None
 
-    def to_json(self) -> dict[str, Any]:
-        return asdict(self) | {"relative_error": self.error}
-
 
 def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
     """Predict `run`, whose processes shared `cores`, and compare.
@@ -260,20 +182,8 @@ def check(costs: Costs, run: FinishedRun, cores: int) -> list[Compared]:
       UserError: the run's mode or steps differ from those of `costs`, or the run measured nothing.
     """
     _refuse_other_work(costs, run)
-    config = run.config
-    predicted = predict(costs, _cluster_of(run, cores))
-    measured = run.summary
-    if not measured.examples_per_second:
-        raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
-    found = [Compared("examples/s", predicted.examples_per_second, measured.examples_per_second)]
-    if config.mode_kind.is_stale and measured.staleness.mean is not None:
-        found.append(Compared("mean staleness", predicted.staleness_mean, measured.staleness.mean))
-    return found
-
-
-def _cluster_of(run: FinishedRun, cores: int) -> SimulatedCluster:
-    config = run.config
-    return SimulatedCluster(
+    config, measured = run.config, run.summary
+    cluster = SimulatedCluster(
         workers=config.training_workers,
         servers=config.cluster.parameter_servers,
         network=Links(float("inf"), 0.0),
@@ -284,6 +194,13 @@ def _cluster_of(run: FinishedRun, cores: int) -> SimulatedCluster:
         pinned=keeps_to_cores(config),
         seed=config.training.seed,
     )
+    predicted = predict(costs, cluster)
+    if not measured.examples_per_second:
+        raise UserError(f"run directory '{run.root}': examples_per_second: got none: nothing to check against")
+    found = [Compared("examples/s", predicted.examples_per_second, measured.examples_per_second)]
+    if config.mode_kind.is_stale and measured.staleness.mean is not None:
+        found.append(Compared("mean staleness", predicted.staleness_mean, measured.staleness.mean))
+    return found
 
 
 def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
@@ -302,3 +219,202 @@ def _refuse_other_work(costs: Costs, run: FinishedRun) -> None:
     ):
         if costed != done:
             raise UserError(f"--check '{run.root}': {name}: got {done}, but the costs are of {costed}")
+
+
+# The command: choose costs and clusters, or a run to check against, and print tables.
+
+ANY_NETWORK = "tutorial_cnn"
+
+
+@dataclass(frozen=True)
+class SimulationSettings:
+    """Settings of `ps-cluster simulate`; its options have the same names."""
+
+    workers: tuple[int, ...] = (10, 100, 1000, 10_000)
+    parameter_servers: tuple[int, ...] = (1, 4, 16, 64, 256)
+    mode: str = "async"
+    backup_workers: int = 0
+    straggler: str = NONE
+    network: str | None = None
+    calibrate_from: Path | None = None
+    check_run: Path | None = None
+    link_gbps: float = 10.0
+    latency_us: float = 50.0
+    one_machine: bool = False
+    cores: int | None = None
+    steps_per_dispatch: int | None = None
+    seed: int = 0
+    json_file: Path | None = None
+    save_costs: Path | None = None
+
+
+def run_simulation(settings: SimulationSettings, console: Console) -> None:
+    """Simulate, print, and write the files asked for. Raises UserError for bad input."""
+    costs = _costs(settings)
+    if settings.save_costs:
+        write_whole(settings.save_costs, dump_yaml(costs.model_dump(mode="json")))
+    checked = settings.check_run
+    found = _check(checked, settings.cores, costs, console) if checked else _predict(settings, costs, console)
+    result = {"costs": costs.model_dump(mode="json")} | found
+    if settings.json_file:
+        write_whole(settings.json_file, json.dumps(result, indent=1))
+
+
+def _costs(settings: SimulationSettings) -> Costs:
+    run = read_run(settings.calibrate_from) if settings.calibrate_from else None
+    of_run = run.config.model.name if run and run.config.model.name in known_costs() else ANY_NETWORK
+    costs = costs_of(settings.network or of_run)
+    if run:
+        costs = calibrate(run, costs)
+    if settings.steps_per_dispatch:
+        costs = costs.model_copy(update={"steps_per_dispatch": settings.steps_per_dispatch})
+    return costs
+
+
+def _check(root: Path, cores: int | None, costs: Costs, console: Console) -> dict[str, Any]:
+    cores = cores or allowance().threads
+    run = read_run(root)
+    compared = check(costs, run, cores)
+    print_check(compared, console)
+    _say(f"run {root} on {cores} cores, {run.processor}", console)
+    _say(f"costs: {costs.measured_on}, {costs.processor}", console)
+    print_foreign(costs, run.processor, run.config, f"--check {shlex.quote(str(root))}", console)
+    return {
+        "check": str(root),
+        "cores": cores,
+        "quantities": [asdict(one) | {"relative_error": one.error} for one in compared],
+    }
+
+
+def _predict(settings: SimulationSettings, costs: Costs, console: Console) -> dict[str, Any]:
+    clusters = _clusters(settings)
+    predictions = []
+    with console.status("") as status:
+        for cluster in clusters:
+            status.update(f"simulates {cluster.workers} workers, {cluster.servers} ps")
+            predictions.append(predict(costs, cluster))
+    print_predictions(predictions, console)
+    print_setting(costs, clusters[0], console)
+    print_foreign(costs, processor_of(machine.describe()), None, "--workers …", console)
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in asdict(settings).items()}
+    return {"setting": plain, "predictions": [asdict(one) for one in predictions]}
+
+
+def _clusters(settings: SimulationSettings) -> list[SimulatedCluster]:
+    """Return all clusters asked for, fewest workers first."""
+    stragglers = _stragglers(settings)
+    _refuse_what_does_not_fit(settings)
+    cores = (settings.cores or allowance().threads) if settings.one_machine else None
+    network = Links(settings.link_gbps * 1e9 / 8, settings.latency_us / 1e6)
+    servers = settings.parameter_servers if MODES[settings.mode].has_parameter_servers else (1,)
+    return [
+        SimulatedCluster(
+            workers=workers,
+            servers=parameter_servers,
+            network=network,
+            mode=settings.mode,
+            backup_workers=settings.backup_workers,
+            stragglers=stragglers,
+            cores=cores,
+            pinned=MODES[settings.mode].pins_workers,  # the default of real runs
+            seed=settings.seed,
+        )
+        for workers, parameter_servers in product(settings.workers, servers)
+    ]
+
+
+def _stragglers(settings: SimulationSettings) -> Stragglers:
+    try:
+        stragglers = parse_stragglers(settings.straggler)
+    except ValueError as error:
+        raise UserError(f"--straggler: {error}") from error
+    named, fewest = [slow.worker for slow in stragglers.slow], min(settings.workers)
+    if named and max(named) >= fewest:
+        raise UserError(f"--straggler: got {settings.straggler!r}: of {fewest} workers the last one is {fewest - 1}")
+    return stragglers
+
+
+def _refuse_what_does_not_fit(settings: SimulationSettings) -> None:
+    mode, backup = MODES[settings.mode], settings.backup_workers
+    if backup and (not uses(mode.name, "mode.backup_workers") or backup >= min(settings.workers)):
+        raise UserError(f"--backup-workers: got {backup}: it needs --mode {SYNC_PS.name} and more workers than that")
+    if settings.cores is not None and not settings.one_machine:
+        raise UserError(f"--cores: got {settings.cores}: it needs --one-machine or --check")
+    if not mode.has_parameter_servers and settings.parameter_servers != SimulationSettings.parameter_servers:
+        raise UserError(f"--ps: got {_list(settings.parameter_servers)}: mode {mode.name} has none: leave it out")
+    for name in ("link_gbps", "latency_us"):
+        if settings.one_machine and getattr(settings, name) != getattr(SimulationSettings, name):
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(f"{option}: got {getattr(settings, name):g}: one machine has no network: leave it out")
+    if settings.one_machine and not mode.has_parameter_servers:
+        raise UserError(f"--mode: got '{mode.name}': with --one-machine it takes one with parameter servers")
+    most, allowed = max(settings.parameter_servers), mode.most_parameter_servers
+    if settings.one_machine and allowed is not None and most > allowed:
+        raise UserError(f"--ps: got {most}: --mode {mode.name} with --one-machine takes {allowed}")
+
+
+def _list(numbers: tuple[int, ...]) -> str:
+    return ",".join(map(str, numbers))
+
+
+# Print predictions as tables for a terminal of 80 columns.
+
+
+def print_predictions(predictions: Sequence[Prediction], console: Console) -> None:
+    """Print a row for each cluster."""
+    table = _table("workers", "ps", "examples/s", "efficiency", "staleness", "p95", "busiest")
+    for one in predictions:
+        table.add_row(
+            f"{one.workers:,}",
+            "-" if one.parameter_servers is None else str(one.parameter_servers),
+            f"{one.examples_per_second:,.0f}",
+            f"{100 * one.efficiency:.1f} %",
+            f"{one.staleness_mean:,.1f}",
+            f"{one.staleness_p95:,}",
+            f"{one.bottleneck} {100 * one.utilisation[one.bottleneck]:.0f} %",
+        )
+    console.print(table)
+
+
+def print_check(compared: Sequence[Compared], console: Console) -> None:
+    """Print a row for each quantity."""
+    table = _table("", "predicted", "measured", "error")
+    for one in compared:
+        error = "-" if one.error is None else f"{100 * one.error:+.1f} %"
+        table.add_row(one.name, f"{one.predicted:,.2f}", f"{one.measured:,.2f}", error)
+    console.print(table)
+
+
+def print_setting(costs: Costs, cluster: SimulatedCluster, console: Console) -> None:
+    """Print what was simulated, and with whose costs. `cluster`: any of the clusters."""
+    network, where = cluster.network, f"one machine with {cluster.cores} cores"
+    if cluster.cores is None:
+        gbits, latency = 8e-9 * network.link_bytes_per_second, 1e6 * network.latency_seconds
+        where = f"{gbits:g} Gbit/s links, {latency:g} us latency"
+    _say(f"mode {cluster.mode}, {where}, steps a dispatch: {costs.steps_per_dispatch}", console)
+    _say(f"costs: {costs.measured_on}, {costs.processor}", console)
+
+
+def print_foreign(costs: Costs, processor: str, run: RunConfig | None, goes_on: str, console: Console) -> None:
+    """Print a warning if `costs` are of another processor, and the commands that measure this one with the work of `run`."""
+    if costs.processor == processor:
+        return
+    work = "--model tutorial_cnn"
+    if run is not None:
+        training, model = run.training, run.model
+        work = f"--model {model.name} --precision {model.precision} --batch-size {training.batch_size_per_worker}"
+    told = f"OTHER PROCESSOR: the costs are of {costs.processor}, and this is {processor}: the figures may be far off."
+    _say(f"{told} Measure it:", console, style="yellow")
+    _say(f"  {PROGRAM} run --workers 1 --ps 1 {work} --steps 3000 --no-evaluator --run-dir runs/costs", console)
+    _say(f"  {PROGRAM} simulate --from runs/costs {goes_on}", console)
+
+
+def _say(line: str, console: Console, style: str | None = None) -> None:
+    console.print(line, style=style, highlight=False, soft_wrap=True, markup=False)
+
+
+def _table(*columns: str) -> Table:
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    for name in columns:
+        table.add_column(name, justify="right", no_wrap=True)
+    return table

@@ -1,1 +1,1 @@
-"""Search for good settings: many trials, each a run of its own, judged on held-out training examples."""
+"""Train many runs, several at once: to search for good settings, or to join them into one model."""

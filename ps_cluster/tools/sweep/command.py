@@ -1,4 +1,4 @@
-"""The command `ps-cluster sweep`."""
+"""The commands `ps-cluster sweep` and `ps-cluster ensemble`: many runs, several at once."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any
 import click
 
 from ps_cluster.cli.options import (
+    LIST,
     OUTPUT_FOLDER,
     HelpByGroups,
     OneOf,
@@ -21,7 +22,9 @@ from ps_cluster.cli.options import (
     trusted_code,
 )
 from ps_cluster.report.terminal import print_line
-from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
+from ps_cluster.tools.sweep.space import MOST_TRIALS, SEARCH_METHODS, TRIALS, parse_varied
+
+OF_RUNS = ("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps", "--batch-size", "--precision")
 
 
 @click.command(
@@ -57,7 +60,7 @@ from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, TRIALS
 )
 @tensorboard_option
 @option("--dry-run", is_flag=True, help="Print the trials; start nothing.")
-@config_options("--dataset", "--data-dir", "--model", "--mode", "--epochs", "--steps", "--batch-size", "--precision")
+@config_options(*OF_RUNS)
 @option("--seed", type=Whole(0, 2**31 - 1), help="Seed of the drawing of trials; default: 0.")
 @config_layers
 def sweep(
@@ -75,18 +78,67 @@ def sweep(
 ) -> int:
     """Search for good settings: train many trials, several at once, and judge them on held-out training examples."""
     from ps_cluster.files import locks
-    from ps_cluster.tools.sweep import plan as sweep_plan
-    from ps_cluster.tools.sweep import sweeping
-    from ps_cluster.tools.sweep.methods import parse_varied
+    from ps_cluster.tools.sweep import sweep_run
+    from ps_cluster.tools.sweep.plan import read_sweep
 
     given = {"vary": parse_varied(vary) or None, "method": method, "trials": trials, "seed": seed}
     changes = {name: value for name, value in given.items() if value is not None}
-    plan = sweep_plan.read_sweep(file, changes, overrides_of_all(assignments, options))
+    plan = read_sweep(file, changes, overrides_of_all(assignments, options))
     if dry_run:
-        from ps_cluster.tools.sweep import sweeping
-
-        for line in sweeping.lines(plan, at_once):
+        for line in sweep_run.preview(plan, at_once):
             print_line(line)
         return 0
     with locks.sole_use(output, "--output:", notify=print_line):
-        return sweeping.run_sweep(plan, output, at_once, tensorboard=tensorboard)
+        return sweep_run.run_sweep(plan, output, at_once, tensorboard=tensorboard)
+
+
+@click.command(
+    cls=HelpByGroups,
+    epilog=examples(
+        "ensemble --members 4",
+        "ensemble --models tutorial_cnn,resnet_small --members 2 --epochs 3",
+        "ensemble --members 5 --split bootstrap --workers 2 --output my-ensemble",
+    ),
+)
+@trusted_code
+@option("--members", "seeds", type=Whole(1, 32), help="Seeds of each network; default: 4, with several --models 1.")
+@option("--models", type=LIST, help="Networks, separated by commas; default: one, with several seeds.")
+@option(
+    "--split",
+    type=OneOf(["all", "shards", "bootstrap"]),
+    default="all",
+    help="The training examples of a member: all; a part of its own; as many as there are, drawn with replacement.",
+)
+@option("--workers", "at_once", type=Whole(1, 8), default=2, help="How many members are trained at once.")
+@option(
+    "--output",
+    type=OUTPUT_FOLDER,
+    default=Path("ensemble"),
+    help="Folder of members and results; an unfinished ensemble in it is continued.",
+)
+@option("--dry-run", is_flag=True, help="Print the members; start nothing.")
+@config_options(*OF_RUNS)
+@config_layers
+def ensemble(
+    seeds: int | None,
+    models: tuple[str, ...] | None,
+    split: str,
+    at_once: int,
+    output: Path,
+    dry_run: bool,
+    file: Path | None,
+    assignments: tuple[str, ...],
+    **options: Any,
+) -> int:
+    """Train several networks, several at once, and join them into one model that averages their probabilities."""
+    from ps_cluster.files import locks
+    from ps_cluster.tools.sweep import ensemble as members
+
+    values = overrides_of_all(assignments, options)
+    plan = members.read_ensemble(file, values, models=models, seeds=seeds, split=split)
+    if dry_run:
+        for line in members.preview(plan, at_once):
+            print_line(line)
+        return 0
+    with locks.sole_use(output, "--output:", notify=print_line):
+        return members.run_ensemble(plan, output, at_once)

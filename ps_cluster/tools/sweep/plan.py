@@ -15,8 +15,7 @@ from pydantic_core import to_jsonable_python
 from ps_cluster.config import RunConfig, build_config
 from ps_cluster.config.cluster_settings import joined
 from ps_cluster.config.layers import trusted
-from ps_cluster.config.registry import Kinds
-from ps_cluster.config.sections import CHOSEN, Kind, flat, nested
+from ps_cluster.config.sections import CHOSEN, flat, nested
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
@@ -24,7 +23,8 @@ from ps_cluster.files.values import first_error
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import to_install
 from ps_cluster.launch.local_run import complete_config
-from ps_cluster.tools.sweep.methods import MOST_TRIALS, SEARCH_METHODS, STAGES, SearchMethod, Space, Values, read_space
+from ps_cluster.tools.fleet import config_at_once
+from ps_cluster.tools.sweep.space import MOST_TRIALS, SEARCH_METHODS, STAGES, SearchMethod, Space, Values, read_space
 
 MOST_HELD_OUT = 5_000
 HELD_OUT_SHARE = 0.1
@@ -82,14 +82,14 @@ def read_sweep(file: Path | None, changes: dict[str, Any], overrides: dict[str, 
 
 def _seen_from(folder: Path, vary: Mapping[str, Any]) -> dict[str, Any]:
     """Return what varies, with the whole paths of the files that it names as seen from a folder."""
-    return {key: _whole(values, _NAMING[key], folder) if key in _NAMING else values for key, values in vary.items()}
-
-
-def _whole(values: Any, kinds: Kinds[Kind], folder: Path) -> Any:
-    names = [name.strip() for name in values.split(",")] if isinstance(values, str) else values
-    if not isinstance(names, list):
-        return values
-    return [kinds.named_by_user(name, folder) if isinstance(name, str) else name for name in names]
+    whole = dict(vary)
+    for key in _NAMING.keys() & vary.keys():
+        values = vary[key]
+        names = [name.strip() for name in values.split(",")] if isinstance(values, str) else values
+        if isinstance(names, list):
+            name_of = _NAMING[key].named_by_user
+            whole[key] = [name_of(name, folder) if isinstance(name, str) else name for name in names]
+    return whole
 
 
 def checked_space(sweep: Sweep) -> Space:
@@ -139,19 +139,14 @@ class SweepPlan:
 
     def config(self, values: Values) -> RunConfig:
         """Return the configuration of a trial. Raises UserError where the values don't fit."""
-        judged = {
-            "evaluation.validation_examples": self.dataset.validation_examples,
-            "evaluation.draw_results": False,  # a page on the test set
-            "cluster.evaluator": True,
-        }
-        config = build_config(None, {**self.sweep.settings, **values, **judged})
-        config.check_fits_one_machine()
-        changes: dict[str, Any] = {}
-        if config.cluster.pin_workers == "auto":  # trials at once would share the cores that they are pinned to
-            changes["cluster.pin_workers"] = False
-        if self.method.halves:
-            changes |= {"checkpoints.every_epochs": self._epochs(config) / STAGES, "evaluation.after_training": False}
-        return complete_config(config.with_values(changes), self.dataset)
+        judged = {"evaluation.validation_examples": self.dataset.validation_examples}
+        config = config_at_once({**self.sweep.settings, **values, **judged})
+        if self.method.halves:  # a checkpoint, and so a score, after each stage
+            examples = self.dataset.train_examples
+            epochs = config.total_updates(examples) * config.examples_per_update / config.examples_seen(examples)
+            changes = {"checkpoints.every_epochs": epochs / STAGES, "evaluation.after_training": False}
+            config = config.with_values(changes)
+        return complete_config(config, self.dataset)
 
     def done(self, config: RunConfig, examples: int) -> float:
         """Return the share of a trial that is done after so many examples."""
@@ -160,11 +155,6 @@ class SweepPlan:
     def found(self, values: Values) -> dict[str, Any]:
         """Return the settings of a trial as a file for `run --config`: what the user gave, and what was found."""
         return nested({**self.sweep.settings, **values})
-
-    def _epochs(self, config: RunConfig) -> float:
-        """Return the length of a trial in passes over its training examples."""
-        examples = self.dataset.train_examples
-        return config.total_updates(examples) * config.examples_per_update / config.examples_seen(examples)
 
 
 # The trials of a sweep, kept by Optuna in a journal file: drawn, reported, judged. The only module that holds a study.
@@ -226,6 +216,9 @@ class TrialBook:
                 raise UserError(f"'{file}' is no sound journal of trials ({error}): remove it to begin anew") from error
         running = (trial for trial in self._study.trials if trial.state.name == "RUNNING")
         self._open: dict[int, Any] = {trial.number: self._reopened(trial) for trial in running}
+        if method.is_grid:  # all its combinations stand in the queue, each once
+            for values in space.grid():
+                self._study.enqueue_trial(space.labels(values), skip_if_exists=True)
 
     def _reopened(self, frozen: Any) -> Any:
         """Return a trial of an earlier process; what that had no time to draw is drawn now."""
@@ -238,11 +231,6 @@ class TrialBook:
     def _sampler(self, number: int) -> Any:
         """Return a sampler for one trial: a single one would draw the same values again after a restart of the sweep."""
         return self._method.sampler(self._seed + 1_000_003 * number)
-
-    def queue(self, space: Space) -> None:
-        """Put all combinations of a grid into the queue, each once."""
-        for values in space.grid():
-            self._study.enqueue_trial(space.labels(values), skip_if_exists=True)
 
     @property
     def trials(self) -> list[Trial]:

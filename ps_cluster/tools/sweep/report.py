@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shlex
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import matplotlib
+import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 from rich.console import Console
 from rich.live import Live
@@ -28,8 +28,8 @@ from ps_cluster.report.dashboard import clock
 from ps_cluster.report.pages import PALETTE, WIDTH_IN, Plot, plot_style, rendered
 from ps_cluster.report.terminal import SafeConsole
 from ps_cluster.runs.result_rows import told
-from ps_cluster.tools.sweep.methods import Interval, Space, Values
 from ps_cluster.tools.sweep.plan import State, SweepPlan, Trial, TrialBook
+from ps_cluster.tools.sweep.space import Axis, Space, Values
 
 if TYPE_CHECKING:
     from ps_cluster.tools.sweep.sweep_run import Running
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 TRIALS_FOLDER = "trials"  # folder of their run directories
 RESULTS, BEST, PAGE = "results.json", "best.yaml", "sweep.html"
 _WORDS = {"completed": "completed", "pruned": "stopped early", "running": "not finished", "failed": "failed"}
+_COLOURS_OF_STATES = {"completed": "green", "pruned": "dim", "running": "cyan", "failed": "red"}
 
 
 def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
@@ -44,7 +45,9 @@ def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
     trials, importances, best = book.ranked(), book.importances(), book.best()
     write_json(output / RESULTS, _results(plan, trials, importances))
     if best is not None:
-        write_whole(output / BEST, _best_file(plan, best))
+        count = f"{plan.dataset.validation_examples:,} held-out training {plan.dataset.spec.unit}"
+        comment = f"# The best of a sweep: trial {best.number}, {_score(plan, best)} on {count}.\n"
+        write_whole(output / BEST, comment + dump_yaml(plan.found(best.values)))
     objective = OBJECTIVES[plan.dataset.spec.objective]
     shown = (100.0, "accuracy [%]") if objective.has_accuracy else (1.0, "error")
     plots = make_sweep_plots(
@@ -53,13 +56,18 @@ def write_sweep_report(plan: SweepPlan, book: TrialBook, output: Path) -> None:
     for plot in plots:
         write_whole(output / f"{plot.name}.png", plot.png)
         write_whole(output / f"{plot.name}.svg", plot.svg)
+    keys = list(plan.space.axes)
+    rows = [
+        [f"trial {one.number}", _score(plan, one), _WORDS[one.state], *(text(one.values[key]) for key in keys)]
+        for one in trials
+    ]
     page = rendered(
         __package__,
         "sweep.html",
         overview=_overview(plan, trials),
         plots=plots,
-        keys=list(plan.space.axes),
-        rows=[_row(plan, trial) for trial in trials],
+        headings=["trial", "held-out score", "state", *keys],
+        rows=rows,
         failed=[trial for trial in trials if trial.state == "failed"],
         best=best and {"values": listed(best.values), "score": _score(plan, best)},
         command=_command(output),
@@ -102,15 +110,8 @@ def _results(plan: SweepPlan, trials: Sequence[Trial], importances: dict[str, fl
     }
 
 
-def _best_file(plan: SweepPlan, best: Trial) -> str:
-    count = f"{plan.dataset.validation_examples:,} held-out training {plan.dataset.spec.unit}"
-    comment = f"# The best of a sweep: trial {best.number}, {_score(plan, best)} on {count}.\n"
-    return comment + dump_yaml(plan.found(best.values))
-
-
 def _score(plan: SweepPlan, trial: Trial) -> str:
-    has_accuracy = OBJECTIVES[plan.dataset.spec.objective].has_accuracy
-    return (told(trial.score, None) if has_accuracy else told(None, trial.score)) or "–"
+    return score_text(trial.score, is_accuracy=OBJECTIVES[plan.dataset.spec.objective].has_accuracy)
 
 
 def _overview(plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, str]:
@@ -124,11 +125,6 @@ def _overview(plan: SweepPlan, trials: Sequence[Trial]) -> dict[str, str]:
         "judged on": f"{dataset.validation_examples:,} training {dataset.spec.unit} that are held out",
         "all trials have": listed(plan.sweep.settings),
     }
-
-
-def _row(plan: SweepPlan, trial: Trial) -> list[str]:
-    values = (text(trial.values[key]) for key in plan.space.axes)
-    return [f"trial {trial.number}", _score(plan, trial), _WORDS[trial.state], *values]
 
 
 def _command(output: Path) -> str:
@@ -151,46 +147,43 @@ def make_sweep_plots(
     Args:
       trials: all, ranked. scale: shown score / score. axis: the name of a score with its unit. larger: is better.
     """
-    with plot_style():
-        return list(_plots(space, trials, importances, scale, axis, larger))
-
-
-def _plots(
-    space: Space, trials: Sequence[Trial], importances: Mapping[str, float], scale: float, axis: str, larger: bool
-) -> Iterator[Plot]:
     scored = [trial for trial in trials if trial.score is not None and trial.state in ("completed", "pruned")]
-    if len(scored) >= 2:
-        told = (
-            "A line is a trial: its values, and its score on held-out training examples. The best is thick and orange."
-        )
-        early = " Trials that were stopped early are dashed, with the score for which they were stopped." * any(
-            trial.state == "pruned" for trial in scored
-        )
-        figure = _parallel(space, scored, scale, axis, larger)
-        yield Plot("parallel-coordinates", "All trials", told + early, figure)
-    if importances:
-        count = sum(trial.state == "completed" for trial in trials)
-        told = (
-            "The share of each setting in what sets the better trials apart (PED-ANOVA, Watanabe et al. 2023), over "
-            f"{count} completed trials, each with one seed. With few trials it is a hint, not a finding."
-        )
-        yield Plot("importance", "What decided the score", told, _importance(importances))
+    plots = []
+    with plot_style():
+        if len(scored) >= 2:
+            caption = (
+                "A line is a trial: its values, and its score on held-out training examples. The best is thick, orange."
+            )
+            if any(trial.state == "pruned" for trial in scored):
+                caption += " Trials that were stopped early are dashed, with the score for which they were stopped."
+            figure = _parallel(space, scored, scale, axis, larger)
+            plots.append(Plot("parallel-coordinates", "All trials", caption, figure))
+        if importances:
+            count = sum(trial.state == "completed" for trial in trials)
+            caption = (
+                "The share of each setting in what sets the better trials apart (PED-ANOVA, Watanabe et al. 2023), over "
+                f"{count} completed trials, each with one seed. With few trials it is a hint, not a finding."
+            )
+            plots.append(Plot("importance", "What decided the score", caption, _importance(importances)))
+    return plots
 
 
 def _parallel(space: Space, scored: Sequence[Trial], scale: float, axis: str, larger: bool) -> Figure:
     figure = Figure(figsize=(WIDTH_IN, 4.2), layout="constrained")
     panel = figure.subplots()
     scores = [scale * (trial.score or 0.0) for trial in scored]
-    columns = [*(_Column.of_axis(space, key) for key in space.axes), _Column.of_scores(axis, scores)]
-    colours = Normalize(*_middle(scores, larger), clip=True)
+    low, high = min(scores), max(scores)
+    columns = [_Column.of_setting(key, one) for key, one in space.axes.items()]
+    columns.append(_Column.of_range(axis, low, high if high > low else low + 1.0))
+    worst = float(np.quantile(scores, _LOW_SHARE if larger else 1 - _LOW_SHARE))
     for rank in reversed(range(len(scored))):  # the best is drawn last, above all
         trial = scored[rank]
-        heights = [column.height(trial.values[column.key]) for column in columns[:-1]]
-        heights.append(columns[-1].height(scores[rank]))
-        share = float(colours(scores[rank]))
+        values = [*(space.axes[key].label(trial.values[key]) for key in space.axes), scores[rank]]
+        heights = [column.height(value) for column, value in zip(columns, values, strict=True)]
+        share = np.clip((scores[rank] - worst) / (scores[0] - worst or 1.0), 0, 1)
         panel.plot(
-            range(len(columns)), heights, color=_COLOURS(0.88 * (share if larger else 1 - share)) if rank else _BEST,
-            linewidth=2.6 if rank == 0 else 1.1, alpha=1.0 if rank == 0 else 0.75,
+            range(len(columns)), heights, color=_COLOURS(0.88 * share) if rank else _BEST,
+            linewidth=1.1 if rank else 2.6, alpha=0.75 if rank else 1.0,
             linestyle="--" if trial.state == "pruned" else "-",
         )  # fmt: skip
     for place, column in enumerate(columns):
@@ -201,62 +194,50 @@ def _parallel(space: Space, scored: Sequence[Trial], scale: float, axis: str, la
     return figure
 
 
-def _middle(scores: Sequence[float], larger: bool) -> tuple[float, float]:
-    """Return the range of colours: from the worst trials but a few to the best one."""
-    inner = sorted(scores)
-    cut = int(_LOW_SHARE * len(inner))
-    low, high = (inner[cut], inner[-1]) if larger else (inner[0], inner[-1 - cut])
-    return low, high if high > low else low + 1e-9
-
-
+@dataclass(frozen=True)
 class _Column:
-    """An upright axis of the plot: where its values are, and their ticks."""
+    """An upright axis of the plot.
 
-    def __init__(self, key: str, ticks: Mapping[str, float], low: float, high: float, log: bool = False):
-        self.key, self._ticks, self._low, self._high, self._log = key, ticks, low, high, log
+    Attributes:
+      places: label of a value → its number; empty where values are numbers themselves.
+    """
 
-    @classmethod
-    def of_axis(cls, space: Space, key: str) -> _Column:
-        axis = space.axes[key]
-        if isinstance(axis, Interval):
-            return cls(key, _ticks(axis.low, axis.high, axis.log, axis.is_whole), axis.low, axis.high, axis.log)
-        places = {json.dumps(value): float(place) for place, value in enumerate(axis.ends())}
-        column = cls(key, {text(value): places[json.dumps(value)] for value in axis.ends()}, 0.0, len(places) - 1.0)
-        column._places = places
-        return column
+    key: str
+    ticks: Mapping[str, float]
+    low: float
+    high: float
+    log: bool = False
+    places: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of_scores(cls, name: str, scores: Sequence[float]) -> _Column:
-        low, high = min(scores), max(scores)
-        high = high if high > low else low + 1.0
-        return cls(name, _ticks(low, high), low, high)
+    def of_range(cls, key: str, low: float, high: float, log: bool = False, is_whole: bool = False) -> _Column:
+        spaced = (np.geomspace if log else np.linspace)(low, high, _TICKS)
+        ticks = {f"{value:.3g}": float(value) for value in (spaced.round() if is_whole else spaced)}
+        return cls(key, ticks, low, high, log)
 
-    _places: Mapping[str, float] | None = None
+    @classmethod
+    def of_setting(cls, key: str, axis: Axis) -> _Column:
+        if axis.is_range:
+            low, high = axis.values
+            return cls.of_range(key, low, high, axis.log, axis.is_whole)
+        places = {axis.label(value): float(place) for place, value in enumerate(axis.values)}
+        ticks = {text(value): place for value, place in zip(axis.values, places.values())}
+        return cls(key, ticks, 0.0, len(places) - 1.0, places=places)
 
     def height(self, value: Any) -> float:
         """Return the height of a value, 0 to 1."""
-        number = self._places[json.dumps(value)] if self._places is not None else value
-        low, high, at = (math.log(one) if self._log else one for one in (self._low, self._high, number))
+        numbers = (self.low, self.high, self.places.get(value, value))
+        low, high, at = (math.log(one) if self.log else one for one in numbers)
         return float((at - low) / (high - low))
 
     def draw(self, panel: Axes, place: int, *, is_last: bool) -> None:
         panel.plot([place, place], [0, 1], color="#5b6570", linewidth=1.0, zorder=0)
         panel.text(place, 1.06, self.key.rpartition(".")[2], ha="center", va="bottom", fontsize=9, fontweight="bold")
-        for label, value in self._ticks.items():
-            low, high, at = (math.log(one) if self._log else one for one in (self._low, self._high, value))
-            height = (at - low) / (high - low)
-            side = 0.03 if is_last else -0.03
+        for label, value in self.ticks.items():
             panel.text(
-                place + side, height, label, ha="left" if is_last else "right", va="center", fontsize=8,
-                bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
+                place + (0.03 if is_last else -0.03), self.height(value), label, ha="left" if is_last else "right", va="center",
+                fontsize=8, bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.75, "pad": 0.8},
             )  # fmt: skip
-
-
-def _ticks(low: float, high: float, log: bool = False, is_whole: bool = False) -> dict[str, float]:
-    ends = (math.log(low), math.log(high)) if log else (low, high)
-    between = (ends[0] + (ends[1] - ends[0]) * place / (_TICKS - 1) for place in range(_TICKS))
-    values = [math.exp(value) if log else value for value in between]
-    return {f"{value:.3g}": value for value in (map(round, values) if is_whole else values)}
 
 
 def _importance(importances: Mapping[str, float]) -> Figure:
@@ -274,8 +255,6 @@ def _importance(importances: Mapping[str, float]) -> Figure:
 # Show a sweep while it goes on: a live table on a terminal, lines elsewhere.
 
 BEST_SHOWN = 8
-_STATE_COLOURS = {"running": "cyan", "completed": "green", "pruned": "dim", "failed": "red"}
-_STATE_WORDS = {"running": "under way", "completed": "done", "pruned": "stopped early", "failed": "failed"}
 
 
 class SweepView:
@@ -298,11 +277,10 @@ class SweepView:
     def ended(self, trial: Trial, state: State, why: str = "", score: float | None = None) -> None:
         """Print how a trial ended."""
         held_out = "" if score is None else f", {self.score(score)} on held-out examples"
-        self.notice(f"trial {trial.number} is {_STATE_WORDS[state]}{held_out}{f': {why}' if why else ''}")
+        self.notice(f"trial {trial.number} is {_WORDS[state]}{held_out}{f': {why}' if why else ''}")
 
     def score(self, value: float | None) -> str:
-        """Return a score in words."""
-        return (told(value, None) if self._is_accuracy else told(None, value)) or "–"
+        return score_text(value, is_accuracy=self._is_accuracy)
 
     def show(self, ranked: Sequence[Trial], running: Mapping[int, Running], count: int) -> None:
         """Draw the table anew, on a terminal."""
@@ -330,7 +308,7 @@ class SweepView:
 
     def _row(self, table: Table, trial: Trial, score: float | None, trained: str) -> None:
         values = (text(trial.values[key]) for key in self._keys)
-        state = Text(_STATE_WORDS[trial.state], _STATE_COLOURS[trial.state])
+        state = Text(_WORDS[trial.state], _COLOURS_OF_STATES[trial.state])
         table.add_row(str(trial.number), state, self.score(score), trained, *values)
 
     def close(self) -> None:
@@ -338,6 +316,10 @@ class SweepView:
         if self._live is not None:
             self._live.stop()
             self._live = None
+
+
+def score_text(score: float | None, *, is_accuracy: bool) -> str:
+    return (told(score, None) if is_accuracy else told(None, score)) or "–"
 
 
 def listed(values: Values) -> str:

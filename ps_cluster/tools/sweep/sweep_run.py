@@ -1,24 +1,34 @@
-"""Run the trials of a sweep: start as many as fit, judge their scores, and go on where an earlier command stopped."""
+"""Run a sweep: start as many trials as fit, judge their scores, go on where an earlier command stopped, and write the page."""
 
 from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from ps_cluster.config import build_config
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.errors import UserError
+from ps_cluster.files import locks
 from ps_cluster.files.json_files import RowTail
+from ps_cluster.files.yaml_files import dump_yaml
+from ps_cluster.launch import topology
+from ps_cluster.launch.local_run import resolve_data
+from ps_cluster.report.progress import warn_of_generated
+from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow
-from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.run_dir import TEMPORARY, RunDir
+from ps_cluster.system import environment, isolation, tensorboard_server
 from ps_cluster.system.environment import StopRequests
-from ps_cluster.tools.fleet import Ended, Fleet, Job, Stopping
-from ps_cluster.tools.sweep.plan import SweepPlan, Trial, TrialBook
-from ps_cluster.tools.sweep.report import TRIALS_FOLDER, SweepView
+from ps_cluster.tools.fleet import Ended, Fleet, Job, train_at_once
+from ps_cluster.tools.sweep.plan import Sweep, SweepPlan, Trial, TrialBook, check_installed, checked_space
+from ps_cluster.tools.sweep.report import TRIALS_FOLDER, SweepView, listed, print_sweep_result, write_sweep_report
+from ps_cluster.tools.sweep.space import SEARCH_METHODS, STAGES
 
-LOOK_EVERY_S = 0.5
+PLAN, JOURNAL, NOUN = "sweep.yaml", "trials.journal", "sweep"
 
 
 @dataclass
@@ -31,12 +41,14 @@ class Running:
 
     trial: Trial
     job: Job
-    scores: RowTail[EvaluationRow]
-    progress: RowTail[ProgressRow]
     score: float | None = None
     trained: float = 0.0
     done: float = 0.0
     is_pruned: bool = False
+
+    def __post_init__(self) -> None:
+        files = RunDir(self.job.root)
+        self.scores, self.progress = RowTail(files.evaluation, EvaluationRow), RowTail(files.progress, ProgressRow)
 
     def look(self) -> None:
         """Read how far the training is."""
@@ -57,33 +69,35 @@ class SweepRun:
         self._output = output
         self._view = view
         self._sleep = sleep
+        self._waiting: list[Trial] = []  # begun by an earlier command
         self._running: dict[int, Running] = {}
         self._metric = f"validation_{OBJECTIVES[plan.dataset.spec.objective].field}"
 
     def run(self, requests: StopRequests) -> int:
         """Train until all trials are over, or until a stop is requested. Return the exit code."""
-        stopping = Stopping(self._fleet, requests, self._view.notice)
-        waiting = self._book.begun
+        self._waiting = self._book.begun
         try:
-            while True:
-                for ended in self._fleet.poll():
-                    self._end(ended)
-                for running in self._running.values():
-                    self._look(running)
-                while not stopping.begun and self._fleet.has_room and (trial := self._next(waiting)) is not None:
-                    self._start(trial)
-                self._view.show(self._book.ranked(), self._running, self._plan.count)
-                if not self._running or stopping.is_over():
-                    return stopping.exit_code
-                self._sleep(LOOK_EVERY_S)
+            return train_at_once(
+                self._fleet, requests, self._view.notice,
+                start_next=self._start_next, ended=self._end, look=self._look_at_all, sleep=self._sleep,
+            )  # fmt: skip
         finally:
             self._view.close()
-            self._fleet.end_all()
 
-    def _next(self, waiting: list[Trial]) -> Trial | None:
-        if waiting:
-            return waiting.pop(0)
-        return self._book.draw() if len(self._book.trials) < self._plan.count else None
+    def _look_at_all(self) -> None:
+        for running in self._running.values():
+            self._look(running)
+        self._view.show(self._book.ranked(), self._running, self._plan.count)
+
+    def _start_next(self) -> bool:
+        """Start a trial of an earlier command, or a new one; False if all are drawn."""
+        if self._waiting:
+            self._start(self._waiting.pop(0))
+        elif len(self._book.trials) < self._plan.count:
+            self._start(self._book.draw())
+        else:
+            return False
+        return True
 
     def _start(self, trial: Trial) -> None:
         root = self._output / TRIALS_FOLDER / f"{trial.number:04}"
@@ -96,9 +110,7 @@ class SweepRun:
             self._book.failed(trial.number, str(error))
             self._view.ended(trial, "failed", str(error))
             return
-        files = RunDir(job.root)
-        scores, progress = RowTail(files.evaluation, EvaluationRow), RowTail(files.progress, ProgressRow)
-        self._running[trial.number] = Running(trial, job, scores, progress)
+        self._running[trial.number] = Running(trial, job)
         self._view.started(trial)
 
     def _look(self, running: Running) -> None:
@@ -109,15 +121,13 @@ class SweepRun:
                 return
             running.score = getattr(row, self._metric)
             running.done = self._plan.done(running.job.config, row.examples or 0)
-            if self._plan.method.halves and running.score is not None and running.done < 1:
-                self._judge(running, running.score)
-
-    def _judge(self, running: Running, score: float) -> None:
-        number = running.trial.number
-        if self._book.report(number, score, self._plan.method.stage(running.done)):
-            running.is_pruned = True
-            self._book.pruned(number)  # at once: a sweep that goes on after a crash must not train it further
-            self._fleet.ask_to_stop(running.job)
+            if not self._plan.method.halves or running.score is None or running.done >= 1:
+                continue
+            number = running.trial.number
+            if self._book.report(number, running.score, round(STAGES * running.done)):
+                running.is_pruned = True
+                self._book.pruned(number)  # at once: a sweep that goes on after a crash must not train it further
+                self._fleet.ask_to_stop(running.job)
 
     def _end(self, ended: Ended) -> None:
         running = self._running.pop(ended.job.index)
@@ -134,3 +144,63 @@ class SweepRun:
             why = ended.why or "its last score on held-out examples is no finite number"
             self._book.failed(trial.number, why)
             self._view.ended(trial, "failed", why)
+
+
+def run_sweep(sweep: Sweep, output: Path, at_once: int, *, tensorboard: bool = False) -> int:
+    """Train all trials that are not over yet, and write the results. Return the exit code.
+
+    Args:
+      output: the caller holds its lock (files/locks.py).
+      tensorboard: show all trials in TensorBoard while they are trained, and tell the link.
+    Raises:
+      UserError: Optuna is missing, a setting does not fit, `output` holds something else, or there is no data.
+    """
+    check_installed()
+    locks.check_unclaimed(output, PLAN, NOUN)
+    # Errors are found before any file is written.
+    space = checked_space(sweep)
+    config = build_config(None, dict(sweep.settings))
+    dataset = resolve_data(config.data, notify=print_line)
+    warn_of_generated(dataset, print_line)
+    plan = SweepPlan.on(dataset, sweep, space)
+    # More trials, or more at once, are no other sweep.
+    settings = dump_yaml(sweep.model_dump(mode="json", exclude={"trials"}))
+    locks.claim(output, PLAN, f"# on {dataset.name} ({dataset.kind})\n{settings}", NOUN)
+    isolation.announce(config.cluster.isolation, output, print_line)
+    console = make_console()
+    has_accuracy = OBJECTIVES[dataset.spec.objective].has_accuracy
+    book = TrialBook(output / JOURNAL, plan.method, space, seed=sweep.seed, smaller_is_better=not has_accuracy)
+    view = SweepView(console, list(plan.space.axes), is_accuracy=has_accuracy)
+    beside = tensorboard_server.beside(tensorboard, output / TRIALS_FOLDER, output / "tensorboard.log", view.notice)
+    with StopRequests() as requests, environment.temporary_files_in(output / TEMPORARY), beside:
+        code = SweepRun(plan, book, Fleet(at_once, view.notice), output, view).run(requests)
+    write_sweep_report(plan, book, output)
+    print_sweep_result(plan, book, output, console)
+    if code:
+        print_error(f"stopped before all trials were over; the same command goes on: {output}")
+        return code
+    if book.best() is None:
+        print_error(f"no trial has completed: the logs are in {output / TRIALS_FOLDER}")
+        return 1
+    return 0
+
+
+def preview(sweep: Sweep, at_once: int) -> Iterator[str]:
+    """Yield a line for each trial that can be known, then how many there are and what they take.
+
+    Raises:
+      UserError: Optuna is missing, or a setting does not fit.
+    """
+    check_installed()
+    space, method = checked_space(sweep), SEARCH_METHODS[sweep.method]
+    count = method.count(space, sweep.trials)
+    if method.learns:
+        yield f"the trials of {method.name} depend on the scores of those before: they can't be known"
+    else:
+        with TemporaryDirectory() as folder:
+            book = TrialBook(Path(folder) / "journal", method, space, seed=sweep.seed, smaller_is_better=False)
+            for number in range(count):
+                yield f"trial {number}: {listed(book.draw().values)}"
+    configs = (build_config(None, {**sweep.settings, **values}) for values in space.samples())
+    expected = topology.expected(configs, min(at_once, count))
+    yield f"trials: {count}, {at_once} at once, by {method.name}; memory expected: {expected}; nothing was started"

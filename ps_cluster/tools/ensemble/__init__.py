@@ -1,1 +1,0 @@
-"""Train several networks and let them answer together."""

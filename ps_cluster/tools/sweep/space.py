@@ -1,0 +1,223 @@
+"""The search space of a sweep, which settings vary over which values, and the methods that draw trials from it by Optuna."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from ps_cluster.config.layers import known_keys
+from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.files import values as plain_numbers
+from ps_cluster.files.values import Malformed
+from ps_cluster.files.yaml_files import parse_yaml
+
+MOST_VALUES = 100  # of one setting
+MOST_SETTINGS = 20
+_RANGE = re.compile(r"(?P<low>[^:,\s]+?)\.\.(?P<high>[^:,\s]+?)(?P<log>:log)?(?::(?P<points>\d+))?")
+_HOW = "write LOW..HIGH, LOW..HIGH:log, LOW..HIGH:5 (five of them), or values with commas"
+
+Values = Mapping[str, Any]  # dotted key → value
+
+
+@dataclass(frozen=True)
+class Axis:
+    """The values of one setting: some, of any type, or all numbers of a range, whole ones if both its ends are.
+
+    Attributes:
+      values: all; of a range its two ends. These are checked before the first trial.
+      log: a range is drawn evenly in its logarithm.
+    """
+
+    values: tuple[Any, ...]
+    is_range: bool = False
+    log: bool = False
+
+    @property
+    def is_whole(self) -> bool:
+        return self.is_range and all(isinstance(end, int) for end in self.values)
+
+    def drawn(self, trial: Any, key: str) -> Any:
+        """Return the value that Optuna's `trial` has for this setting; the first call draws it."""
+        if not self.is_range:
+            return json.loads(trial.suggest_categorical(key, [self.label(value) for value in self.values]))
+        suggest = trial.suggest_int if self.is_whole else trial.suggest_float
+        return suggest(key, *self.values, log=self.log)
+
+    def label(self, value: Any) -> Any:
+        """Return a value as Optuna keeps it: JSON, since it takes no lists or sections among some values."""
+        return value if self.is_range else json.dumps(value)
+
+    def split(self, points: int) -> Axis:
+        """Return so many numbers of a range, evenly spaced; whole ones are rounded, and none comes twice."""
+        if not 2 <= points <= MOST_VALUES:
+            raise ValueError(f"{points} values: from 2 to {MOST_VALUES} can be taken")
+        low, high = (math.log(end) if self.log else end for end in self.values)
+        between = (low + (high - low) * place / (points - 1) for place in range(1, points - 1))
+        # The ends are taken as they are written, and the others have no more digits than are worth reading.
+        inner = (float(f"{math.exp(place) if self.log else place:.6g}") for place in between)
+        rounded = (round(number) if self.is_whole else number for number in inner)
+        return Axis(tuple(dict.fromkeys((self.values[0], *rounded, self.values[1]))))
+
+
+@dataclass(frozen=True)
+class Space:
+    """The settings that vary, by dotted key."""
+
+    axes: Mapping[str, Axis]
+
+    def drawn(self, trial: Any) -> dict[str, Any]:
+        """Return the values of Optuna's `trial`; those that it lacks are drawn."""
+        return {key: axis.drawn(trial, key) for key, axis in self.axes.items()}
+
+    def labels(self, values: Values) -> dict[str, Any]:
+        return {key: self.axes[key].label(value) for key, value in values.items()}
+
+    def values(self, labels: Values) -> dict[str, Any]:
+        return {key: labels[key] if axis.is_range else json.loads(labels[key]) for key, axis in self.axes.items()}
+
+    def size_of_grid(self) -> int:
+        """Return the number of combinations. Raises UserError where a range does not say how many values it has."""
+        for key, axis in self.axes.items():
+            if axis.is_range:
+                how = f"{axis.values[0]:g}..{axis.values[1]:g}{':log' * axis.log}:5"
+                raise UserError(f"--vary {key}: a grid needs the number of values: write {how}")
+        return math.prod(len(axis.values) for axis in self.axes.values())
+
+    def grid(self) -> Iterator[Values]:
+        """Yield all combinations; the last setting varies first."""
+        for combination in product(*(axis.values for axis in self.axes.values())):
+            yield dict(zip(self.axes, combination))
+
+    def samples(self) -> Iterator[Values]:
+        """Yield combinations to check before the first trial: each value of each setting, beside the first of others."""
+        first = {key: axis.values[0] for key, axis in self.axes.items()}
+        yield first
+        for key, axis in self.axes.items():
+            yield from ({**first, key: value} for value in axis.values[1:])
+
+
+def read_space(given: Mapping[str, Any]) -> Space:
+    """Return the space of dotted key → text as of `--vary`, or a list of values. Raises UserError for another."""
+    if not given:
+        raise UserError("--vary: nothing varies: give a setting, e.g. --vary optimizer.learning_rate=0.01..1:log")
+    if len(given) > MOST_SETTINGS:
+        raise UserError(f"--vary: {len(given)} settings: at most {MOST_SETTINGS} can vary at once")
+    return Space({key: _axis(key, values) for key, values in given.items()})
+
+
+def parse_varied(texts: Sequence[str]) -> dict[str, str]:
+    """Return key → values of texts like "optimizer.learning_rate=0.01..1:log". Raises UserError for another form."""
+    found: dict[str, str] = {}
+    for text in texts:
+        key, separator, values = (part.strip() for part in text.partition("="))
+        if not separator or not re.fullmatch(r"\w+(\.\w+){1,9}", key):
+            hint = did_you_mean(key, known_keys())
+            raise UserError(f"--vary {text!r:.300}: {hint}Write it as section.key=values, and for the values {_HOW}")
+        if found.setdefault(key, values) != values:
+            raise UserError(f"--vary {key}: got {found[key]!r:.80} and {values!r:.80}: give one of them")
+    return found
+
+
+def _axis(key: str, given: Any) -> Axis:
+    try:
+        if isinstance(given, str):
+            found = _RANGE.fullmatch(given.strip())
+            return _interval(found) if found else _listed(parse_yaml(f"[{given}]"))
+        return _listed(given)
+    except ValueError as error:  # Malformed too
+        raise UserError(f"--vary {key}: got {given!r:.200}: {error}") from error
+
+
+def _listed(given: Any) -> Axis:
+    values = tuple(given) if isinstance(given, list) else (given,)
+    if len({json.dumps(value) for value in values}) < max(2, len(values)) or len(values) > MOST_VALUES:
+        raise Malformed(f"from 2 to {MOST_VALUES} different values are needed: {_HOW}")
+    return Axis(values)
+
+
+def _interval(found: re.Match[str]) -> Axis:
+    low, high = (
+        plain_numbers.whole(text) if plain_numbers.is_whole(text) else plain_numbers.decimal(text)
+        for text in (found["low"], found["high"])
+    )
+    log = bool(found["log"])
+    if max(abs(low), abs(high)) > sys.float_info.max:
+        raise Malformed("a number is too large")
+    if low >= high:
+        raise Malformed("the first number must be the smaller one")
+    if log and low <= 0:
+        raise Malformed(f"a logarithmic range must begin above 0, not at {low:g}")
+    axis = Axis((low, high), is_range=True, log=log)
+    return axis if found["points"] is None else axis.split(int(found["points"]))
+
+
+# The methods of a sweep: how the next trial is drawn, and which trials are stopped early. Optuna does both.
+
+REDUCTION = 3  # successive halving keeps one trial in so many at each rung
+RUNGS = 2  # before the end: after 1/9 and 1/3 of a trial
+STAGES: int = REDUCTION**RUNGS  # equal parts of a trial, with a checkpoint after each
+MOST_TRIALS = 1000
+TRIALS = 20
+
+
+@dataclass(frozen=True)
+class SearchMethod:
+    """A way to choose trials.
+
+    Attributes:
+      name: by which it is chosen. says: in a few words.
+      is_grid: all combinations are tried. They are put into the study's queue: Optuna's GridSampler can't be used with ask
+        and tell (its `after_trial` calls `Study.stop`, which raises there: https://github.com/optuna/optuna/issues/4121).
+      halves: trials are stopped at rungs, by asynchronous successive halving: Li et al. 2020, "A System for Massively
+        Parallel Hyperparameter Tuning".
+      learns: a trial depends on how good the ones before it were, by a tree-structured Parzen estimator: Bergstra et al.
+        2011, "Algorithms for Hyper-Parameter Optimization".
+    """
+
+    name: str
+    says: str
+    is_grid: bool = False
+    halves: bool = False
+    learns: bool = False
+
+    def count(self, space: Space, wanted: int | None) -> int:
+        """Return the number of trials. Raises UserError where it can't be `wanted`."""
+        if not self.is_grid:
+            return TRIALS if wanted is None else wanted
+        size = space.size_of_grid()
+        if wanted is not None:
+            raise UserError(f"--trials: got {wanted}: a grid tries all its {size:,} combinations: leave it out")
+        if size > MOST_TRIALS:
+            raise UserError(f"--vary: {size:,} combinations: a grid has at most {MOST_TRIALS:,}; take --method random")
+        return size
+
+    def sampler(self, seed: int) -> Any:
+        """Return Optuna's sampler for one trial; `seed` differs from trial to trial."""
+        from optuna.samplers import RandomSampler, TPESampler
+
+        # The "constant liar" makes trials differ that run at once.
+        return TPESampler(seed=seed, constant_liar=True) if self.learns else RandomSampler(seed=seed)
+
+    def pruner(self) -> Any:
+        """Return Optuna's pruner, which counts in stages."""
+        from optuna.pruners import NopPruner, SuccessiveHalvingPruner
+
+        return SuccessiveHalvingPruner(min_resource=1, reduction_factor=REDUCTION) if self.halves else NopPruner()
+
+
+_EARLY = " and ".join(f"1/{REDUCTION**rung}" for rung in range(RUNGS, 0, -1))
+SEARCH_METHODS = {
+    method.name: method
+    for method in (
+        SearchMethod("random", "draw each trial at random"),
+        SearchMethod("grid", "try all combinations", is_grid=True),
+        SearchMethod("halving", f"draw at random, and stop at {_EARLY} all but the best", halves=True),
+        SearchMethod("tpe", "draw near what was good so far", learns=True),
+    )
+}
