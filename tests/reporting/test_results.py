@@ -15,9 +15,8 @@ from ps_cluster.files.json_files import append_row, read_json
 from ps_cluster.files.values import Malformed
 from ps_cluster.report.after_run import NOT_SCORED, draw, try_to_draw
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN
-from ps_cluster.report.class_results import Cell, ClassResults, Confusion
+from ps_cluster.report.objective_results import Cell, ClassResults, Confusion, LabelResults, ValueResults
 from ps_cluster.report.results import steps
-from ps_cluster.report.value_results import LabelResults, ValueResults
 from ps_cluster.runs import scores as kept_predictions
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir

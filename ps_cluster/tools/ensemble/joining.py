@@ -29,7 +29,8 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.models.build import predicting
 from ps_cluster.models.flat import as_arguments
-from ps_cluster.report.pages import expected_calibration_error, rendered
+from ps_cluster.report.analysis import expected_calibration_error
+from ps_cluster.report.pages import rendered
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.ensemble.plan import Ensemble, Member
