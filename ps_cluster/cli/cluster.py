@@ -64,7 +64,6 @@ def show(
     """
     from ps_cluster.files.writing import write_whole
     from ps_cluster.launch import overview
-    from ps_cluster.report import cluster as cluster_picture
     from ps_cluster.report import cluster as cluster_view
 
     found = overview.ask_for_devices() if devices else overview.KNOWN_DEVICES
@@ -75,7 +74,7 @@ def show(
     else:
         view = overview.of_config(layered_config(what, assignments, options), found)
     if svg:
-        write_whole(svg, cluster_picture.draw_cluster(view))
+        write_whole(svg, cluster_view.draw_cluster(view))
     if json_file and write_json_to(json_file, view.to_json()):
         return
     if tf_config:

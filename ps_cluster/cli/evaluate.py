@@ -13,7 +13,7 @@ from ps_cluster.config import LONGEST_SECONDS
 from ps_cluster.config.modes import EVALUATOR, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files import locks
-from ps_cluster.report.after_run import try_to_draw
+from ps_cluster.report.closing_table import try_to_draw_results
 from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.logs import LOG_TASK
 from ps_cluster.runs.run_dir import RunDir
@@ -54,4 +54,4 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
 def _draw_again(run_dir: RunDir) -> None:
     """Draw the results of a run that has ended, from the new score."""
     if run_dir.summary.is_file() and not locks.is_held(run_dir.root):
-        try_to_draw(run_dir, print_line)
+        try_to_draw_results(run_dir, print_line)

@@ -100,7 +100,7 @@ def log_format_option(command: Body) -> Body:
 
 
 def metrics_options(command: Body) -> Body:
-    """Add --metrics-port and --metrics-host to a command, for `metrics_server.beside`."""
+    """Add --metrics-port and --metrics-host to a command, for `progress.with_metrics`."""
     where = "The address for --metrics-port. Whoever reaches it can read the metrics."
     add = option("--metrics-host", default=LOOPBACK, help=where)
     text = "Serve metrics for Prometheus at this port; 0: any that is free."

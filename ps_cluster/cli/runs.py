@@ -148,7 +148,7 @@ def rm(names: tuple[Path, ...], yes: bool) -> None:
 
 def _draw(run_dir: RunDir) -> None:
     from ps_cluster.files import locks
-    from ps_cluster.report.after_run import draw
+    from ps_cluster.report.closing_table import draw_results
 
     with locks.sole_use(run_dir.root, WHAT, print_line):
-        draw(run_dir, print_line)
+        draw_results(run_dir, print_line)
