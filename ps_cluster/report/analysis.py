@@ -42,12 +42,16 @@ class Analysis(ABC):
     """The analysis of predictions. Subclass it for an objective; the objective names the subclass as `results`.
 
     Attributes:
-      template: of its part of the page, in templates/.
+      heading, worst: of the table on the page: its title, and what rows are shown where there are too many.
+      table_columns: its headings.
       mistakes_title, mistakes_note: what stands above and below the mistakes. columns: the headings of `Mistake`'s words.
       target: of the predictions, [N] or [N, outputs].
     """
 
-    template = ""
+    heading = worst = ""
+    table_columns: tuple[str, ...] = ()
+    matrix: Sequence[Sequence[Any]] = ()
+    calibration: Calibration | None = None
     mistakes_title = "The most confident mistakes"
     mistakes_note = "Examples are counted from 0, in the order of the test set."
     columns = ("said", "is", "confidence")
@@ -89,6 +93,14 @@ class Analysis(ABC):
     @property
     def shown_rows(self) -> list[Any]:
         return [self.rows[index] for index in self.shown]
+
+    @abstractmethod
+    def cells(self, row: Any) -> list[str]:
+        """Return a row of the table as text, without its name."""
+
+    @abstractmethod
+    def table_note(self) -> str:
+        """Return what the columns of the table are."""
 
     @abstractmethod
     def numbers(self) -> Json:

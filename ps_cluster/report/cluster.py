@@ -115,7 +115,9 @@ def draw_cluster(view: ClusterView) -> str:
     boxes = {kind: _row(view.of_type(kind), row, columns) for row, kind in enumerate(rows)}
     outside = _row(view.of_type(EVALUATOR), len(rows), columns)
     below = _TOP + len(rows) * (_HEIGHT + _BETWEEN)
-    labels = [(24, _y_of(row) + 20, f"job {kind}", "job") for row, kind in enumerate(rows)]
+    labels: list[tuple[int, int, str, str]] = [
+        (24, _y_of(row) + 20, f"job {kind}", "job") for row, kind in enumerate(rows)
+    ]
     labels += _flow_labels(view.flows, rows)
     for box in outside:
         labels += [
@@ -176,7 +178,7 @@ def _arrows(flow: Flow, boxes: dict[str, list[dict[str, Any]]]) -> Iterator[tupl
         yield sender["x"] + aside, ends[0], receiver["x"] + aside, ends[1]
 
 
-def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[float, float, str, str]]:
+def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[int, int, str, str]]:
     """Yield x, y, text and style of the names of flows, each below the upper one of its two rows."""
     used = dict.fromkeys(rows, 0)
     for flow in flows:

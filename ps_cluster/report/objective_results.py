@@ -65,7 +65,8 @@ class Cell:
 class ClassResults(Analysis):
     """Predictions of one class for each example."""
 
-    template = "classes.html"
+    heading, worst = "Classes", "classes with the lowest accuracy"
+    table_columns = ("class", "accuracy", "right", "tested", "precision")
     mistakes_note = f"Beside the right class is the probability that it was given. {Analysis.mistakes_note}"
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
@@ -95,6 +96,16 @@ class ClassResults(Analysis):
     def merit(self, row: ClassRow) -> tuple[float, ...] | None:
         return None if row.accuracy is None else (row.accuracy, -row.examples)
 
+    def cells(self, row: ClassRow) -> list[str]:
+        return [percent(row.accuracy), f"{row.right:,}", f"{row.examples:,}", percent(row.precision)]
+
+    def table_note(self) -> str:
+        unit = self.predictions.unit
+        return (
+            f"Accuracy: the share of the class's {unit} that were taken for it. Precision: the share of those taken for it "
+            f"that are of it. The mean of the accuracies of all classes is {percent(self.balanced_accuracy)}."
+        )
+
     @cached_property
     def balanced_accuracy(self) -> float | None:
         """The mean of the accuracies of the classes that have test examples: each counts the same."""
@@ -102,7 +113,7 @@ class ClassResults(Analysis):
         return share_of(sum(known), len(known))
 
     @cached_property
-    def matrix(self) -> list[list[Cell]]:
+    def matrix(self) -> list[list[Cell]]:  # type: ignore[override]
         """A row for each class shown, a cell for each that they were taken for, and a last one for all others."""
         rows = []
         for label, counts in zip(self.shown, self._counts(self.shown)):
@@ -145,7 +156,7 @@ class ClassResults(Analysis):
         return self.all_confusions[:_CONFUSIONS]
 
     @cached_property
-    def calibration(self) -> Calibration:
+    def calibration(self) -> Calibration:  # type: ignore[override]
         return calibration(self._confidence[self.known], self._right[self.known])
 
     def numbers(self) -> Json:
@@ -219,7 +230,10 @@ class ValueRow:
 class ValueResults(Analysis):
     """Predictions of one or several numbers for each example, in the target's own units."""
 
-    template = "values.html"
+    heading, worst = "Errors", "outputs of which least is explained"
+    table_columns = (
+        "predicted", "mean absolute error", "root mean square", "bias", "R²", "5 % below", "median", "5 % above",
+    )  # fmt: skip
     mistakes_title = "The largest errors"
     columns = ("predicted", "true", "absolute error")
 
@@ -252,10 +266,17 @@ class ValueResults(Analysis):
     def merit(self, row: ValueRow) -> tuple[float, ...]:
         return (np.inf if row.explained is None else row.explained,)
 
-    @staticmethod
-    def text(value: float | None) -> str:
-        """Return a number for the page."""
-        return "–" if value is None else number_text(value)
+    def cells(self, row: ValueRow) -> list[str]:
+        errors = [row.mean_absolute, row.root_mean_square, row.bias, row.low, row.median, row.high]
+        texts = ["–" if value is None else number_text(value) for value in errors]
+        return [*texts[:3], "–" if row.explained is None else f"{row.explained:.3f}", *texts[3:]]
+
+    def table_note(self) -> str:
+        return (
+            "Errors are predicted less true, in the target's own units. Bias: their mean. R²: the share of the variance of "
+            "the true values that the predictions explain; 0 is as good as their mean. The last three columns are quantiles "
+            "of the errors."
+        )
 
     def numbers(self) -> Json:
         return {"without_prediction": self.without_prediction, "outputs": [asdict(row) for row in self.rows]}
@@ -337,7 +358,8 @@ class LabelRow:
 class LabelResults(Analysis):
     """Predictions of each label's probability. Said is what has more than 1/2."""
 
-    template = "labels.html"
+    heading, worst = "Labels", "labels with the lowest F1"
+    table_columns = ("label", "F1", "found", "precision", "accuracy", "with it", "said to have it")
 
     def __init__(self, predictions: Predictions, target_name: str = "target"):
         super().__init__(predictions, target_name)
@@ -377,11 +399,23 @@ class LabelResults(Analysis):
             for name, examples, said, both, accuracy in counts
         ]  # fmt: skip
 
+    def cells(self, row: LabelRow) -> list[str]:
+        shares = map(percent, (row.f1, row.found, row.precision, row.accuracy))
+        return [*shares, f"{row.examples:,}", f"{row.predicted:,}"]
+
+    def table_note(self) -> str:
+        unit = self.predictions.unit
+        return (
+            f"A label is said where its probability is above 1/2. Found (recall): the share of the {unit} with the label that "
+            "were said to have it. Precision: the share of those said to have it that do. F1: the harmonic mean of the two. "
+            f"Of {percent(self.all_right)} of the {unit} every label is right."
+        )
+
     def merit(self, row: LabelRow) -> tuple[float, ...] | None:
         return None if row.f1 is None else (row.f1, -row.examples)
 
     @cached_property
-    def calibration(self) -> Calibration:
+    def calibration(self) -> Calibration:  # type: ignore[override]
         """Of all decisions: the confidence is that in what was said, the label's presence or its absence."""
         return calibration(self._confidence[self.known], self._right[self.known])
 

@@ -18,7 +18,7 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import remove_leftovers, write_whole
-from ps_cluster.report.analysis import Analysis, Examples, Json, Mistake, dataset_of, examples
+from ps_cluster.report.analysis import Analysis, Examples, Json, Mistake, dataset_of, examples, percent
 from ps_cluster.report.closing_table import facts_of
 from ps_cluster.report.pages import ALONG, NARROW_IN, PALETTE, Curves, Plot, grid, plot_style, rendered, small_plot
 from ps_cluster.runs import scores
@@ -145,6 +145,7 @@ class _Found:
             curves=curves,
             plots=plots,
             analysis=self.analysis,
+            percent=percent,
             mistakes=self.mistakes,
             examples=self.examples,
             notes=self.dataset.notes if self.dataset else (),
