@@ -127,10 +127,17 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
     if state.dataset.kind == "synthetic":
         parts.append(Text(f" {synthetic_notice(state.dataset)} ", "bold black on yellow"))
     parts += [Text(), _bar(state, seconds)]
-    parts.append(Text(_filled(_numbers(state), width)))
+    # Lines are broken only between two measures.
+    unbreakable = " · ".join(measure.replace(" ", "\N{NO-BREAK SPACE}") for measure in _numbers(state))
+    lines = textwrap.fill(unbreakable.replace(" ·", "\N{NO-BREAK SPACE}·"), width)
+    parts.append(Text(lines.replace("\N{NO-BREAK SPACE}", " ")))
     parts += [Text(), _task_table(state, width)]
     if state.last_score and state.best_score:
-        parts += [Text(), _scores(state.last_score, state.best_score)]
+        last, best = state.last_score, state.best_score
+        text = Text("test ").append(last.test, "bold green").append(f" at step {last.step:,}", "default")
+        if best is not last:
+            text.append(f" · best {best.test} at step {best.step:,}", "default")
+        parts += [Text(), text]
     return Group(*parts)
 
 
@@ -166,12 +173,6 @@ def _numbers(state: RunState) -> list[str]:
         *(text.format(state.row[name]) for name, text in formats.items() if state.row.get(name) is not None),
         *([f"{dropped:,} gradients dropped"] if dropped else []),
     ]
-
-
-def _filled(measures: list[str], width: int) -> str:
-    """Return the measures joined with dots, in lines of at most `width`, broken only between two measures."""
-    unbreakable = " · ".join(measure.replace(" ", "\N{NO-BREAK SPACE}") for measure in measures)
-    return textwrap.fill(unbreakable.replace(" ·", "\N{NO-BREAK SPACE}·"), width).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _time_left(state: RunState) -> list[str]:
@@ -224,12 +225,4 @@ def _share(share: float, roomy: bool) -> Text:
     text = Text(f"{share:4.0%}")
     if roomy:
         text.append(" " + "━" * math.ceil(share * _BAR_WIDTH), "green")
-    return text
-
-
-def _scores(last: EvaluationRow, best: EvaluationRow) -> Text:
-    text = Text("test ") + Text(last.test, "bold green")
-    text.append(f" at step {last.step:,}", "default")
-    if best is not last:
-        text.append(f" · best {best.test} at step {best.step:,}", "default")
     return text

@@ -42,7 +42,12 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
     """Print a row for each worker and parameter server. A column that is 0 for all is left out."""
     updates = _updates(run_dir)
     shares = {f"worker {worker}": share for worker, share in phase_shares(updates).items()}
-    shares |= _apply_shares(updates, _applies(run_dir))
+    applies = _applies(run_dir)
+    seconds = applies["applied_time"] - applies["entered_time"]
+    # Of the same time as the workers' shares.
+    whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
+    for index in np.unique(applies["ps"]):
+        shares[f"ps {index:.0f}"] = {"applies": float(seconds[applies["ps"] == index].sum() / whole)}
     texts = {
         name: [f"{100 * share[name]:.1f}" if name in share else "" for share in shares.values()]
         for name in (*PHASES, *reversed(GAPS))
@@ -69,16 +74,6 @@ def _updates(run_dir: RunDir) -> np.ndarray:
 
 def _applies(run_dir: RunDir) -> np.ndarray:
     return read_csv(run_dir.applies, APPLY_ROW) if run_dir.applies.exists() else np.empty(0, APPLY_ROW)
-
-
-def _apply_shares(updates: np.ndarray, applies: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return the shares of each parameter server, of the same time as the workers' shares."""
-    seconds = applies["applied_time"] - applies["entered_time"]
-    whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
-    return {
-        f"ps {index:.0f}": {"applies": float(seconds[applies["ps"] == index].sum() / whole)}
-        for index in np.unique(applies["ps"])
-    }
 
 
 def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
@@ -184,23 +179,20 @@ def xspace(found: Sequence[Lane], start: float) -> bytes:
     """Return an XSpace with a plane for each lane and a line for each row. Times count from `start` (unix seconds)."""
     space = messages().XSpace()
     for index, lane in enumerate(found):
-        _fill(space.planes.add(id=index, name=PLANE_PREFIX + lane.name), lane, start)
+        plane = space.planes.add(id=index, name=PLANE_PREFIX + lane.name)
+        events, stats = _Names(plane.event_metadata), _Names(plane.stat_metadata)
+        for number, row in enumerate(lane.rows, 1):
+            line = plane.lines.add(id=number, display_id=number, name=lane.name)
+            for span in row:
+                event = line.events.add(
+                    metadata_id=events.id(span.name),
+                    offset_ps=round(1e12 * (span.begins - start)),
+                    duration_ps=round(1e12 * (span.ends - span.begins)),
+                )
+                for name, value in span.about.items():
+                    event.stats.add(metadata_id=stats.id(name), int64_value=value)
     serialized: bytes = space.SerializeToString()
     return serialized
-
-
-def _fill(plane: Any, lane: Lane, start: float) -> None:
-    events, stats = _Names(plane.event_metadata), _Names(plane.stat_metadata)
-    for index, row in enumerate(lane.rows, 1):
-        line = plane.lines.add(id=index, display_id=index, name=lane.name)
-        for span in row:
-            event = line.events.add(
-                metadata_id=events.id(span.name),
-                offset_ps=round(1e12 * (span.begins - start)),
-                duration_ps=round(1e12 * (span.ends - span.begins)),
-            )
-            for name, value in span.about.items():
-                event.stats.add(metadata_id=stats.id(name), int64_value=value)
 
 
 class _Names:
