@@ -90,13 +90,12 @@ def run(
 ) -> int:
     """Train on a cluster of processes on this machine."""
     from ps_cluster.launch import local_run
-    from ps_cluster.report import metrics_server
-    from ps_cluster.report.progress import make_view
+    from ps_cluster.report.progress import make_view, with_metrics
     from ps_cluster.runs.logs import LAUNCHER
     from ps_cluster.runs.run_dir import RunDir
     from ps_cluster.system.usage import age_seconds
 
-    watched = partial(metrics_server.beside, port=metrics_port, host=metrics_host, task=LAUNCHER)
+    watched = partial(with_metrics, port=metrics_port, host=metrics_host, task=LAUNCHER)
     began = time.monotonic() - age_seconds(os.getpid())
     if resume:
         may_change = ("training__epochs", "training__steps", "cluster__parameter_servers", "cluster__isolation")

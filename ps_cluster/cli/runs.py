@@ -133,15 +133,13 @@ def show(run: Path, page: bool) -> None:
     """Print the closing table of RUN again, and where its files are."""
     from ps_cluster.files.json_files import read_json
     from ps_cluster.report import run_list
-    from ps_cluster.report.closing_table import print_closing_table
+    from ps_cluster.report.closing_table import draw_results, print_closing_table
     from ps_cluster.runs.result_rows import Summary
 
     run_dir = RunDir.open(run)
     if page:
-        from ps_cluster.report.after_run import draw
-
         with locks.sole_use(run_dir.root, WHAT, print_line):
-            draw(run_dir, print_line)
+            draw_results(run_dir, print_line)
     listed, console = run_list.read_listed(run_dir), make_console()
     if listed.state in (run_list.RUNNING, run_list.UNKNOWN):
         run_list.print_unfinished(listed, run_dir, console)

@@ -94,13 +94,12 @@ def task(
     Give every task the same options, but for --type and --index. The same command goes on where it ended.
     """
     from ps_cluster.launch import one_task
-    from ps_cluster.report import metrics_server
-    from ps_cluster.report.progress import make_lines
+    from ps_cluster.report.progress import make_lines, with_metrics
 
     topology, own = _given_cluster(cluster_file, kind, index)
     os.environ[LOG_TASK] = str(own)
     config = layered_config(file, assignments, options, topology.size)
-    with metrics_server.beside(make_lines(), metrics_port, metrics_host, str(own)) as view:
+    with with_metrics(make_lines(), metrics_port, metrics_host, str(own)) as view:
         one_task.run_one_task(
             config, run_dir, topology, own,
             resume=resume, wait_s=wait_seconds, min_workers=min_workers, view=view, notify=print_line,

@@ -59,13 +59,13 @@ def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_
     from ps_cluster.evaluation import evaluator
     from ps_cluster.evaluation.place import Place
     from ps_cluster.files import locks
-    from ps_cluster.report.after_run import try_to_draw
+    from ps_cluster.report.closing_table import try_to_draw_results
 
     patience_s = evaluator.PATIENCE_S if wait_seconds is None else wait_seconds
     evaluator.evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)
     run_dir = Place.of(Path(os.path.realpath(checkpoint_dir))).run_dir
     if run_dir.summary.is_file() and not locks.is_held(run_dir.root):  # the run has ended: its page gets the new score
-        try_to_draw(run_dir, print_line)
+        try_to_draw_results(run_dir, print_line)
 
 
 @command(

@@ -209,7 +209,7 @@ class Classification(Objective):
     name = "classification"
     judge = "ps_cluster.training.judges:ClassificationJudge"
     takes_probabilities = True
-    results = "ps_cluster.report.class_results:ClassResults"
+    results = "ps_cluster.report.objective_results:ClassResults"
     weighs_classes = True
     activation = "softmax"
 
@@ -258,7 +258,7 @@ class MultiLabel(Objective):
 
     name = "multi-label"
     judge = "ps_cluster.training.judges:MultiLabelJudge"
-    results = "ps_cluster.report.value_results:LabelResults"
+    results = "ps_cluster.report.objective_results:LabelResults"
     activation = "sigmoid"
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -295,7 +295,7 @@ class Regression(Objective):
     has_accuracy = False
     judge = "ps_cluster.training.judges:RegressionJudge"
     has_units = True
-    results = "ps_cluster.report.value_results:ValueResults"
+    results = "ps_cluster.report.objective_results:ValueResults"
     smooths_labels = False
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:

@@ -313,13 +313,12 @@ def check_unclaimed(output: Path, plan: str, noun: str, besides: str = LOCK) -> 
         raise UserError(f"--output: '{output}' is not empty and holds no {noun}: choose another")
 
 
-def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK, same: tuple[str, ...] = ()) -> None:
+def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LOCK) -> None:
     """Write the plan of the work into its folder, if it has none or this one.
 
     Args:
       output: the caller holds its lock (files/locks.py).
       plan, noun, besides: as for `check_unclaimed`.
-      same: other texts that mean the same plan.
     Raises:
       UserError: the folder holds another plan, or something else, or can't be written.
     """
@@ -327,7 +326,7 @@ def claim(output: Path, plan: str, content: str, noun: str, *, besides: str = LO
     try:
         if file.is_file():
             ownership.refuse_foreign(file)
-        if file.is_file() and file.read_text(encoding="utf-8") not in (content, *same):
+        if file.is_file() and file.read_text(encoding="utf-8") != content:
             raise UserError(f"--output: '{output}' holds another {noun}: choose another, or remove it")
         check_unclaimed(output, plan, noun, besides)
         write_whole(file, content)

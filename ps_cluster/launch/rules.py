@@ -16,7 +16,6 @@ from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.silence import UNDER_WAY, Limits, SilenceWatch, Silent
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report import closing_table, summary
-from ps_cluster.report.after_run import try_to_draw
 from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import logs
 from ps_cluster.runs.logs import (
@@ -84,7 +83,7 @@ def write_ending(
     if not logs.chosen().is_text:
         print_line(closing_table.as_line(written))
     if draw and config.evaluation.draw_results:
-        try_to_draw(run_dir, notify)
+        closing_table.try_to_draw_results(run_dir, notify)
     closing_table.print_places(written, run_dir, console)
     if (proof := written["proof"]) is None or proof["holds"]:
         return 0

@@ -6,16 +6,18 @@ import base64
 import io
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 
 from ps_cluster.config.objectives import TARGET
 from ps_cluster.data.describing import example_rows
 from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.errors import UserError
-from ps_cluster.report.pages import Plot
+from ps_cluster.report.pages import PALETTE, Plot, small_plot
 from ps_cluster.report.sheets import scaled
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scores import Predictions
@@ -40,12 +42,16 @@ class Analysis(ABC):
     """The analysis of predictions. Subclass it for an objective; the objective names the subclass as `results`.
 
     Attributes:
-      template: of its part of the page, in templates/.
+      heading, worst: of the table on the page: its title, and what rows are shown where there are too many.
+      table_columns: its headings.
       mistakes_title, mistakes_note: what stands above and below the mistakes. columns: the headings of `Mistake`'s words.
       target: of the predictions, [N] or [N, outputs].
     """
 
-    template = ""
+    heading = worst = ""
+    table_columns: tuple[str, ...] = ()
+    matrix: Sequence[Sequence[Any]] = ()
+    calibration: Calibration | None = None
     mistakes_title = "The most confident mistakes"
     mistakes_note = "Examples are counted from 0, in the order of the test set."
     columns = ("said", "is", "confidence")
@@ -59,6 +65,42 @@ class Analysis(ABC):
         self.predictions = predictions
         self.target_name = target_name
         self.target: np.ndarray = np.empty(0)
+        self.known: np.ndarray = np.empty(0, bool)
+        """Which predictions are finite, [N] or [N, outputs]; others count as wrong."""
+
+    @property
+    def without_prediction(self) -> int:
+        """The number of examples for which an output was not finite."""
+        return int(np.count_nonzero(~self.known.reshape(len(self.known), -1).all(axis=1)))
+
+    @property
+    @abstractmethod
+    def rows(self) -> Sequence[Any]:
+        """A row for each class, label or output."""
+
+    @abstractmethod
+    def merit(self, row: Any) -> tuple[float, ...] | None:
+        """Return what rows are sorted by, the worst first; None for a row that is left out of the worst."""
+
+    @cached_property
+    def shown(self) -> list[int]:
+        """The indices of the rows that the page shows: all, or of more than MOST_SHOWN the worst."""
+        if len(self.rows) <= MOST_SHOWN:
+            return list(range(len(self.rows)))
+        merits = ((self.merit(row), index) for index, row in enumerate(self.rows))
+        return [index for _, index in sorted(one for one in merits if one[0] is not None)[:MOST_SHOWN]]
+
+    @property
+    def shown_rows(self) -> list[Any]:
+        return [self.rows[index] for index in self.shown]
+
+    @abstractmethod
+    def cells(self, row: Any) -> list[str]:
+        """Return a row of the table as text, without its name."""
+
+    @abstractmethod
+    def table_note(self) -> str:
+        """Return what the columns of the table are."""
 
     @abstractmethod
     def numbers(self) -> Json:
@@ -151,3 +193,107 @@ def _source(image: np.ndarray) -> str:
     content = io.BytesIO()
     scaled(image, _SIDE).save(content, "PNG")
     return f"data:image/png;base64,{base64.b64encode(content.getvalue()).decode()}"
+
+
+# Measure whether a network is right as often as it is sure.
+
+BINS = 15  # as many as in the paper's tables
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """Predictions in bins of equal width by their confidence: bin m holds those in ((m − 1) / M, m / M].
+
+    Attributes:
+      counts: predictions in each bin. right: the share of them that are right. confidence: their mean confidence. The
+        last two are None for an empty bin.
+    """
+
+    counts: tuple[int, ...]
+    right: tuple[float | None, ...]
+    confidence: tuple[float | None, ...]
+
+    @property
+    def total(self) -> int:
+        return sum(self.counts)
+
+    @property
+    def expected_error(self) -> float | None:
+        """The expected calibration error: the mean over all predictions of |right − confidence| of their bin.
+
+        Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv:1706.04599, eq. 3. None without predictions.
+        """
+        if not self.total:
+            return None
+        gaps = (
+            count * abs(right - confidence)
+            for count, right, confidence in zip(self.counts, self.right, self.confidence)
+            if right is not None and confidence is not None
+        )
+        return sum(gaps) / self.total
+
+    @property
+    def overconfidence(self) -> float | None:
+        """Mean confidence less the share that is right: above 0 the network is too sure. None without predictions."""
+        if not self.total:
+            return None
+        sums = [0.0, 0.0]
+        for count, right, confidence in zip(self.counts, self.right, self.confidence):
+            sums[0] += count * (right or 0.0)
+            sums[1] += count * (confidence or 0.0)
+        return (sums[1] - sums[0]) / self.total
+
+
+def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
+    """Return predictions in bins.
+
+    Args:
+      confidence: float [N], the probability that each prediction gave to itself, 0..1.
+      right: bool [N], whether it is right.
+    """
+    sure = np.asarray(confidence, np.float64)
+    of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
+    counts = np.bincount(of_bin, minlength=bins)
+    sums = (np.bincount(of_bin, values, bins) for values in (right, sure))
+    rights, confidences = (
+        tuple(float(total / count) if count else None for total, count in zip(of_bins, counts)) for of_bins in sums
+    )
+    return Calibration(tuple(map(int, counts)), rights, confidences)
+
+
+def expected_calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> float | None:
+    """Return `Calibration.expected_error` of predictions; arguments as of `calibration`."""
+    return calibration(confidence, right, bins).expected_error
+
+
+def as_json(found: Calibration) -> Json:
+    """Return the bins and the errors that are computed from them, for results.json."""
+    about = {"expected_calibration_error": found.expected_error, "overconfidence": found.overconfidence}
+    return about | {"bins": BINS} | asdict(found)
+
+
+def reliability(found: Calibration, unit: str) -> list[Plot]:
+    """Return two plots: how often predictions were right, and how many there are, both by confidence."""
+    if not found.total:
+        return []
+    middles = 100 * (np.arange(BINS) + 0.5) / BINS
+    right = (
+        f"The share of predictions that are right, by how sure the network was, in {BINS} bins of equal width. "
+        "On the diagonal it is right as often as it says; below, it is too sure."
+    )
+
+    def draw_right(axes: Axes) -> None:
+        heights = [100 * share if share is not None else 0.0 for share in found.right]
+        axes.bar(middles, heights, width=100 / BINS * 0.9, color=PALETTE[0], label="right")
+        axes.plot([0, 100], [0, 100], color=PALETTE[1], linestyle="--", linewidth=1.2, label="perfectly calibrated")
+        axes.set(xlabel="confidence [%]", ylabel="right [%]", xlim=(0, 100), ylim=(0, 100))
+
+    def draw_counts(axes: Axes) -> None:
+        share = 100 * np.array(found.counts) / found.total
+        axes.bar(middles, share, width=100 / BINS * 0.9, color=PALETTE[5])
+        axes.set(xlabel="confidence [%]", ylabel="predictions [%]", xlim=(0, 100))
+
+    return [
+        small_plot("calibration", "Right, by confidence", right, draw_right),
+        small_plot("confidence", "How sure it was", f"How many test {unit} have which confidence.", draw_counts),
+    ]

@@ -1,10 +1,11 @@
-"""Print the end of a run for a person, from summary.json and the run directory. No TensorFlow."""
+"""Print the end of a run for a person, and draw its results, from summary.json and the run directory. No TensorFlow."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from rich.console import Console
@@ -14,13 +15,16 @@ from rich.text import Text
 
 from ps_cluster.config.modes import CHIEF
 from ps_cluster.config.sections import CHOSEN, flat
+from ps_cluster.errors import UserError
+from ps_cluster.files import ownership
+from ps_cluster.files.json_files import last_row, read_json
 from ps_cluster.files.values import one_line
 from ps_cluster.files.yaml_files import read_yaml
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.dashboard import real
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.logs import RUN_ENDED, LogLine
-from ps_cluster.runs.result_rows import told
+from ps_cluster.runs.result_rows import ProgressRow, Summary, told
 from ps_cluster.runs.run_dir import RunDir
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -76,15 +80,12 @@ def print_places(summary: Json, run_dir: RunDir, console: Console) -> None:
 def evidence(summary: Json) -> str:
     """Return `3 distinct worker processes did the work`, counted from the pids whose updates were applied."""
     count, workers = summary["worker_processes"] or 0, len(summary["workers"])
+    ending, plural = "es" * (count != 1), "s" * (workers != 1)
     restarts = sum(worker["restarts"] for worker in summary["workers"])
     again = f", {restarts} started again" if restarts else ""
     alone = summary["trainer"] == CHIEF
-    kind, crew = ("", "no cluster") if alone else ("worker ", _plural(workers, "worker"))
-    return f"{_plural(count, f'distinct {kind}process', 'es')} did the work ({crew}{again})"
-
-
-def _plural(count: int, noun: str, ending: str = "s") -> str:
-    return f"{count} {noun}{ending if count != 1 else ''}"
+    kind, crew = ("", "no cluster") if alone else ("worker ", f"{workers} worker{plural}")
+    return f"{count} distinct {kind}process{ending} did the work ({crew}{again})"
 
 
 def histogram_bars(histogram: Mapping[str, int]) -> str:
@@ -125,14 +126,28 @@ def facts_of(summary: Json) -> Iterator[tuple[str, Text | str]]:
     yield "speed", f"{number(summary['examples_per_second'], ',.0f')} {summary['unit']}/s"
     yield "time", _time(summary)
     if summary["scaled"]:
-        yield "workers", _changes(summary["scaled"])
+        rows = summary["scaled"]
+        more = [f"{len(rows) - MOST_CHANGES} earlier"] if len(rows) > MOST_CHANGES else []
+        last = [f"{row['before']} → {row['workers']} at update {row['applied']:,}" for row in rows[-MOST_CHANGES:]]
+        yield "workers", " · ".join([*more, *last])
     yield "updates", _ledger(updates)
-    if summary["proof"]:
-        yield "proof", _proof(summary["proof"])
+    if proof := summary["proof"]:
+        rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])
+        agree = f"holds: {rows} rows agree with versions, weights changed and gradients accepted; no step twice"
+        yield "proof", agree if proof["holds"] else Text(f"FAILS: {proof['problems'][0]}", "bold red")
     if summary["gradients"]["dropped"]:
-        yield "gradients", _gradients(summary["gradients"])
+        gradients = summary["gradients"]
+        counts = " · ".join(f"{number(gradients[name])} {name}" for name in ("scheduled", "applied", "dropped"))
+        yield "gradients", f"{counts} (late; {number(gradients['per_update'])} to an update)"
     if summary["parameter_servers"]:  # without them all gradients are of the newest parameters
-        yield "staleness", _staleness(summary["staleness"])
+        stale = summary["staleness"]
+        yield (
+            "staleness",
+            "–"
+            if stale["mean"] is None
+            else f"mean {stale['mean']:.2f} · median {stale['p50']} · 95 % up to {stale['p95']} · max {stale['max']}   "
+            f"0 {histogram_bars(stale['histogram'])} {stale['max']}",
+        )
 
 
 def _data(summary: Json) -> Text:
@@ -154,15 +169,10 @@ def _settings(settings: Json) -> str:
     return " · ".join([*texts[:MOST_SETTINGS], *more]) or "all others as by default"
 
 
-def _metric(evaluation: Json, prefix: str) -> str | None:
-    """Return an accuracy or an error in words; None for neither."""
-    words = told(evaluation[f"{prefix}_accuracy"], evaluation[f"{prefix}_error"])
-    return words and words.split(" ", 1)[1]
-
-
 def _score(evaluation: Json, last_step: int, unit: str) -> Text:
     """Return the metric and its step; a step before the last one is pointed out."""
-    last, best = (_metric(evaluation, prefix) for prefix in ("test", "best_test"))
+    words = (told(evaluation[f"{name}_accuracy"], evaluation[f"{name}_error"]) for name in ("test", "best_test"))
+    last, best = (one and one.split(" ", 1)[1] for one in words)
     if evaluation["step"] is None:
         return Text("not measured: no checkpoint was scored", "yellow")
     text = Text(last or "not a finite number", "bold") + Text(f" at step {evaluation['step']:,}", "default")
@@ -210,13 +220,6 @@ def _time(summary: Json) -> str:
     return f"{training} over {summary['sessions']} sessions{_in_vain(summary)}\n{mine}"
 
 
-def _changes(scaled: Sequence[Json]) -> str:
-    """Return the changes of the number of workers, e.g. `2 → 3 at update 120 · 3 → 1 at update 341`; of many the last."""
-    more = [f"{len(scaled) - MOST_CHANGES} earlier"] if len(scaled) > MOST_CHANGES else []
-    last = [f"{row['before']} → {row['workers']} at update {row['applied']:,}" for row in scaled[-MOST_CHANGES:]]
-    return " · ".join([*more, *last])
-
-
 def _in_vain(summary: Json) -> str:
     """Return the training time lost to faults; empty if none."""
     rolled_back, interrupted = summary["rolled_back_seconds"], summary["interrupted_seconds"]
@@ -225,29 +228,6 @@ def _in_vain(summary: Json) -> str:
     return (
         f"\nof the training {rolled_back:.1f} s were rolled back and {interrupted:.1f} s without an update: "
         f"goodput {number(summary['goodput'], '.1%')}"
-    )
-
-
-def _proof(proof: Json) -> Text:
-    """Return the proof as text: the four counts of each slice agree, or the first disagreement."""
-    if not proof["holds"]:
-        return Text(f"FAILS: {proof['problems'][0]}", "bold red")
-    rows = " + ".join(f"{part['rows']:,}" for part in proof["slices"])
-    agree = f"{rows} rows agree with versions, weights changed and gradients accepted"
-    return Text(f"holds: {agree}; no step twice", "default")
-
-
-def _gradients(gradients: Json) -> str:
-    counts = (f"{number(gradients[name])} {name}" for name in ("scheduled", "applied", "dropped"))
-    return f"{' · '.join(counts)} (late; {number(gradients['per_update'])} to an update)"
-
-
-def _staleness(staleness: Json) -> str:
-    if staleness["mean"] is None:
-        return "–"
-    return (
-        f"mean {staleness['mean']:.2f} · median {staleness['p50']} · 95 % up to {staleness['p95']} · "
-        f"max {staleness['max']}   0 {histogram_bars(staleness['histogram'])} {staleness['max']}"
     )
 
 
@@ -283,7 +263,11 @@ def _places(run_dir: RunDir) -> Iterator[str]:
 def _next_commands(summary: Json, run_dir: RunDir) -> Iterator[str]:
     """Yield the commands that finish what this run left open."""
     root = shlex.quote(str(run_dir.root))
-    if (summary["evaluation"]["step"] or 0) < _last_checkpoint(run_dir):
+    last_step = 0
+    with contextlib.suppress(checkpoints.CheckpointError):
+        ended = checkpoints.ended(run_dir.checkpoints)
+        last_step = ended.last_step if ended else 0
+    if (summary["evaluation"]["step"] or 0) < last_step:
         yield f" score it       {PROGRAM} evaluate --checkpoint-dir {root}{_code(run_dir)}"
     if summary["outcome"] in ("stopped", "failed") and any(map(checkpoints.steps, run_dir.states)):
         yield f" go on          {PROGRAM} run --resume {root}{_code(run_dir)}"
@@ -299,10 +283,41 @@ def _code(run_dir: RunDir) -> str:
     return "".join(f" --code {shlex.quote(file)}" for file in files)
 
 
-def _last_checkpoint(run_dir: RunDir) -> int:
-    """Return the step of the last checkpoint of a finished training; 0 where training has not finished with one."""
+# Draw the results of a run when it has ended, if there is anything to draw. matplotlib is imported only then.
+
+NOT_SCORED = "no results: no checkpoint was scored"
+
+Notify = Callable[[str], None]
+
+
+def try_to_draw_results(run_dir: RunDir, notify: Notify) -> None:
+    """Draw the results at the end of a run. If that fails the run has not: it is one notice, whatever the reason."""
     try:
-        ended = checkpoints.ended(run_dir.checkpoints)
-    except checkpoints.CheckpointError:
-        return 0
-    return ended.last_step if ended else 0
+        draw_results(run_dir, notify)
+    except (Exception, KeyboardInterrupt) as error:
+        why = one_line(str(error), 300) or type(error).__name__
+        notify(f"the results are not drawn ({why}); to try again: {PROGRAM} runs show {run_dir.root} --page")
+
+
+def draw_results(run_dir: RunDir, notify: Notify) -> None:
+    """Write results/ of a run that has ended, or say that it has none.
+
+    Raises:
+      UserError: there is no summary, it is damaged, or the folder belongs to another user.
+      OSError: the disk is full or refuses.
+    """
+    ownership.refuse_foreign(run_dir.root)
+    ownership.check_way(run_dir.results, "folder of the run")
+    try:
+        summary = read_json(run_dir.summary, Summary)
+    except FileNotFoundError as error:
+        raise UserError(f"'{run_dir.summary}' is not there: results are drawn when the run has ended") from error
+    # Of a run that did not complete at least the curves of its training are drawn.
+    last = last_row(run_dir.progress, ProgressRow)
+    has_curves = summary.outcome != "completed" and last is not None and last.applied > 0
+    if not summary.evaluation.history and not has_curves:
+        notify(NOT_SCORED)
+        return
+    from ps_cluster.report.results import write_results  # matplotlib takes half a second to import
+
+    write_results(run_dir, summary, notify)

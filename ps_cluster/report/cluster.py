@@ -108,38 +108,6 @@ _LEFT, _TOP, _WIDTH, _HEIGHT, _GAP, _BETWEEN = 150, 56, 190, 76, 36, 74  # user 
 _ASIDE = 7  # two arrows between the same boxes lie so far from the middle
 
 
-@dataclass(frozen=True)
-class Box:
-    """A task."""
-
-    x: float
-    y: float
-    lines: tuple[str, ...]
-    state: str
-    width: float = _WIDTH
-    height: float = _HEIGHT
-
-
-@dataclass(frozen=True)
-class Arrow:
-    """A flow between two tasks, from (x1, y1) to (x2, y2)."""
-
-    x1: float
-    y1: float
-    x2: float
-    y2: float
-
-
-@dataclass(frozen=True)
-class Label:
-    """A text beside a row, or between two. `style`: a class of the template."""
-
-    x: float
-    y: float
-    text: str
-    style: str
-
-
 def draw_cluster(view: ClusterView) -> str:
     """Return the picture of a cluster, an SVG file's content."""
     rows = [kind for kind in _ROWS if view.of_type(kind)]
@@ -147,6 +115,15 @@ def draw_cluster(view: ClusterView) -> str:
     boxes = {kind: _row(view.of_type(kind), row, columns) for row, kind in enumerate(rows)}
     outside = _row(view.of_type(EVALUATOR), len(rows), columns)
     below = _TOP + len(rows) * (_HEIGHT + _BETWEEN)
+    labels: list[tuple[int, int, str, str]] = [
+        (24, _y_of(row) + 20, f"job {kind}", "job") for row, kind in enumerate(rows)
+    ]
+    labels += _flow_labels(view.flows, rows)
+    for box in outside:
+        labels += [
+            (24, box["y"] + 20, "not in the cluster:", "quiet"),
+            (24, box["y"] + 36, "reads checkpoints", "quiet"),
+        ]
     template = resources.files(__package__).joinpath("templates/cluster.svg").read_text(encoding="utf-8")
     environment = Environment(autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True)
     return environment.from_string(template).render(
@@ -155,66 +132,57 @@ def draw_cluster(view: ClusterView) -> str:
         height=below + (_HEIGHT + 16 if outside else 0),
         frame_width=_LEFT + columns * (_WIDTH + _GAP) - 16,
         frame_height=below - 40 - _BETWEEN // 2,
+        box_width=_WIDTH,
+        box_height=_HEIGHT,
         boxes=[box for own in boxes.values() for box in own] + outside,
         arrows=[arrow for flow in view.flows for arrow in _arrows(flow, boxes)],
-        labels=[*_names(rows), *_flow_labels(view.flows, rows), *_outside_labels(outside)],
+        labels=labels,
     )
 
 
-def _row(tasks: list[TaskView], row: int, columns: int) -> list[Box]:
+def _y_of(row: int) -> int:
+    """Return where the boxes of a row begin."""
+    return _TOP + row * (_HEIGHT + _BETWEEN)
+
+
+def _row(tasks: list[TaskView], row: int, columns: int) -> list[dict[str, Any]]:
     """Return the boxes of a row, in the middle of a picture with so many columns."""
     left = _LEFT + (columns - len(tasks)) * (_WIDTH + _GAP) / 2
-    y = _TOP + row * (_HEIGHT + _BETWEEN)
-    return [Box(left + column * (_WIDTH + _GAP), y, _lines(task), task.state) for column, task in enumerate(tasks)]
+    return [
+        {
+            "x": left + column * (_WIDTH + _GAP),
+            "y": _y_of(row),
+            "state": task.state,
+            "lines": [
+                f"{task.name} · {task.state}",
+                task.address or "no address",
+                *(task.devices[:1] or (NONE,)),
+                *([] if task.pid is None else [f"pid {task.pid}"]),
+            ],
+        }
+        for column, task in enumerate(tasks)
+    ]
 
 
-def _lines(task: TaskView) -> tuple[str, ...]:
-    pid = () if task.pid is None else (f"pid {task.pid}",)
-    return f"{task.name} · {task.state}", task.address or "no address", *(task.devices[:1] or (NONE,)), *pid
-
-
-def _arrows(flow: Flow, boxes: dict[str, list[Box]]) -> Iterator[Arrow]:
-    """Yield an arrow from each sender to each receiver; between tasks of one type to the next one."""
+def _arrows(flow: Flow, boxes: dict[str, list[dict[str, Any]]]) -> Iterator[tuple[float, float, float, float]]:
+    """Yield (x1, y1, x2, y2) from each sender to each receiver; between tasks of one type to the next one."""
     senders, receivers = boxes.get(flow.sender, []), boxes.get(flow.receiver, [])
     if flow.sender == flow.receiver:
-        yield from (_beside(one, other) for one, other in zip(senders, senders[1:]))
+        for one, other in zip(senders, senders[1:]):
+            yield one["x"] + _WIDTH, one["y"] + _HEIGHT / 2, other["x"], other["y"] + _HEIGHT / 2
         return
-    for sender in senders:
-        for receiver in receivers:
-            yield _downwards(sender, receiver) if sender.y < receiver.y else _upwards(sender, receiver)
+    for sender, receiver in ((sender, receiver) for sender in senders for receiver in receivers):
+        down = sender["y"] < receiver["y"]
+        aside = _WIDTH / 2 + (-_ASIDE if down else _ASIDE)
+        ends = (sender["y"] + _HEIGHT, receiver["y"]) if down else (sender["y"], receiver["y"] + _HEIGHT)
+        yield sender["x"] + aside, ends[0], receiver["x"] + aside, ends[1]
 
 
-def _beside(one: Box, other: Box) -> Arrow:
-    return Arrow(one.x + _WIDTH, one.y + _HEIGHT / 2, other.x, other.y + _HEIGHT / 2)
-
-
-def _downwards(sender: Box, receiver: Box) -> Arrow:
-    aside = _WIDTH / 2 - _ASIDE
-    return Arrow(sender.x + aside, sender.y + _HEIGHT, receiver.x + aside, receiver.y)
-
-
-def _upwards(sender: Box, receiver: Box) -> Arrow:
-    aside = _WIDTH / 2 + _ASIDE
-    return Arrow(sender.x + aside, sender.y, receiver.x + aside, receiver.y + _HEIGHT)
-
-
-def _names(rows: list[str]) -> Iterator[Label]:
-    for row, kind in enumerate(rows):
-        yield Label(24, _TOP + row * (_HEIGHT + _BETWEEN) + 20, f"job {kind}", "job")
-
-
-def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[Label]:
-    """Yield the texts of flows, each below the upper one of its two rows."""
+def _flow_labels(flows: tuple[Flow, ...], rows: list[str]) -> Iterator[tuple[int, int, str, str]]:
+    """Yield x, y, text and style of the names of flows, each below the upper one of its two rows."""
     used = dict.fromkeys(rows, 0)
     for flow in flows:
         upper = min(flow.sender, flow.receiver, key=rows.index)
         sign = "→" if flow.sender == flow.receiver else "↓" if flow.sender == upper else "↑"
-        y = _TOP + rows.index(upper) * (_HEIGHT + _BETWEEN) + _HEIGHT - 24 + 17 * used[upper]
         used[upper] += 1
-        yield Label(24, y + 24, f"{sign} {flow.what}", "quiet")
-
-
-def _outside_labels(outside: list[Box]) -> Iterator[Label]:
-    for box in outside:
-        yield Label(24, box.y + 20, "not in the cluster:", "quiet")
-        yield Label(24, box.y + 36, "reads checkpoints", "quiet")
+        yield 24, _y_of(rows.index(upper)) + _HEIGHT - 17 + 17 * used[upper], f"{sign} {flow.what}", "quiet"

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import textwrap
-from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
 from rich.console import Group
 from rich.progress_bar import ProgressBar
 from rich.table import Table
@@ -18,8 +16,6 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import WORKER
 from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.runs.ledger import NOBODY
-from ps_cluster.runs.logs import GAPS, PHASES, gap_times, phase_times
 from ps_cluster.runs.result_rows import EvaluationRow
 from ps_cluster.runs.run_dir import RunDir
 
@@ -131,10 +127,17 @@ def draw(state: RunState, width: int, seconds: float) -> Group:
     if state.dataset.kind == "synthetic":
         parts.append(Text(f" {synthetic_notice(state.dataset)} ", "bold black on yellow"))
     parts += [Text(), _bar(state, seconds)]
-    parts.append(Text(_filled(_numbers(state), width)))
+    # Lines are broken only between two measures.
+    unbreakable = " · ".join(measure.replace(" ", "\N{NO-BREAK SPACE}") for measure in _numbers(state))
+    lines = textwrap.fill(unbreakable.replace(" ·", "\N{NO-BREAK SPACE}·"), width)
+    parts.append(Text(lines.replace("\N{NO-BREAK SPACE}", " ")))
     parts += [Text(), _task_table(state, width)]
     if state.last_score and state.best_score:
-        parts += [Text(), _scores(state.last_score, state.best_score)]
+        last, best = state.last_score, state.best_score
+        text = Text("test ").append(last.test, "bold green").append(f" at step {last.step:,}", "default")
+        if best is not last:
+            text.append(f" · best {best.test} at step {best.step:,}", "default")
+        parts += [Text(), text]
     return Group(*parts)
 
 
@@ -170,12 +173,6 @@ def _numbers(state: RunState) -> list[str]:
         *(text.format(state.row[name]) for name, text in formats.items() if state.row.get(name) is not None),
         *([f"{dropped:,} gradients dropped"] if dropped else []),
     ]
-
-
-def _filled(measures: list[str], width: int) -> str:
-    """Return the measures joined with dots, in lines of at most `width`, broken only between two measures."""
-    unbreakable = " · ".join(measure.replace(" ", "\N{NO-BREAK SPACE}") for measure in measures)
-    return textwrap.fill(unbreakable.replace(" ·", "\N{NO-BREAK SPACE}·"), width).replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _time_left(state: RunState) -> list[str]:
@@ -229,93 +226,3 @@ def _share(share: float, roomy: bool) -> Text:
     if roomy:
         text.append(" " + "━" * math.ceil(share * _BAR_WIDTH), "green")
     return text
-
-
-def _scores(last: EvaluationRow, best: EvaluationRow) -> Text:
-    text = Text("test ") + Text(last.test, "bold green")
-    text.append(f" at step {last.step:,}", "default")
-    if best is not last:
-        text.append(f" · best {best.test} at step {best.step:,}", "default")
-    return text
-
-
-# Turn a run's ledger into lanes: what each task did when. No TensorFlow.
-
-ABOUT_STEP = ("step", "version", "staleness", "pid")
-
-
-@dataclass(frozen=True)
-class Span:
-    """A named interval. Times are unix seconds."""
-
-    name: str
-    begins: float
-    ends: float
-    about: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True)
-class Lane:
-    """The spans of one task, in one row, or in several where it did things in parallel.
-
-    Spans of a row follow each other or are nested, the outer one first.
-    """
-
-    name: str
-    rows: list[list[Span]]
-
-
-def lanes(updates: np.ndarray, applies: np.ndarray) -> list[Lane]:
-    """Return the lanes of chief, parameter servers and workers. `updates`: ledger.ROW; `applies`: tables.APPLY_ROW."""
-    return [*_chief(updates), *_servers(applies), *_workers(updates)]
-
-
-def _chief(updates: np.ndarray) -> Iterator[Lane]:
-    """Yield a span per dispatch, from its scheduling to its last applied update; first it waits for a worker."""
-    scheduled = np.sort(updates[updates["scheduled_time"] != NOBODY], order=["scheduled_time", "asked_time"])
-    if not len(scheduled):
-        return
-    times, firsts = np.unique(scheduled["scheduled_time"], return_index=True)
-    rows: list[list[Span]] = []
-    for time, steps in zip(times.tolist(), np.split(scheduled, firsts[1:])):
-        about = {"steps": len(steps), "first step": int(steps["step"].min()), "worker": int(steps["worker"][-1])}
-        whole = Span("dispatch", time, float(steps["applied_time"].max()), about)
-        queued = Span("queued", time, max(time, float(steps["asked_time"][0])))
-        free = next((row for row in rows if row[-2].ends <= time), None)
-        if free is None:
-            rows.append(free := [])
-        free += whole, queued
-    yield Lane("chief", rows)
-
-
-def _servers(applies: np.ndarray) -> Iterator[Lane]:
-    for index in np.unique(applies["ps"]):
-        mine = np.sort(applies[applies["ps"] == index], order="entered_time")
-        spans = [
-            Span("apply", float(row["entered_time"]), float(row["applied_time"]), {"step": int(row["step"])})
-            for row in mine
-        ]
-        yield Lane(f"ps-{index:.0f}", [spans])
-
-
-def _workers(updates: np.ndarray) -> Iterator[Lane]:
-    phases, gaps = phase_times(updates), gap_times(updates)
-    for index in np.unique(updates["worker"]):
-        mine = np.flatnonzero(updates["worker"] == index)
-        mine = mine[np.argsort(phases[0, mine], kind="stable")]
-        row: list[Span] = []
-        for step in mine:
-            about = {name: int(updates[step][name]) for name in ABOUT_STEP}
-            row += _spans(GAPS, gaps[:, step])
-            row.append(Span(f"step {about['step']}", float(phases[0, step]), float(phases[-1, step]), about))
-            row += _spans(PHASES, phases[:, step])
-        row += _spans(("idle",), np.array([phases[-1, mine[-1]], phases[-1].max()]))
-        pids = ", ".join(f"{pid:.0f}" for pid in dict.fromkeys(updates["pid"][mine].tolist()))
-        yield Lane(f"worker-{index:.0f} (pid {pids})", [row])
-
-
-def _spans(names: tuple[str, ...], edges: np.ndarray) -> Iterator[Span]:
-    """Yield a span between each two neighbours of `edges`; spans of no duration are left out."""
-    for name, begins, ends in zip(names, edges.tolist(), edges[1:].tolist(), strict=False):
-        if ends > begins:
-            yield Span(name, begins, ends)

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ps_cluster.config.objectives import ExampleSpec, Field
+from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.data.describing import Described, describe, example_rows
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.data.samples import groups_of
@@ -73,36 +73,31 @@ def megabytes(size: int) -> str:
 
 def form(spec: ExampleSpec) -> str:
     """Return the form of the examples in words, e.g. "32x32x3, 10 classes"."""
-    inputs = ", ".join(_form_of(name, field, len(spec.inputs)) for name, field in spec.inputs.items())
-    return f"{inputs}, {f'{len(spec.classes):,} classes' if spec.classes else spec.objective}"
-
-
-def _form_of(name: str, field: Field, inputs: int) -> str:
-    sides = "x".join(map(str, field.shape)) or "a number"
-    if field.is_image and inputs == 1:
-        return f"images {sides}"
-    return f"{name} {sides} {field.dtype}"
+    texts = []
+    for name, field in spec.inputs.items():
+        sides = "x".join(map(str, field.shape)) or "a number"
+        alone = field.is_image and len(spec.inputs) == 1
+        texts.append(f"images {sides}" if alone else f"{name} {sides} {field.dtype}")
+    return f"{', '.join(texts)}, {f'{len(spec.classes):,} classes' if spec.classes else spec.objective}"
 
 
 def _cells_of(copy: Copy) -> tuple[Text, Text]:
     """Return the second and third cell of a packed copy: of several lines each."""
     dataset, name = copy.dataset, Text(copy.directory.name, "dim")
-    facts = f"{megabytes(copy.bytes)}\n{_day(copy.packed_at)}"
+    packed = copy.packed_at
+    day = "no date" if packed is None else time.strftime("%Y-%m-%d", time.localtime(packed))
+    facts = f"{megabytes(copy.bytes)}\n{day}"
     if dataset is None:
-        return Text("DAMAGED\n", "bold red") + Text(facts, "default"), _lines(Text(copy.problem, "red"), name)
+        return Text("DAMAGED\n", "bold red") + Text(facts, "default"), Text("\n").join(
+            (Text(copy.problem, "red"), name)
+        )
     made = Text("generated ", "yellow") if dataset.kind == "synthetic" else Text()
     origin = [Text(dataset.source)] if dataset.source else []
     examples = f"{dataset.train_examples:,} + {dataset.test_examples:,}"
     checksum = Text(f"SHA-256 {dataset.checksum[:12]}…" if dataset.checksum else "no checksum", "dim")
-    return Text(f"{examples}\n{facts}"), _lines(made + Text(form(dataset.spec), "default"), *origin, name, checksum)
-
-
-def _lines(*texts: Text) -> Text:
-    return Text("\n").join(texts)
-
-
-def _day(seconds: float | None) -> str:
-    return "no date" if seconds is None else time.strftime("%Y-%m-%d", time.localtime(seconds))
+    return Text(f"{examples}\n{facts}"), Text("\n").join(
+        (made + Text(form(dataset.spec), "default"), *origin, name, checksum)
+    )
 
 
 def _way(entry: Entry) -> str:
@@ -143,14 +138,11 @@ def _fields_table(described: list[Described]) -> Table:
     for heading in ("min", "mean", "std", "max", "missing"):
         table.add_column(heading, justify="right", no_wrap=True)
     for one in described:
-        numbers = (_short(value) for value in (one.low, one.mean, one.std, one.high))
+        found = (one.low, one.mean, one.std, one.high)
+        numbers = ("–" if value is None else number_text(value) for value in found)
         shape = "x".join(map(str, one.shape)) or "1"
         table.add_row(one.name, one.dtype, shape, *numbers, Text(f"{one.missing:,}", "red" if one.missing else "dim"))
     return table
-
-
-def _short(value: float | None) -> str:
-    return "–" if value is None else number_text(value)
 
 
 def _groups_table(dataset: PackedDataset) -> Table:

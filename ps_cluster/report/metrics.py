@@ -1,16 +1,24 @@
-"""The metrics of a run for Prometheus: what they are, and what each reads. Needs prometheus_client; no TensorFlow."""
+"""The metrics of a run for Prometheus: what each reads, and their server. Needs prometheus_client; no TensorFlow."""
 
 from __future__ import annotations
 
+import contextlib
+import socket
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
+from http.server import ThreadingHTTPServer
+from threading import Thread
+from typing import Any
 
+from prometheus_client import CollectorRegistry, MetricsHandler, ProcessCollector
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from ps_cluster.config.modes import Task
+from ps_cluster.errors import UserError
+from ps_cluster.files.writing import write_whole
 from ps_cluster.report.dashboard import Row, RunState
 from ps_cluster.report.progress import ProgressView
 from ps_cluster.runs import checkpoints
@@ -239,3 +247,68 @@ class RunMetrics(ProgressView, Collector):
     def collect(self) -> Iterator[Metric]:
         seen = self._seen
         return (metric.family(seen) for metric in METRICS)
+
+
+# Serve the metrics of a run over HTTP, beside its view.
+
+LOOK_S = 0.1  # for the end
+REQUEST_S = 10.0  # a connection that asks for nothing is closed after it
+
+
+class Link(ProgressView):
+    """Tells where the metrics are, when the run has its directory: in a line, and in a file as long as it is true."""
+
+    def __init__(self, view: ProgressView, url: str, task: str):
+        super().__init__(lambda: 0.0)
+        self._view, self._url, self._task = view, url, task
+        self._run_dir: RunDir | None = None
+
+    def _begin(self, state: RunState) -> None:
+        self._run_dir = state.run_dir
+        write_whole(self._run_dir.metrics_link(self._task), f"{self._url}\n")
+        self._view.notice(f"metrics: {self._url}")
+
+    def notice(self, line: str) -> None:
+        pass
+
+    def close(self) -> None:
+        if self._run_dir:
+            self._run_dir.metrics_link(self._task).unlink(missing_ok=True)
+
+
+class MetricsServer(ThreadingHTTPServer):
+    """A server whose threads end with the process. Errors of a reader are not printed among the run's lines."""
+
+    daemon_threads = True
+    allow_reuse_port = False
+    url: str
+
+    def __init__(self, host: str, port: int, handler: Any):
+        self.address_family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        super().__init__((host, port), handler)
+        self.url = f"http://{f'[{host}]' if ':' in host else host}:{self.server_port}/metrics"
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        pass
+
+
+@contextlib.contextmanager
+def serving(host: str, port: int, metrics: RunMetrics) -> Iterator[MetricsServer]:
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(metrics)
+    ProcessCollector(registry=registry)  # start time, processor time and memory of this process
+    handler = type("Handler", (MetricsHandler.factory(registry),), {"timeout": REQUEST_S})
+    try:
+        server = MetricsServer(host, port, handler)
+    except (OSError, OverflowError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(
+            f"--metrics-port: got {port}: nothing can listen at '{host}' there ({reason}): take another, or 0 for any"
+        ) from error
+    thread = Thread(target=server.serve_forever, args=(LOOK_S,), name="metrics", daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.shutdown()
+        server.server_close()

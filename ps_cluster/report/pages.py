@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
@@ -12,7 +12,6 @@ from itertools import cycle
 from typing import Any, Literal
 
 import matplotlib
-import numpy as np
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 from matplotlib.artist import Artist
 from matplotlib.axes import Axes
@@ -83,6 +82,7 @@ Line = str | tuple[int, tuple[int, ...]]  # as matplotlib takes it: a name, or a
 LINES: tuple[Line, ...] = ("-", "--", "-.", ":", (0, (5, 1, 1, 1, 1, 1)))
 MARKERS = ("o", "s", "^", "D", "v", "P", "p", "<")  # no cross: it marks a run that diverged
 WIDTH_IN = 9.0
+NARROW_IN, HEIGHT_IN = 4.6, 2.6  # of a figure that has another one beside it
 _HANDLE_IN, _LETTER_IN = 0.75, 0.078  # legend: width of a line with the space around it, and of one letter
 _RC: dict[Any, Any] = {
     "font.family": "sans-serif", "font.size": 9, "axes.titlesize": 9, "axes.spines.top": False,
@@ -118,6 +118,15 @@ def grid(
     """Return a figure of panels, each `height_in` inches high. `width_in`: of the whole figure."""
     figure = kind(figsize=(width_in, 0.6 + rows * height_in), layout="constrained")
     return figure, figure.subplots(rows, columns, squeeze=False).tolist()
+
+
+def small_plot(name: str, title: str, caption: str, draw: Callable[[Axes], None]) -> Plot:
+    """Return a plot of one panel that has another plot beside it. `draw`: gets the panel."""
+    with plot_style():
+        figure, [[axes]] = grid(1, 1, HEIGHT_IN, width_in=NARROW_IN)
+        draw(axes)
+        legend_outside(figure, [axes])
+    return Plot(name, title, caption, figure)
 
 
 def legend_outside(figure: Figure, axes: Sequence[Axes]) -> None:
@@ -191,74 +200,3 @@ def _line(panel: Axes, rows: Sequence[Any], x: str, y: str, label: str, color: s
     known = [point for point in points if None not in point]
     if known:
         panel.plot(*zip(*known), label=label, color=color, marker=marker, markersize=4)
-
-
-# Measure whether a network is right as often as it is sure.
-
-BINS = 15  # as many as in the paper's tables
-
-
-@dataclass(frozen=True)
-class Calibration:
-    """Predictions in bins of equal width by their confidence: bin m holds those in ((m − 1) / M, m / M].
-
-    Attributes:
-      counts: predictions in each bin. right: the share of them that are right. confidence: their mean confidence. The
-        last two are None for an empty bin.
-    """
-
-    counts: tuple[int, ...]
-    right: tuple[float | None, ...]
-    confidence: tuple[float | None, ...]
-
-    @property
-    def total(self) -> int:
-        return sum(self.counts)
-
-    @property
-    def expected_error(self) -> float | None:
-        """The expected calibration error: the mean over all predictions of |right − confidence| of their bin.
-
-        Guo et al. 2017, "On Calibration of Modern Neural Networks", arXiv:1706.04599, eq. 3. None without predictions.
-        """
-        if not self.total:
-            return None
-        gaps = (
-            count * abs(right - confidence)
-            for count, right, confidence in zip(self.counts, self.right, self.confidence)
-            if right is not None and confidence is not None
-        )
-        return sum(gaps) / self.total
-
-    @property
-    def overconfidence(self) -> float | None:
-        """Mean confidence less the share that is right: above 0 the network is too sure. None without predictions."""
-        if not self.total:
-            return None
-        sums = [0.0, 0.0]
-        for count, right, confidence in zip(self.counts, self.right, self.confidence):
-            sums[0] += count * (right or 0.0)
-            sums[1] += count * (confidence or 0.0)
-        return (sums[1] - sums[0]) / self.total
-
-
-def calibration(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> Calibration:
-    """Return predictions in bins.
-
-    Args:
-      confidence: float [N], the probability that each prediction gave to itself, 0..1.
-      right: bool [N], whether it is right.
-    """
-    sure = np.asarray(confidence, np.float64)
-    of_bin = np.clip(np.ceil(sure * bins).astype(np.int64) - 1, 0, bins - 1)
-    counts = np.bincount(of_bin, minlength=bins)
-    sums = (np.bincount(of_bin, values, bins) for values in (right, sure))
-    rights, confidences = (
-        tuple(float(total / count) if count else None for total, count in zip(of_bins, counts)) for of_bins in sums
-    )
-    return Calibration(tuple(map(int, counts)), rights, confidences)
-
-
-def expected_calibration_error(confidence: np.ndarray, right: np.ndarray, bins: int = BINS) -> float | None:
-    """Return `Calibration.expected_error` of predictions; arguments as of `calibration`."""
-    return calibration(confidence, right, bins).expected_error

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, TextIO
 
 from rich.console import Console
@@ -14,7 +15,9 @@ from rich.text import Text
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
+from ps_cluster.errors import UserError
 from ps_cluster.files.values import printable
+from ps_cluster.installation import to_install
 from ps_cluster.report import dashboard
 from ps_cluster.report.dashboard import Row, RunState
 from ps_cluster.report.terminal import Output, SafeConsole
@@ -184,3 +187,59 @@ def warn_of_generated(dataset: PackedDataset, notify: Callable[[str], None]) -> 
 def _banner(dataset: PackedDataset) -> list[str]:
     edge, notice = "!" * 60, dashboard.synthetic_notice(dataset)
     return [edge, *(f"!!  {sentence.rstrip('.')}." for sentence in notice.split(". ")), edge]
+
+
+class SeveralViews(ProgressView):
+    """Passes every event on to each view, in their order."""
+
+    def __init__(self, *views: ProgressView):
+        super().__init__(time.monotonic)
+        self._views = views
+
+    def start(self, config: RunConfig, run_dir: RunDir, dataset: PackedDataset) -> None:
+        for view in self._views:
+            view.start(config, run_dir, dataset)
+
+    def notice(self, line: str) -> None:
+        for view in self._views:
+            view.notice(line)
+
+    def tasks(self, tasks: list[Row]) -> None:
+        for view in self._views:
+            view.tasks(tasks)
+
+    def progress(self, row: Row) -> None:
+        for view in self._views:
+            view.progress(row)
+
+    def evaluation(self, row: EvaluationRow) -> None:
+        for view in self._views:
+            view.evaluation(row)
+
+    def close(self) -> None:
+        for view in self._views:
+            view.close()
+
+
+@contextmanager
+def with_metrics(view: ProgressView, port: int | None, host: str, task: str) -> Iterator[ProgressView]:
+    """Yield the view to use within the block: `view` alone or, with a port, one that also serves metrics.
+
+    Args:
+      port: to listen at; 0: any that is free; None: serve nothing.
+      host: the address to listen at.
+      task: the name of this process in the run.
+    Raises:
+      UserError: prometheus_client is not installed, or nothing can listen there.
+    """
+    if port is None:
+        yield view
+        return
+    try:
+        from ps_cluster.report import metrics  # needs a package of its own
+    except ImportError as error:
+        needs = f"--metrics-port needs prometheus_client ({error})"
+        raise UserError(f"{needs}: {to_install('metrics')}; or leave it out") from error
+    seen = metrics.RunMetrics()
+    with metrics.serving(host, port, seen) as server:
+        yield SeveralViews(view, seen, metrics.Link(view, server.url, task))

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from typing import Any
 
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from ps_cluster.config.objectives import OBJECTIVES
@@ -19,10 +18,9 @@ from ps_cluster.errors import UserError
 from ps_cluster.files import ownership
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import remove_leftovers, write_whole
-from ps_cluster.report.analysis import Analysis, Examples, Json, Mistake, dataset_of, examples
-from ps_cluster.report.class_results import HEIGHT_IN, NARROW_IN
+from ps_cluster.report.analysis import Analysis, Examples, Json, Mistake, dataset_of, examples, percent
 from ps_cluster.report.closing_table import facts_of
-from ps_cluster.report.pages import ALONG, PALETTE, Curves, Plot, grid, legend_outside, plot_style, rendered
+from ps_cluster.report.pages import ALONG, NARROW_IN, PALETTE, Curves, Plot, grid, plot_style, rendered, small_plot
 from ps_cluster.runs import scores
 from ps_cluster.runs.result_rows import Summary, told
 from ps_cluster.runs.run_dir import RunDir
@@ -30,15 +28,6 @@ from ps_cluster.runs.run_dir import RunDir
 SCHEMA = 1
 
 Notify = Callable[[str], None]
-
-
-def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
-    """Write results/ of a run that has ended. `notify`: gets one line for each damaged file; it is left out.
-
-    Raises:
-      OSError: the disk is full or refuses.
-    """
-    _write(run_dir, _Found.of(run_dir, summary, Curves.of(run_dir, summary), notify))
 
 
 @dataclass(frozen=True)
@@ -54,12 +43,12 @@ class _Found:
     examples: Examples
 
     @classmethod
-    def of(cls, run_dir: RunDir, summary: Summary, curves: Curves, notify: Notify) -> _Found:
+    def of(cls, run_dir: RunDir, summary: Summary, notify: Notify) -> _Found:
         dataset = dataset_of(run_dir)
         analysis = _analysis(run_dir, dataset, notify)
         mistakes = analysis.mistakes() if analysis else []
         shown = examples(dataset, analysis, [one.example for one in mistakes]) if analysis else Examples()
-        return cls(run_dir.root.name, summary, curves, dataset, analysis, mistakes, shown)
+        return cls(run_dir.root.name, summary, Curves.of(run_dir, summary), dataset, analysis, mistakes, shown)
 
     def warnings(self) -> Iterator[str]:
         """Yield what a reader must know before the numbers."""
@@ -110,10 +99,7 @@ class _Found:
     def highlights(self) -> Iterator[tuple[str, str]]:
         """Yield name and text of the most important numbers."""
         score = self.summary.evaluation
-        last, best = (
-            told(score.test_accuracy, score.test_error),
-            told(score.best_test_accuracy, score.best_test_error),
-        )
+        last, best = told(score.test_accuracy, score.test_error), told(score.best_test_accuracy, score.best_test_error)
         for name, text in (("last test", last), ("best test", best)):
             if text:
                 metric, value = text.split(" ", 1)
@@ -159,6 +145,7 @@ class _Found:
             curves=curves,
             plots=plots,
             analysis=self.analysis,
+            percent=percent,
             mistakes=self.mistakes,
             examples=self.examples,
             notes=self.dataset.notes if self.dataset else (),
@@ -183,30 +170,28 @@ def _analysis(run_dir: RunDir, dataset: PackedDataset | None, notify: Notify) ->
     return None
 
 
-def _curve_plots(curves: Curves) -> list[Plot]:
-    if not curves.trained and not curves.tested:
-        return []
-    found = []
-    for measure in curves.measures:
+def _curve_plots(curves: Curves) -> Iterator[Plot]:
+    for measure in curves.measures if curves.trained or curves.tested else ():
         for along in ALONG:
             over = "time" if along == "train_seconds" else curves.unit
-            title = f"{measure.capitalize()} over {over}"
-            found.append(Plot(f"{measure}-over-{over}", title, "", _curve(curves, along, measure)))
-    return found
+
+            def draw(axes: Axes, along: str = along, measure: str = measure) -> None:
+                curves.draw(axes, along, measure)
+                axes.set_xlabel(curves.label(along))
+
+            yield small_plot(f"{measure}-over-{over}", f"{measure.capitalize()} over {over}", "", draw)
 
 
-def _curve(curves: Curves, along: str, measure: str) -> Figure:
-    with plot_style():
-        figure, [[axes]] = grid(1, 1, HEIGHT_IN, width_in=NARROW_IN)
-        curves.draw(axes, along, measure)
-        axes.set_xlabel(curves.label(along))
-        legend_outside(figure, [axes])
-    return figure
+def write_results(run_dir: RunDir, summary: Summary, notify: Notify) -> None:
+    """Write results/ of a run that has ended, the page last: if it is there, all files are.
 
-
-def _write(run_dir: RunDir, found: _Found) -> None:
-    """Write the files, the page last: if it is there, all are."""
-    curves = [*_curve_plots(found.curves), *worker_changes(found.curves, found.summary)]
+    Args:
+      notify: gets one line for each damaged file; it is left out.
+    Raises:
+      OSError: the disk is full or refuses.
+    """
+    found = _Found.of(run_dir, summary, notify)
+    curves = [*_curve_plots(found.curves), *worker_changes(found.curves, summary)]
     plots = found.analysis.plots() if found.analysis else []
     page, numbers = found.page(curves, plots), json.dumps(found.numbers(), indent=1, allow_nan=False)
     folder = run_dir.results / "plots"
@@ -241,27 +226,19 @@ def worker_changes(curves: Curves, summary: Summary) -> list[Plot]:
         figure, [[speed], [workers]] = grid(2, 1, _PANEL_IN, width_in=NARROW_IN)
         workers.sharex(speed)
         speed.tick_params(labelbottom=False)
-        _draw_speed(speed, curves)
-        _draw_workers(workers, summary)
+        rows = [(row.train_seconds, row.examples_per_second) for row in curves.trained]
+        known = [(time, rate) for time, rate in rows if rate is not None]
+        speed.plot([time for time, _ in known], [rate for _, rate in known], color=PALETTE[5])
+        speed.set_ylabel(f"{curves.unit}/s")
+        speed.set_ylim(bottom=0)
+        times, counts = steps(summary)
+        workers.plot(times, counts, color=PALETTE[0], drawstyle="steps-post")
+        workers.set_ylabel("workers")
+        workers.set_ylim(0, 1.15 * max(counts))
+        workers.yaxis.set_major_locator(MaxNLocator(integer=True))
         workers.set_xlabel(curves.label("train_seconds"))
     title = f"Workers and {curves.unit}/s over time"
     return [Plot("workers-over-time", title, _CAPTION, figure)]
-
-
-def _draw_speed(panel: Axes, curves: Curves) -> None:
-    rows = [(row.train_seconds, row.examples_per_second) for row in curves.trained]
-    known = [(time, speed) for time, speed in rows if speed is not None]
-    panel.plot([time for time, _ in known], [speed for _, speed in known], color=PALETTE[5])
-    panel.set_ylabel(f"{curves.unit}/s")
-    panel.set_ylim(bottom=0)
-
-
-def _draw_workers(panel: Axes, summary: Summary) -> None:
-    times, counts = steps(summary)
-    panel.plot(times, counts, color=PALETTE[0], drawstyle="steps-post")
-    panel.set_ylabel("workers")
-    panel.set_ylim(0, 1.15 * max(counts))
-    panel.yaxis.set_major_locator(MaxNLocator(integer=True))
 
 
 def steps(summary: Summary) -> tuple[list[float], list[int]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import csv
 import time
 from collections import Counter
@@ -75,7 +76,9 @@ def read_listed(run_dir: RunDir) -> ListedRun:
     settings = flat(read_yaml(run_dir.config))
     names = (settings.get(key) for key in ("mode.name", "data.dataset", "model.name"))
     mode, dataset, model = (name if isinstance(name, str) else None for name in names)
-    summary = _summary(run_dir)
+    summary = None
+    with contextlib.suppress(FileNotFoundError):
+        summary = read_json(run_dir.summary, Summary)
     running = locks.is_held(run_dir.root)
     state = RUNNING if running else summary.outcome if summary else UNKNOWN
     whole = ListedRun(run_dir.root, state, run_dir.config.stat().st_mtime, mode, dataset, model)
@@ -167,29 +170,16 @@ def age(seconds: float) -> str:
     return f"{seconds / 86_400:.0f} d"
 
 
-def _summary(run_dir: RunDir) -> Summary | None:
-    try:
-        return read_json(run_dir.summary, Summary)
-    except FileNotFoundError:
-        return None
-
-
 def _with_rows(run: ListedRun, run_dir: RunDir) -> ListedRun:
     """Return a run with what its newest rows tell."""
-    run = replace(run, unit=_unit(run_dir))
+    with contextlib.suppress(FileNotFoundError, UserError):
+        run = replace(run, unit=read_json(run_dir.dataset, DatasetPointer).unit)
     if progress := last_row(run_dir.progress, ProgressRow):
         speed = progress.examples_per_second
         run = replace(run, updates=progress.applied, total=progress.total, examples_per_second=speed)
     if score := last_row(run_dir.evaluation, EvaluationRow):
         run = replace(run, test_accuracy=score.test_accuracy, test_error=score.test_error, step=score.step)
     return run
-
-
-def _unit(run_dir: RunDir) -> str:
-    try:
-        return read_json(run_dir.dataset, DatasetPointer).unit
-    except (FileNotFoundError, UserError):
-        return ListedRun.unit
 
 
 def _state(run: ListedRun) -> str:
@@ -217,13 +207,10 @@ def placement_lines(file: Path) -> Iterator[str]:
     with file.open(encoding="utf-8", newline="") as rows:
         operations = list(csv.DictReader(rows))
     for row in operations:
+        row["device"] = row["device"].replace("/replica:0", "").replace("/device:", " ")
         if row["type"] not in _PLUMBING:
-            yield f"{_short_device(row['device'])}  {row['type']}  {row['operation']}"
+            yield f"{row['device']}  {row['type']}  {row['operation']}"
     for device, count in Counter(row["device"] for row in operations).items():
-        yield f"{_short_device(device)}: {count} operations"
+        yield f"{device}: {count} operations"
     passing = sum(row["type"] in _PLUMBING for row in operations)
     yield f"{passing} of them only hold or pass on values and are not listed here; all are in {file}"
-
-
-def _short_device(device: str) -> str:
-    return device.replace("/replica:0", "").replace("/device:", " ")

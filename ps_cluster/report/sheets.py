@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +16,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ps_cluster.config.datasets import DATASETS, Augmentation, DataSettings, ImageSettings
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.samples import Group, Sample, Vary, groups_of, variation, with_samples
+from ps_cluster.data.samples import Group, Sample, groups_of, variation, with_samples
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import create_beside
@@ -85,7 +85,7 @@ class _Plan:
         samples = [sample for group in groups for sample in group.samples]
         cell = scaled(samples[0].image).size
         label = max(_width(_cut(group.name, _font(_TEXT), _LONGEST_LABEL), _font(_TEXT)) for group in groups) + 12
-        counts = max(_width(_counts(group), _font(_SMALL)) for group in groups)
+        counts = max(_width(f"{group.train_examples:,} + {group.test_examples:,}", _font(_SMALL)) for group in groups)
         top = _MARGIN + _TITLE + 12 + len(lines) * (_TEXT + 6) + 16 + _SMALL + 8
         return cls(shape, cell, max(label, 60), counts, -(-len(groups) // shape.columns), top)
 
@@ -153,7 +153,13 @@ def _draw_group(
         pen.rectangle([bars, middle - 6, bars + train - 1, middle + 5], _TRAIN)
     if test:
         pen.rectangle([bars + train, middle - 6, bars + train + test - 1, middle + 5], _TEST)
-    pen.text((bars + train + test + 6, middle), _counts(group), _DIM, _font(_SMALL), anchor="lm")
+    pen.text(
+        (bars + train + test + 6, middle),
+        f"{group.train_examples:,} + {group.test_examples:,}",
+        _DIM,
+        _font(_SMALL),
+        anchor="lm",
+    )
 
 
 def _draw_sample(
@@ -184,10 +190,6 @@ def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
 def write_small(pen: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: str, width: int) -> None:
     """Write a line of small letters, cut where it is wider than `width` pixels."""
     pen.text(place, _cut(text, _font(_SMALL), width), colour, _font(_SMALL))
-
-
-def _counts(group: Group) -> str:
-    return f"{group.train_examples:,} + {group.test_examples:,}"
 
 
 def _cut(text: str, font: ImageFont.FreeTypeFont, width: int) -> str:
@@ -234,13 +236,18 @@ def write_sheet(dataset: PackedDataset, settings: DataSettings, output: Path | N
     except ValueError as error:
         raise UserError(str(error)) from error
     make = variation(kind, settings, dataset)
+    vary = None
+    if make:
+        os.environ.update(environment.for_tensorflow(os.environ))  # it is imported now, without its lines
+        with without_first_lines():
+            vary = make(seed)
     found = groups_of(dataset)
-    shape = shape_for(min(len(found), MOST_GROUPS), varied=make is not None)
+    shape = shape_for(min(len(found), MOST_GROUPS), varied=vary is not None)
     groups = with_samples(
-        dataset, found[:MOST_GROUPS], make and _quietly(make, seed),
+        dataset, found[:MOST_GROUPS], vary,
         samples=shape.samples, variations=shape.variations, seed=seed,
     )  # fmt: skip
-    lines = [_about(dataset), _about_variations(settings, make is not None, seed)]
+    lines = [_about(dataset), _about_variations(settings, vary is not None, seed)]
     if len(found) > MOST_GROUPS:
         lines.append(f"the first {MOST_GROUPS} of {len(found):,} classes")
     sheet = draw_sheet(kind.full_name, lines, groups, shape)
@@ -248,13 +255,6 @@ def write_sheet(dataset: PackedDataset, settings: DataSettings, output: Path | N
     with create_beside(path.absolute()) as file:
         sheet.save(file, "PNG")
     return path
-
-
-def _quietly(make: Callable[[int], Vary], seed: int) -> Vary:
-    """Return what `make` makes, without the lines of TensorFlow, which it imports."""
-    os.environ.update(environment.for_tensorflow(os.environ))
-    with without_first_lines():
-        return make(seed)
 
 
 def _about(dataset: PackedDataset) -> str:

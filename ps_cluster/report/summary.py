@@ -52,7 +52,6 @@ Restarts = Mapping[tuple[str, int], int]
 """(task type, index) → how often it was started again; a task that never was may be left out."""
 Tasks = Mapping[tuple[str, int], TaskRow]
 """(task type, index) → its row of cluster.json, that of the newest process."""
-"""(task type, index) → host:port; None for a task without a server."""
 Notify = Callable[[str], None]
 Model = TypeVar("Model", bound=Row)
 
@@ -94,7 +93,8 @@ def write_summary(
     config = load_config(run_dir.config)
     story = _Story.of(run_dir, life, notify)
     training = _training(run_dir, story, notify)
-    tasks = _tasks(run_dir, notify)
+    cluster = _read(run_dir.cluster, ClusterFile, notify)
+    tasks: Tasks = {(task.type, task.index): task for task in cluster.tasks} if cluster else {}
     pointer = _read(run_dir.dataset, DatasetPointer, notify) or DatasetPointer(directory=".")
     evaluation, guess = _evaluation(run_dir, notify), guess_of_run(run_dir.dataset)
     workers = _workers(training.workers, config.mode_kind.trainer_type, tasks, restarts)
@@ -190,22 +190,22 @@ class _Story:
 def _training(run_dir: RunDir, story: _Story, notify: Notify) -> TrainingResult:
     """Return the leader's result, unless newer rows of progress exist: then it is of an earlier part of the run."""
     result = _read(run_dir.training_result, TrainingResult, notify)
-    training = result if result and story.last.applied <= result.updates.applied else _from_progress(story.last)
+    row = story.last
+    if result and row.applied <= result.updates.applied:
+        training = result
+    else:
+        training = TrainingResult(
+            completed=False,
+            train_seconds=row.train_seconds,
+            goodput=row.times.goodput,
+            rolled_back_seconds=row.times.rolled_back,
+            interrupted_seconds=row.times.interrupted,
+            updates=Updates(scheduled=row.scheduled, applied=row.applied),
+            workers=row.workers,
+        )
     # A leader that restarts from a checkpoint can't know how far the last one had come; the rows do.
     updates = training.updates.model_copy(update={"rolled_back": story.rolled_back})
     return training.model_copy(update={"updates": updates})
-
-
-def _from_progress(row: ProgressRow) -> TrainingResult:
-    return TrainingResult(
-        completed=False,
-        train_seconds=row.train_seconds,
-        goodput=row.times.goodput,
-        rolled_back_seconds=row.times.rolled_back,
-        interrupted_seconds=row.times.interrupted,
-        updates=Updates(scheduled=row.scheduled, applied=row.applied),
-        workers=row.workers,
-    )
 
 
 def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Restarts) -> list[WorkerSummary]:
@@ -213,23 +213,21 @@ def _workers(rows: list[WorkerRow], task_type: str, tasks: Tasks, restarts: Rest
     indices = {row.index for row in rows} | {
         index for (kind, index), task in tasks.items() if kind == task_type and task.pid
     }
-    return [
-        _worker(index, [row for row in rows if row.index == index], tasks.get(key), restarts.get(key, 0))
-        for index in sorted(indices)
-        for key in [(task_type, index)]
-    ]
-
-
-def _worker(index: int, rows: list[WorkerRow], task: TaskRow | None, restarts: int) -> WorkerSummary:
-    return WorkerSummary(
-        index=index,
-        pid=task.pid if task and task.pid else rows[-1].pid,
-        address=task.address if task else None,
-        updates=sum(row.updates for row in rows),
-        examples=sum(row.examples for row in rows),
-        restarts=restarts,
-        processes=[ProcessWork(pid=row.pid, updates=row.updates, examples=row.examples) for row in rows],
-    )
+    summaries = []
+    for index in sorted(indices):
+        mine, task = [row for row in rows if row.index == index], tasks.get((task_type, index))
+        summaries.append(
+            WorkerSummary(
+                index=index,
+                pid=task.pid if task and task.pid else mine[-1].pid,
+                address=task.address if task else None,
+                updates=sum(row.updates for row in mine),
+                examples=sum(row.examples for row in mine),
+                restarts=restarts.get((task_type, index), 0),
+                processes=[ProcessWork(pid=row.pid, updates=row.updates, examples=row.examples) for row in mine],
+            )
+        )
+    return summaries
 
 
 def _parameter_servers(rows: list[Server], tasks: Tasks, restarts: Restarts) -> list[ServerSummary]:
@@ -247,14 +245,10 @@ def _parameter_servers(rows: list[Server], tasks: Tasks, restarts: Restarts) -> 
     ]
 
 
-def _tasks(run_dir: RunDir, notify: Notify) -> Tasks:
-    found = _read(run_dir.cluster, ClusterFile, notify)
-    return {(task.type, task.index): task for task in found.tasks} if found else {}
-
-
 def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
     """Return the scores in the order of steps, the newest of each step; nulls and an empty history without any."""
-    by_step = {row.step: _score(row) for row in read_rows(run_dir.evaluation, EvaluationRow, notify)}
+    rows = read_rows(run_dir.evaluation, EvaluationRow, notify)
+    by_step = {row.step: ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields}) for row in rows}
     history = [by_step[step] for step in sorted(by_step)]
     if not history:
         return EvaluationSummary()
@@ -275,10 +269,6 @@ def _evaluation(run_dir: RunDir, notify: Notify) -> EvaluationSummary:
         best_chosen_on="test" if last.validation is None else "validation",
         history=history,
     )
-
-
-def _score(row: EvaluationRow) -> ScoreRow:
-    return ScoreRow(**{name: getattr(row, name) for name in ScoreRow.model_fields})
 
 
 def _read(path: Path, model: type[Model], notify: Notify) -> Model | None:

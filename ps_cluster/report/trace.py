@@ -6,7 +6,8 @@ The trace is written twice: in Chrome's format, for chrome://tracing or https://
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from importlib.machinery import SourceFileLoader
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,8 +20,8 @@ from rich.table import Table
 
 from ps_cluster.errors import UserError
 from ps_cluster.files.writing import write_whole
-from ps_cluster.report.dashboard import Lane, lanes
-from ps_cluster.runs.logs import GAPS, PHASES, phase_shares
+from ps_cluster.runs.ledger import NOBODY
+from ps_cluster.runs.logs import GAPS, PHASES, gap_times, phase_shares, phase_times
 from ps_cluster.runs.proof import APPLY_ROW, read_csv
 from ps_cluster.runs.run_dir import RunDir
 
@@ -41,7 +42,12 @@ def print_shares(run_dir: RunDir, console: Console) -> None:
     """Print a row for each worker and parameter server. A column that is 0 for all is left out."""
     updates = _updates(run_dir)
     shares = {f"worker {worker}": share for worker, share in phase_shares(updates).items()}
-    shares |= _apply_shares(updates, _applies(run_dir))
+    applies = _applies(run_dir)
+    seconds = applies["applied_time"] - applies["entered_time"]
+    # Of the same time as the workers' shares.
+    whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
+    for index in np.unique(applies["ps"]):
+        shares[f"ps {index:.0f}"] = {"applies": float(seconds[applies["ps"] == index].sum() / whole)}
     texts = {
         name: [f"{100 * share[name]:.1f}" if name in share else "" for share in shares.values()]
         for name in (*PHASES, *reversed(GAPS))
@@ -70,16 +76,6 @@ def _applies(run_dir: RunDir) -> np.ndarray:
     return read_csv(run_dir.applies, APPLY_ROW) if run_dir.applies.exists() else np.empty(0, APPLY_ROW)
 
 
-def _apply_shares(updates: np.ndarray, applies: np.ndarray) -> dict[str, dict[str, float]]:
-    """Return the shares of each parameter server, of the same time as the workers' shares."""
-    seconds = applies["applied_time"] - applies["entered_time"]
-    whole = np.ptp([updates["asked_time"].min(), updates["applied_time"].max()]) if len(updates) else 1.0
-    return {
-        f"ps {index:.0f}": {"applies": float(seconds[applies["ps"] == index].sum() / whole)}
-        for index in np.unique(applies["ps"])
-    }
-
-
 def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
     """Yield a process for each lane and a thread for each row; times in microseconds since `start`."""
     for process, lane in enumerate(found):
@@ -89,6 +85,88 @@ def _events(found: Sequence[Lane], start: float) -> Iterator[dict[str, Any]]:
             for span in row:
                 times = {"ts": round(1e6 * (span.begins - start), 1), "dur": round(1e6 * (span.ends - span.begins), 1)}
                 yield {"ph": "X", "pid": process, "tid": thread, "name": span.name, **times, "args": dict(span.about)}
+
+
+# Turn a run's ledger into lanes: what each task did when. No TensorFlow.
+
+ABOUT_STEP = ("step", "version", "staleness", "pid")
+
+
+@dataclass(frozen=True)
+class Span:
+    """A named interval. Times are unix seconds."""
+
+    name: str
+    begins: float
+    ends: float
+    about: Mapping[str, int] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The spans of one task, in one row, or in several where it did things in parallel.
+
+    Spans of a row follow each other or are nested, the outer one first.
+    """
+
+    name: str
+    rows: list[list[Span]]
+
+
+def lanes(updates: np.ndarray, applies: np.ndarray) -> list[Lane]:
+    """Return the lanes of chief, parameter servers and workers. `updates`: ledger.ROW; `applies`: tables.APPLY_ROW."""
+    return [*_chief(updates), *_servers(applies), *_workers(updates)]
+
+
+def _chief(updates: np.ndarray) -> Iterator[Lane]:
+    """Yield a span per dispatch, from its scheduling to its last applied update; first it waits for a worker."""
+    scheduled = np.sort(updates[updates["scheduled_time"] != NOBODY], order=["scheduled_time", "asked_time"])
+    if not len(scheduled):
+        return
+    times, firsts = np.unique(scheduled["scheduled_time"], return_index=True)
+    rows: list[list[Span]] = []
+    for time, steps in zip(times.tolist(), np.split(scheduled, firsts[1:])):
+        about = {"steps": len(steps), "first step": int(steps["step"].min()), "worker": int(steps["worker"][-1])}
+        whole = Span("dispatch", time, float(steps["applied_time"].max()), about)
+        queued = Span("queued", time, max(time, float(steps["asked_time"][0])))
+        free = next((row for row in rows if row[-2].ends <= time), None)
+        if free is None:
+            rows.append(free := [])
+        free += whole, queued
+    yield Lane("chief", rows)
+
+
+def _servers(applies: np.ndarray) -> Iterator[Lane]:
+    for index in np.unique(applies["ps"]):
+        mine = np.sort(applies[applies["ps"] == index], order="entered_time")
+        spans = [
+            Span("apply", float(row["entered_time"]), float(row["applied_time"]), {"step": int(row["step"])})
+            for row in mine
+        ]
+        yield Lane(f"ps-{index:.0f}", [spans])
+
+
+def _workers(updates: np.ndarray) -> Iterator[Lane]:
+    phases, gaps = phase_times(updates), gap_times(updates)
+    for index in np.unique(updates["worker"]):
+        mine = np.flatnonzero(updates["worker"] == index)
+        mine = mine[np.argsort(phases[0, mine], kind="stable")]
+        row: list[Span] = []
+        for step in mine:
+            about = {name: int(updates[step][name]) for name in ABOUT_STEP}
+            row += _spans(GAPS, gaps[:, step])
+            row.append(Span(f"step {about['step']}", float(phases[0, step]), float(phases[-1, step]), about))
+            row += _spans(PHASES, phases[:, step])
+        row += _spans(("idle",), np.array([phases[-1, mine[-1]], phases[-1].max()]))
+        pids = ", ".join(f"{pid:.0f}" for pid in dict.fromkeys(updates["pid"][mine].tolist()))
+        yield Lane(f"worker-{index:.0f} (pid {pids})", [row])
+
+
+def _spans(names: tuple[str, ...], edges: np.ndarray) -> Iterator[Span]:
+    """Yield a span between each two neighbours of `edges`; spans of no duration are left out."""
+    for name, begins, ends in zip(names, edges.tolist(), edges[1:].tolist(), strict=False):
+        if ends > begins:
+            yield Span(name, begins, ends)
 
 
 # Convert lanes for TensorBoard's profile plugin.
@@ -101,23 +179,20 @@ def xspace(found: Sequence[Lane], start: float) -> bytes:
     """Return an XSpace with a plane for each lane and a line for each row. Times count from `start` (unix seconds)."""
     space = messages().XSpace()
     for index, lane in enumerate(found):
-        _fill(space.planes.add(id=index, name=PLANE_PREFIX + lane.name), lane, start)
+        plane = space.planes.add(id=index, name=PLANE_PREFIX + lane.name)
+        events, stats = _Names(plane.event_metadata), _Names(plane.stat_metadata)
+        for number, row in enumerate(lane.rows, 1):
+            line = plane.lines.add(id=number, display_id=number, name=lane.name)
+            for span in row:
+                event = line.events.add(
+                    metadata_id=events.id(span.name),
+                    offset_ps=round(1e12 * (span.begins - start)),
+                    duration_ps=round(1e12 * (span.ends - span.begins)),
+                )
+                for name, value in span.about.items():
+                    event.stats.add(metadata_id=stats.id(name), int64_value=value)
     serialized: bytes = space.SerializeToString()
     return serialized
-
-
-def _fill(plane: Any, lane: Lane, start: float) -> None:
-    events, stats = _Names(plane.event_metadata), _Names(plane.stat_metadata)
-    for index, row in enumerate(lane.rows, 1):
-        line = plane.lines.add(id=index, display_id=index, name=lane.name)
-        for span in row:
-            event = line.events.add(
-                metadata_id=events.id(span.name),
-                offset_ps=round(1e12 * (span.begins - start)),
-                duration_ps=round(1e12 * (span.ends - span.begins)),
-            )
-            for name, value in span.about.items():
-                event.stats.add(metadata_id=stats.id(name), int64_value=value)
 
 
 class _Names:

@@ -151,7 +151,7 @@ CASES = [*COMMON, *SUMMARIES, *TABLES, *PROFILES, *CONFIGS, *MARKS]
 def test_the_run_that_is_damaged_here_was_sound_before(place, command):
     result = invoke(command, place)
     assert result.exit_code == 0, result.output
-    assert read_record(place / "run").updates_applied == STEPS
+    assert read_record(place / "run").summary.updates.applied == STEPS
 
 
 @parametrized(CASES)

@@ -1,4 +1,4 @@
-"""The two metrics of a comparison: accuracy and error."""
+"""The two metrics of a comparison, and means, intervals and differences against numbers worked out by hand."""
 
 import math
 
@@ -6,7 +6,17 @@ import pytest
 
 from ps_cluster.errors import UserError
 from ps_cluster.runs.result_rows import ScoreRow
-from ps_cluster.tools.compare.metrics import ACCURACY, ERROR, METRICS, metric_of
+from ps_cluster.tools.compare.metrics import (
+    ACCURACY,
+    ERROR,
+    METRICS,
+    Sample,
+    difference,
+    estimate,
+    metric_of,
+    ratio,
+    t_quantile,
+)
 
 
 def test_a_run_has_the_metric_that_its_scores_have():
@@ -31,11 +41,6 @@ def test_the_default_target_of_errors_is_a_number_of_two_digits_that_all_fell_to
     assert found is None or all(ERROR.reaches(value, found) for value in best)
 
 
-def test_learning_is_judged_by_what_a_guess_gives():
-    assert ACCURACY.bar(1 / 10) == 0.15 and ACCURACY.bar(1 / 100) == 0.015
-    assert ERROR.bar(3.0) == pytest.approx(2.0)
-
-
 @pytest.mark.parametrize(
     ("metric", "bad"), [("accuracy", 60.0), ("accuracy", 0.0), ("error", 0.0), ("error", math.inf)]
 )
@@ -53,3 +58,64 @@ def test_an_error_may_be_larger_than_1_and_intervals_end_where_the_metric_does()
 def test_errors_that_fall_by_factors_have_a_logarithmic_axis():
     assert ERROR.is_log([50.0, 2.0]) and not ERROR.is_log([3.0, 2.0]) and not ERROR.is_log([3.0, 0.0])
     assert not ERROR.is_log([]) and not ACCURACY.is_log([90.0, 1.0])
+
+
+SEEDS = (0, 1, 2)
+
+
+def test_mean_spread_and_interval_of_three_values():
+    found = estimate([1.0, 2.0, 6.0])  # deviations -2, -1, 3: variance 14 / 2
+    assert (found.n, found.mean) == (3, 3.0)
+    assert found.sd == pytest.approx(math.sqrt(7))
+    half = 4.303 * math.sqrt(7 / 3)
+    assert (found.low, found.high) == (pytest.approx(3 - half), pytest.approx(3 + half))
+
+
+def test_one_value_has_no_spread_and_none_has_no_mean():
+    found = estimate([5.0])
+    assert (found.n, found.mean, found.sd, found.low, found.high) == (1, 5.0, None, None, None)
+    assert estimate([]) is None
+
+
+@pytest.mark.parametrize(
+    ("degrees", "expected"), [(1, 12.706), (2.9, 4.303), (30, 2.042), (39, 2.042), (40, 2.021), (1e6, 1.980)]
+)
+def test_quantiles_are_those_of_the_table_and_degrees_of_freedom_are_rounded_down(degrees, expected):
+    assert t_quantile(degrees) == expected
+
+
+def test_same_seeds_are_compared_seed_by_seed_in_whatever_order():
+    first, second = Sample((2, 0, 1), (7.0, 2.0, 4.0)), Sample(SEEDS, (1.0, 2.0, 6.0))
+    found = difference(first, second)  # seed by seed 1, 2, 1: mean 4/3, variance 1/3
+    half = 4.303 * math.sqrt(1 / 3 / 3)
+    assert found.paired and found.n == 3
+    assert (found.mean, found.low, found.high) == tuple(map(pytest.approx, (4 / 3, 4 / 3 - half, 4 / 3 + half)))
+    assert found.low < 0 < found.high
+
+
+def test_pairs_show_a_difference_that_the_spread_over_seeds_would_hide():
+    first, second = (10.0, 20.0, 30.0), (9.0, 18.9, 29.1)
+    assert difference(Sample(SEEDS, first), Sample(SEEDS, second)).low > 0
+    assert difference(Sample(SEEDS, first), Sample((3, 4, 5), second)).low < 0
+
+
+def test_other_seeds_are_compared_by_welch():
+    found = difference(Sample((0, 1), (4.0, 6.0)), Sample((5, 6, 7), (1.0, 2.0, 3.0)))
+    # Variances 2 and 1: squared errors 1 and 1/3; degrees (4/3)^2 / (1/1 + (1/9)/2) = 1.68, rounded down to 1.
+    half = 12.706 * math.sqrt(4 / 3)
+    assert not found.paired and found.n == 2
+    assert (found.mean, found.low, found.high) == tuple(map(pytest.approx, (3.0, 3 - half, 3 + half)))
+
+
+def test_a_seed_that_comes_twice_is_not_paired():
+    assert not difference(Sample((0, 0), (1.0, 2.0)), Sample((0, 0), (3.0, 4.0))).paired
+
+
+def test_one_run_each_shows_nothing():
+    found = difference(Sample((0,), (9.0,)), Sample((0,), (1.0,)))
+    assert (found.mean, found.low, found.high) == (8.0, None, None)
+
+
+def test_a_ratio_is_one_of_geometric_means():
+    found = ratio(Sample(SEEDS, (2.0, 8.0, 4.0)), Sample(SEEDS, (1.0, 4.0, 2.0)))
+    assert (found.mean, found.low, found.high) == (pytest.approx(2.0), pytest.approx(2.0), pytest.approx(2.0))

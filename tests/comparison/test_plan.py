@@ -14,8 +14,9 @@ from ps_cluster.launch.network_check import NetworkFacts
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.tools.compare import plan as train_all
-from ps_cluster.tools.compare.groups import FIELDS, in_settings
+from ps_cluster.tools.compare.groups import in_settings
 from ps_cluster.tools.compare.plan import planned_runs, read_comparison, training_order
+from ps_cluster.tools.compare.records import FIELDS
 from tests.helpers.data import only_named
 
 PER_UPDATE = {"batches": ["same_per_update"]}
@@ -152,17 +153,6 @@ def test_finished_runs_are_kept_and_the_interrupted_one_is_trained_anew(tmp_path
     assert trained.names == [roots[2].name] and not (roots[2] / "left over").exists()
 
 
-def test_a_comparison_of_before_rates_were_written_down_goes_on(tmp_path, trained):
-    comparison = read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL)
-    roots, _ = train_all.train_all(comparison, tmp_path / "out")
-    plan = tmp_path / "out" / train_all.PLAN
-    written = plan.read_text()
-    plan.write_text(written[: written.index(train_all.SCALED)])
-    trained.names.clear()
-    assert train_all.train_all(comparison, tmp_path / "out") == (roots, 0) and not trained.names
-    assert plan.read_text() == written and roots[0].name in yaml.safe_load(written)[train_all.SCALED]
-
-
 def test_an_interrupted_run_stops_the_comparison(tmp_path, trained):
     trained.outcome = "stopped"
     _, code = train_all.train_all(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL), tmp_path / "out")
@@ -182,7 +172,8 @@ def test_when_checkpoints_are_written_is_the_comparisons_own(tmp_path):
 
 def test_a_shared_setting_that_one_mode_does_not_use_is_no_difference(tmp_path):
     runs = planned_runs(read_comparison(None, PER_UPDATE | {"seeds": 1}, SMALL | {"cluster.intra_op_threads": 2}))
-    records = [SimpleNamespace(config=run.config, **dict.fromkeys(FIELDS, "the same")) for run in runs]
+    summary = SimpleNamespace(**dict.fromkeys(FIELDS, "the same"))
+    records = [SimpleNamespace(config=run.config, summary=summary) for run in runs]
     assert {run.config.cluster.intra_op_threads for run in runs} == {1, 2} and in_settings(records) == []
 
 

@@ -31,7 +31,7 @@ def test_compare_trains_what_is_missing_of_ones_own_network_and_table_and_writes
     trained = [root for root in roots if (root / "summary.json").stat().st_mtime_ns != summaries[root]]
     assert trained == [roots[0]], "finished runs are taken as they are"
     page = (output / "report.html").read_text()
-    assert "kept learning" in page and ("<svg" in page or "data:image/" in page)
+    assert "<svg" in page or "data:image/" in page
     assert len(list(csv.DictReader((output / "rows.csv").open()))) == 2
     report = json.loads((output / "report.json").read_text())
     assert (report["metric"], report["unit"]) == ("error", "examples")

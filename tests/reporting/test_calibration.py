@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from ps_cluster.report.pages import calibration, expected_calibration_error
+from ps_cluster.report.analysis import calibration, expected_calibration_error
 
 
 def test_the_error_is_the_mean_gap_of_the_bins_weighted_by_their_predictions():

@@ -9,8 +9,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.errors import UserError
-from ps_cluster.report import metrics_server
-from ps_cluster.report.progress import ProgressView
+from ps_cluster.report.progress import ProgressView, with_metrics
 from ps_cluster.runs.result_rows import ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import only_named
@@ -39,7 +38,7 @@ def started(tmp_path):
 
 
 def beside(view, port=0, host="127.0.0.1"):
-    return metrics_server.beside(view, port, host, "launcher-0")
+    return with_metrics(view, port, host, "launcher-0")
 
 
 def get(url):

@@ -13,11 +13,10 @@ from ps_cluster.data.packed import write_pointer
 from ps_cluster.data.packing import write_packed
 from ps_cluster.files.json_files import append_row, read_json
 from ps_cluster.files.values import Malformed
-from ps_cluster.report.after_run import NOT_SCORED, draw, try_to_draw
 from ps_cluster.report.analysis import MISTAKES, MOST_SHOWN
-from ps_cluster.report.class_results import Cell, ClassResults, Confusion
+from ps_cluster.report.closing_table import NOT_SCORED, draw_results, try_to_draw_results
+from ps_cluster.report.objective_results import Cell, ClassResults, Confusion, LabelResults, ValueResults
 from ps_cluster.report.results import steps
-from ps_cluster.report.value_results import LabelResults, ValueResults
 from ps_cluster.runs import scores as kept_predictions
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
@@ -154,7 +153,7 @@ class Sources(HTMLParser):
 def drawn(run_dir: RunDir) -> tuple[str, dict, list[str]]:
     """Return the page, the numbers, and what was told."""
     told = []
-    draw(run_dir, told.append)
+    draw_results(run_dir, told.append)
     return run_dir.results_page.read_text(), json.loads(run_dir.results_numbers.read_text()), told
 
 
@@ -251,14 +250,14 @@ def test_mistakes_in_a_table_are_shown_as_rows_and_errors_in_its_column(tmp_path
 
 def test_a_run_that_was_not_scored_says_so_in_one_line(tmp_path):
     run_dir, told = RunDir(write_run(tmp_path / "run", Fake({}, scores=()))), []
-    draw(run_dir, told.append)
+    draw_results(run_dir, told.append)
     assert told == [NOT_SCORED] and not run_dir.results.exists()
 
 
 def test_whatever_is_wrong_is_one_notice_with_the_command_that_tries_again(of_images):
     told = []
     of_images.summary.write_text('{"outcome": 3}')
-    try_to_draw(of_images, told.append)
+    try_to_draw_results(of_images, told.append)
     (line,) = told
     assert line.startswith("the results are not drawn (") and "summary.json" in line and "--page" in line
     assert "\n" not in line and not of_images.results.exists()

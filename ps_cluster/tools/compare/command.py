@@ -124,10 +124,16 @@ def compare(
 
 
 def _print_plan(comparison: Comparison | None) -> int:
-    from ps_cluster.tools.compare import preview
+    """Print each run in the order of training, with what its learning rate became, then their number."""
+    from ps_cluster.launch import topology
+    from ps_cluster.tools.compare.plan import planned_runs, training_order
 
     if comparison is None:
         raise UserError("--dry-run: finished runs are trained no more: leave it out")
-    for line in preview.lines(comparison):
-        print_line(line)
+    runs = training_order(planned_runs(comparison))
+    for run in runs:
+        rate = run.config.optimizer.learning_rate
+        print_line(f"{run.name}: learning rate {rate:g}{' (scaled)' if run.scaled else ''}")
+    expected = topology.expected(run.config for run in runs)
+    print_line(f"runs: {len(runs)}, one after the other; memory expected: {expected}; nothing was started")
     return 0

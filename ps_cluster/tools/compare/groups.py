@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
-from ps_cluster.config import RunConfig
+from ps_cluster.config import RunConfig, has_rates
 from ps_cluster.config.sections import flat, uses
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import one_line
+from ps_cluster.files.yaml_files import read_yaml
+from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.local_cluster import keeps_to_cores
 from ps_cluster.tools.compare.metrics import Metric, Sample
-from ps_cluster.tools.compare.records import Record
+from ps_cluster.tools.compare.plan import PLAN, SCALED
+from ps_cluster.tools.compare.records import FIELDS, Record
 from ps_cluster.training.modes import SYNC
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 counts as the same batch
@@ -52,18 +56,12 @@ class Group:
     @property
     def unit(self) -> str:
         """The word for several examples."""
-        return self.first.unit
-
-    @property
-    def bar(self) -> float | None:
-        """The metric from which a network counts as having learned; None if it is unknown what a guess gives."""
-        guess = self.first.guess
-        return None if guess is None else self.metric.bar(guess)
+        return self.first.summary.unit
 
     @property
     def batch(self) -> int:
         """Examples per update."""
-        return self.first.batch
+        return self.first.config.examples_per_update
 
     @property
     def seeds(self) -> tuple[int, ...]:
@@ -150,69 +148,47 @@ def _told_apart(records: Sequence[Record]) -> list[Record]:
     labelled = []
     for record in records:
         mine = flat_settings(record.config)
-        alike = [flat_settings(other.config) for other in records if _same_place(record, other)]
+        # A learning rate that comes with a batch makes no new arm.
+        place = record.arm, record.batch_per_worker
+        alike = [flat_settings(other.config) for other in records if (other.arm, other.batch_per_worker) == place]
         differing = [
             key
             for key in mine
-            if not _is_said(key, record.config) and any(other.get(key) != mine[key] for other in alike)
+            if key not in _NOT_IN_LABELS
+            and (not key.startswith("mode.") or key.removeprefix("mode.") in record.config.mode_kind.unlabelled)
+            and any(other.get(key) != mine[key] for other in alike)
         ]
         words = [f"{_SHORT.get(key, key)}={mine[key]}" for key in differing]
         labelled.append(replace(record, arm=" ".join((record.arm, *words))))
     return labelled
 
 
-def _is_said(key: str, config: RunConfig) -> bool:
-    """Return whether the label shows a setting already, or the setting does not make a different method."""
-    section, _, name = key.partition(".")
-    return key in _NOT_IN_LABELS or section == "mode" and name not in config.mode_kind.unlabelled
-
-
-def _same_place(record: Record, other: Record) -> bool:
-    """Return whether two runs have the same arm and batch. A learning rate that comes with a batch makes no new arm."""
-    return (record.arm, record.batch_per_worker) == (other.arm, other.batch_per_worker)
-
-
 def _views_of(groups: Sequence[Group], straggler: str, baseline_arm: str) -> Iterator[View]:
     here = [group for group in groups if group.straggler == straggler]
     seen: set[tuple[str, int, str]] = set()
     for baseline in (group for group in here if group.arm == baseline_arm):
-        per_update = [group for group in here if group is baseline or _comparable(group, baseline, _same_update)]
-        per_worker = [group for group in here if group is baseline or _comparable(group, baseline, _same_worker)]
-        for batch, chosen in _named(baseline, per_update, per_worker):
-            seen.update(group.key for group in chosen)
-            yield View(straggler, batch, tuple(chosen), baseline)
+        unit, worker = baseline.unit, baseline.batch_per_worker
+        others = [group for group in here if group is baseline or group.arm != baseline.arm]
+        near = BATCH_TOLERANCE * baseline.batch
+        per_update = tuple(group for group in others if abs(group.batch - baseline.batch) <= near)
+        per_worker = tuple(group for group in others if group.batch_per_worker == worker)
+        named = {
+            f"same batch per update: {baseline.batch} {unit}": per_update,
+            f"same batch per worker: {worker} {unit}": per_worker,
+        }
+        if per_update == per_worker:
+            named = {f"same batch: {worker} {unit} per worker, {baseline.batch} per update": per_update}
+        for batch, chosen in named.items():
+            if len(chosen) > 1:
+                seen.update(group.key for group in chosen)
+                yield View(straggler, batch, chosen, baseline)
     left = tuple(group for group in here if group.key not in seen)
     if left:
         yield View(straggler, "other batches", left, None)
 
 
-def _comparable(group: Group, baseline: Group, same: Callable[[Group, Group], bool]) -> bool:
-    return group.arm != baseline.arm and same(group, baseline)
-
-
-def _same_update(group: Group, other: Group) -> bool:
-    return abs(group.batch - other.batch) <= BATCH_TOLERANCE * other.batch
-
-
-def _same_worker(group: Group, other: Group) -> bool:
-    return group.batch_per_worker == other.batch_per_worker
-
-
-def _named(baseline: Group, per_update: list[Group], per_worker: list[Group]) -> Iterator[tuple[str, list[Group]]]:
-    unit, worker = baseline.unit, baseline.batch_per_worker
-    if per_update == per_worker:
-        if len(per_update) > 1:
-            yield f"same batch: {worker} {unit} per worker, {baseline.batch} per update", per_update
-        return
-    if len(per_update) > 1:
-        yield f"same batch per update: {baseline.batch} {unit}", per_update
-    if len(per_worker) > 1:
-        yield f"same batch per worker: {worker} {unit}", per_worker
-
-
 # Find differences between compared runs: in their settings, and in anything else that may matter.
 
-FIELDS = ("dataset", "dataset_kind", "model", "precision")
 _ISOLATION = "cluster.isolation"  # depends on the machine, does not change training
 
 # An arm's own settings: its method and the rate it is trained with. Tables, labels and pages show them, so nobody can
@@ -245,7 +221,7 @@ def in_settings(records: Sequence[Record], own: Collection[str] = ()) -> list[Di
     Args:
       own: dotted keys that arms of this comparison set on purpose, besides those that always are an arm's own.
     """
-    fields = [{name: getattr(record, name) for name in FIELDS} for record in records]
+    fields = [{name: getattr(record.summary, name) for name in FIELDS} for record in records]
     settings = [
         {
             key: value
@@ -265,7 +241,11 @@ def in_surroundings(records: Sequence[Record]) -> list[Difference]:
         if record.config.training_workers > 1
     ]
     isolated = [{_ISOLATION: record.config.cluster.isolation} for record in records]
-    return [*_differing([record.machine for record in records]), *_differing(isolated), *_differing(pinned)]
+    return [
+        *_differing([record.summary.machine or {} for record in records]),
+        *_differing(isolated),
+        *_differing(pinned),
+    ]
 
 
 def _may_differ(key: str, own: Collection[str]) -> bool:
@@ -275,13 +255,14 @@ def _may_differ(key: str, own: Collection[str]) -> bool:
 def _differing(rows: Sequence[Mapping[str, Any]], absent: str | None = _ABSENT) -> Iterator[Difference]:
     """Yield what is not the same in all rows. `absent` stands for a missing value; None leaves missing values out."""
     for name in dict.fromkeys(key for row in rows for key in row):
-        found = (_text(row[name]) if name in row else absent for row in rows)
+        found = (flow(row[name]) if name in row else absent for row in rows)
         values = tuple(dict.fromkeys(value for value in found if value is not None))
         if len(values) > 1:
             yield Difference(name, values)
 
 
-def _text(value: Any) -> str:
+def flow(value: Any) -> str:
+    """Return a value in YAML's flow style. JSON is YAML; plain words stay without quotes."""
     return value if isinstance(value, str) else json.dumps(value)
 
 
@@ -316,7 +297,12 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: 
         *_unequal_examples(records),
     ]
     if unequal and not force:
-        raise UserError(_refusal(unequal))
+        # One line names one difference: enough to see that the runs don't match.
+        more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
+        raise UserError(
+            f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them "
+            "with --force: the report then has every difference on top"
+        )
     surroundings = (
         f"The runs differ in {difference}. A difference between arms may come from that."
         for difference in in_surroundings(records)
@@ -324,21 +310,15 @@ def check(records: Sequence[Record], groups: Sequence[Group], force: bool, own: 
     return [*(f"Not a fair comparison (--force): {text}." for text in unequal), *surroundings]
 
 
-def _refusal(unequal: Sequence[str]) -> str:
-    """Return one line for a terminal. It names one difference: enough to see that the runs don't match."""
-    more = f" (and {len(unequal) - 1} more)" if len(unequal) > 1 else ""
-    return (
-        f"these runs can't be compared: {one_line(unequal[0], 140)}{more}; look into their config.yaml, or compare them with "
-        "--force: the report then has every difference on top"
-    )
-
-
 def _unequal_seeds(groups: Sequence[Group]) -> Iterator[str]:
     by_seeds: dict[tuple[int, ...], list[str]] = {}
     for group in groups:
         by_seeds.setdefault(group.seeds, []).append(_place(group))
     if len(by_seeds) > 1:
-        described = (f"{_list(seeds)} ({_some(places)})" for seeds, places in by_seeds.items())
+        described = (
+            f"{_list(seeds)} ({places[0]}{f' and {len(places) - 1} more' if len(places) > 1 else ''})"
+            for seeds, places in by_seeds.items()
+        )
         yield f"they differ in seeds: {' against '.join(described)}"
     repeated = next((group for group in groups if len(set(group.seeds)) < len(group.seeds)), None)
     if repeated:
@@ -358,9 +338,35 @@ def _place(group: Group) -> str:
     return f"{group.arm}, batch {group.batch_per_worker} per worker, straggler {group.straggler}"
 
 
-def _some(places: Sequence[str]) -> str:
-    return places[0] if len(places) == 1 else f"{places[0]} and {len(places) - 1} more"
-
-
 def _list(seeds: Sequence[int]) -> str:
     return ",".join(map(str, seeds))
+
+
+def warn_of_rates(groups: Sequence[Group]) -> Iterator[str]:
+    """Yield warnings for the top of a report: rates that were only scaled, and networks that have none of single modes."""
+    scaled = {
+        f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
+        for group in groups
+        if any(record.root.name in _noted_as_scaled(record.root.parent.parent) for record in group.records)
+    }
+    if scaled:
+        rules = ", ".join(sorted({group.first.config.optimizer.rule for group in groups}))
+        yield (
+            f"Learning rates that were not found for their mode but scaled by the {groups[0].unit} of an update: "
+            f"{', '.join(sorted(scaled))}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: at rates "
+            f"of their own these arms may come out otherwise. `{PROGRAM} sweep --mode MODE --vary "
+            "optimizer.learning_rate=LOW..HIGH:log` finds such."
+        )
+    configs = [record.config for group in groups for record in group.records]
+    models = dict.fromkeys(config.model.name for config in configs if not has_rates(config))
+    if models:
+        yield (
+            f"No learning rates were found for single modes of {', '.join(models)}: the network's recipe has none. At rates "
+            "of their own the modes may come out otherwise."
+        )
+
+
+def _noted_as_scaled(comparison: Path) -> Collection[str]:
+    """Return the names of the runs whose rate a comparison scaled; none where the folder is no comparison."""
+    names = read_yaml(comparison / PLAN).get(SCALED) if (comparison / PLAN).is_file() else None
+    return names if isinstance(names, list) else ()

@@ -1,4 +1,4 @@
-"""Means with intervals, and the difference of two groups of runs."""
+"""Means with intervals, the difference of two groups of runs, and the metrics that they are compared by."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import bisect
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from statistics import fmean, stdev, variance
 
 from ps_cluster.errors import UserError
 from ps_cluster.runs.result_rows import Measured
@@ -32,38 +33,22 @@ class Sample:
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its spread. `sd` (ddof 1) and the 95 % interval `low`..`high` are None with fewer than two values."""
+    """A mean, or a difference of two means, with its 95 % interval `low`..`high`.
+
+    `sd` (ddof 1) and the interval are None with fewer than two values. `paired`: of a difference seed by seed.
+    """
 
     n: int
     mean: float
-    sd: float | None
-    low: float | None
-    high: float | None
+    sd: float | None = None
+    low: float | None = None
+    high: float | None = None
+    paired: bool = False
 
-
-@dataclass(frozen=True)
-class MeanDifference:
-    """Difference of two groups' means with its 95 % interval; None where one of the groups has fewer than two runs."""
-
-    mean: float
-    low: float | None
-    high: float | None
-    n: int
-    paired: bool
-
-    @property
-    def bounds(self) -> tuple[float, float] | None:
-        """The interval; None without one."""
-        return None if self.low is None or self.high is None else (self.low, self.high)
-
-    @property
-    def has_interval(self) -> bool:
-        return self.bounds is not None
-
-    @property
-    def shown(self) -> bool:
-        """True if there is an interval and it excludes 0."""
-        return self.bounds is not None and not self.bounds[0] <= 0 <= self.bounds[1]
+    @classmethod
+    def around(cls, n: int, mean: float, half: float, *, sd: float | None = None, paired: bool = False) -> Estimate:
+        """Return an estimate with an interval of `half` on both sides."""
+        return cls(n, mean, sd, mean - half, mean + half, paired)
 
 
 def t_quantile(degrees: float) -> float:
@@ -74,67 +59,42 @@ def t_quantile(degrees: float) -> float:
 def estimate(values: Sequence[float]) -> Estimate | None:
     """Return mean, standard deviation and the mean's 95 % t interval; None without values."""
     n = len(values)
-    if not n:
-        return None
-    mean = math.fsum(values) / n
-    if n == 1:
-        return Estimate(1, mean, None, None, None)
-    half = _half_width(values)
-    return Estimate(n, mean, math.sqrt(_variance(values)), mean - half, mean + half)
+    if n < 2:
+        return Estimate(1, values[0]) if n else None
+    sd = stdev(values)
+    return Estimate.around(n, fmean(values), t_quantile(n - 1) * sd / math.sqrt(n), sd=sd)
 
 
-def difference(of: Sample, against: Sample) -> MeanDifference:
+def difference(of: Sample, against: Sample) -> Estimate:
     """Return the mean of `of` minus the mean of `against`.
 
-    If both have the same seeds, each once, the interval is that of the paired differences; otherwise it is Welch's.
-    `n` is the number of runs of the smaller group.
+    If both have the same seeds, each once, the interval is that of the paired differences; otherwise it is Welch's, with
+    Satterthwaite's degrees of freedom. `n` is the number of runs of the smaller group.
     """
     n = min(len(of.values), len(against.values))
-    mean = math.fsum(of.values) / len(of.values) - math.fsum(against.values) / len(against.values)
+    mean = fmean(of.values) - fmean(against.values)
     paired = sorted(of.seeds) == sorted(against.seeds) and len(set(of.seeds)) == len(of.seeds)
     if n < 2:
-        return MeanDifference(mean, None, None, n, paired)
+        return Estimate(n, mean, paired=paired)
     if paired:
         others = dict(zip(against.seeds, against.values))
         pairs = [value - others[seed] for seed, value in zip(of.seeds, of.values)]
-        mean, half = math.fsum(pairs) / n, _half_width(pairs)
-        return MeanDifference(mean, mean - half, mean + half, n, True)
-    half = _welch_half_width(of.values, against.values)
-    return MeanDifference(mean, mean - half, mean + half, n, False)
-
-
-def log_ratio(of: Sample, against: Sample) -> MeanDifference:
-    """Return the difference of logarithms; its exponential is a ratio of geometric means. Values must be above 0."""
-    return difference(_logarithms(of), _logarithms(against))
-
-
-def _logarithms(sample: Sample) -> Sample:
-    return Sample(sample.seeds, tuple(map(math.log, sample.values)))
-
-
-def _variance(values: Sequence[float]) -> float:
-    mean = math.fsum(values) / len(values)
-    return math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1)
-
-
-def _half_width(values: Sequence[float]) -> float:
-    """Return half the 95 % t interval of the mean of at least two values."""
-    return t_quantile(len(values) - 1) * math.sqrt(_variance(values)) / math.sqrt(len(values))
-
-
-def _welch_half_width(first: Sequence[float], second: Sequence[float]) -> float:
-    """Return half the 95 % interval of a difference of means, with Welch's and Satterthwaite's degrees of freedom."""
-    shares = [_variance(values) / len(values) for values in (first, second)]
+        return Estimate.around(n, fmean(pairs), t_quantile(n - 1) * stdev(pairs) / math.sqrt(n), paired=True)
+    both = (of.values, against.values)
+    shares = [variance(values) / len(values) for values in both]
     error = sum(shares)
-    if error == 0:
-        return 0.0
-    degrees = error**2 / sum(share**2 / (len(values) - 1) for share, values in zip(shares, (first, second)))
-    return t_quantile(degrees) * math.sqrt(error)
+    small = sum(share**2 / (len(values) - 1) for share, values in zip(shares, both))
+    return Estimate.around(n, mean, t_quantile(error**2 / small) * math.sqrt(error) if error else 0.0)
 
 
-# The metrics that runs are compared by, an accuracy and an error: how each is judged, said and drawn.
+def ratio(of: Sample, against: Sample) -> Estimate:
+    """Return the ratio of geometric means, its interval from the logarithms. Values must be above 0."""
+    found = difference(*(Sample(one.seeds, tuple(map(math.log, one.values))) for one in (of, against)))
+    low, high = (None if log is None else math.exp(log) for log in (found.low, found.high))
+    return replace(found, mean=math.exp(found.mean), low=low, high=high)
 
-LEARNED = 1.5  # how many times better than a guess a network is that counts as having learned
+
+# The metrics that runs are compared by, an accuracy and an error: how each is judged, shown and drawn.
 
 
 class Metric(ABC):
@@ -145,15 +105,10 @@ class Metric(ABC):
       scale: shown number / value.
       unit: of shown numbers, e.g. "%"; "" for the target's own, which has no name.
       axis_unit: the same on the axis of a plot, where a unit always stands.
-      spec: how shown numbers are formatted. rough_spec: the same in the main findings.
-      difference_spec: how a difference or a standard deviation of shown numbers is formatted.
-      points: the word after a difference, with a space before it.
+      spec: how shown numbers are formatted. difference_spec: the same of a difference or a standard deviation of them.
       widest: the largest difference that there can be, shown.
-      beyond, harder: words for values that are better than a target, and for a target that is.
-      guesser: the beginning of a sentence that ends with the metric of a guess.
+      beyond: the word for values that are better than a target.
       definition: what it is, for the page.
-      diverged_below: whether a plot marks runs that diverged below zero; otherwise above all other runs.
-      diverged_at: the same in words.
     """
 
     noun = ""
@@ -161,16 +116,10 @@ class Metric(ABC):
     unit = ""
     axis_unit = ""
     spec = ""
-    rough_spec = ""
     difference_spec = ""
-    points = ""
     widest = math.inf
     beyond = ""
-    harder = ""
-    guesser = ""
     definition = ""
-    diverged_below = False
-    diverged_at = "above all others"
 
     @property
     def name(self) -> str:
@@ -202,13 +151,9 @@ class Metric(ABC):
         """Return a value as text without its unit, e.g. "68.10"."""
         return f"{self.scale * value:{self.spec}}"
 
-    def text(self, shown: float, spec: str = "") -> str:
-        """Return a shown number as text with its unit, e.g. "68.10 %"."""
-        return f"{shown:{spec or self.spec}} {self.unit}".rstrip()
-
     def goal(self, target: float) -> str:
         """Return a target as short text, e.g. "60 %"."""
-        return self.text(self.scale * target, "g")
+        return f"{self.scale * target:g} {self.unit}".rstrip()
 
     def difference(self, shown: float) -> str:
         """Return a difference of shown numbers without its sign."""
@@ -231,18 +176,6 @@ class Metric(ABC):
         """Return an interval without values that the metric can't have."""
 
     @abstractmethod
-    def at(self, target: float) -> str:
-        """Return a value as a place in a sentence, e.g. "60 % test accuracy"."""
-
-    @abstractmethod
-    def bar(self, guess: float) -> float:
-        """Return the value from which a network counts as having learned.
-
-        Args:
-          guess: the metric of an answer that does not look at the inputs.
-        """
-
-    @abstractmethod
     def check_target(self, target: float) -> None:
         """Raise UserError for a target that no run can have."""
 
@@ -262,15 +195,9 @@ class Accuracy(Metric):
     scale = 100.0
     unit = axis_unit = "%"
     spec = difference_spec = ".2f"
-    rough_spec = ".1f"
-    points = " points"
     widest = 100.0
     beyond = "above"
-    harder = "higher"
-    guesser = "guessing gives"
     definition = "Of the last scored checkpoint"
-    diverged_below = True
-    diverged_at = "below zero"
 
     def reaches(self, value: float, target: float) -> bool:
         return value >= target
@@ -280,12 +207,6 @@ class Accuracy(Metric):
 
     def limited(self, low: float, high: float) -> tuple[float, float]:
         return max(low, 0.0), min(high, 1.0)
-
-    def at(self, target: float) -> str:
-        return f"{self.goal(target)} {self.name}"
-
-    def bar(self, guess: float) -> float:
-        return round(LEARNED * guess, 12)  # 0.15 of ten classes, not 0.15000000000000002
 
     def check_target(self, target: float) -> None:
         if not 0 < target <= 1:
@@ -310,11 +231,8 @@ class Error(Metric):
     noun = "error"
     axis_unit = "the target's units"
     spec = ".4g"
-    rough_spec = ".3g"
     difference_spec = ".3g"
     beyond = "below"
-    harder = "lower"
-    guesser = "always answering the mean of the training targets gives"
     definition = "In the target's own units, smaller is better. Of the last scored checkpoint"
 
     def reaches(self, value: float, target: float) -> bool:
@@ -325,12 +243,6 @@ class Error(Metric):
 
     def limited(self, low: float, high: float) -> tuple[float, float]:
         return max(low, 0.0), high
-
-    def at(self, target: float) -> str:
-        return f"a {self.name} of {self.goal(target)}"
-
-    def bar(self, guess: float) -> float:
-        return float(f"{guess / LEARNED:{self.spec}}")  # a round one, as it is shown
 
     def check_target(self, target: float) -> None:
         if not 0 < target < math.inf:

@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, get_args
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, ValidationError
 
-from ps_cluster.config import RunConfig, build_config, registry
+from ps_cluster.config import RunConfig, build_config, rates_found, registry
 from ps_cluster.config.cluster_settings import joined, parse_stragglers
 from ps_cluster.config.layers import (
     DIALECT,
@@ -47,12 +47,13 @@ from ps_cluster.runs.run_dir import CODE, TEMPORARY, RunDir
 from ps_cluster.runs.scores import outcome_of
 from ps_cluster.system import environment, tensorboard_server
 from ps_cluster.tools.compare.metrics import METRICS
-from ps_cluster.tools.compare.table import PLAN, SCALED, was_found
 
 Batch = Literal["same_per_update", "same_per_worker"]
 BATCHES: tuple[Batch, ...] = get_args(Batch)
 MOST_RUNS = 2000  # in the largest comparison: more would take longer than a month
 LONGEST_NAME = 150  # characters in the name of a run's folder
+PLAN = "comparison.yaml"  # in the folder of a comparison, beside runs/
+SCALED = "rates_scaled"  # key in it: names of the runs whose rate the comparison multiplied
 
 
 class PlannedArm(BaseModel):
@@ -235,6 +236,13 @@ def _run(comparison: Comparison, arm: PlannedArm, batch: str, straggler: str, se
     yield PlannedRun(f"{name}-seed{seed}", config, scaled)
 
 
+def was_found(config: RunConfig) -> bool:
+    """Return whether rate and momentum are those of the network's recipe for this mode, workers and batch."""
+    found, optimizer = rates_found(config), config.optimizer
+    given = optimizer.learning_rate, getattr(optimizer, "momentum", 0.0)
+    return found is not None and (found.learning_rate, found.momentum) == given
+
+
 def _share_of_an_update(config: RunConfig, workers: int) -> int:
     """Return a worker's batch with which an update has workers x batch size examples in every mode."""
     size, gradients = config.training.batch_size_per_worker, config.gradients_per_update
@@ -330,9 +338,8 @@ def _claim(output: Path, comparison: Comparison, runs: list[PlannedRun]) -> None
     # Only the report uses the target: another target needs no new runs.
     content = comparison.model_dump(mode="json", exclude={"target_score"})
     content["trained_in_this_order"] = [run.name for run in runs]
-    before = dump_yaml(content)  # written by a version that did not record what it scaled
-    plan = dump_yaml(content | {SCALED: [run.name for run in runs if run.scaled]})
-    locks.claim(output, PLAN, plan, _NOUN, besides=CODE, same=(before,))
+    content[SCALED] = [run.name for run in runs if run.scaled]
+    locks.claim(output, PLAN, dump_yaml(content), _NOUN, besides=CODE)
 
 
 # Write the JSON schemas of files for `run --config` and `compare --config`, from the classes that validate them.

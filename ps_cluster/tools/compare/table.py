@@ -1,67 +1,57 @@
-"""The numbers as rows, one per run and one per group. The page, the printed table, CSV and JSON are made of them."""
+"""The numbers as rows: of each run, of each group, and of what differs between two groups.
+
+The page, the printed tables, CSV and JSON are made of them.
+"""
 
 from __future__ import annotations
 
 import csv
 import io
-import math
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from rich import table as rich_table
 from rich.console import Console
-from rich.table import Table
 
-from ps_cluster.config import RunConfig, build_config, has_rates, rates_found
 from ps_cluster.files.values import cell
-from ps_cluster.files.yaml_files import read_yaml
-from ps_cluster.installation import PROGRAM
 from ps_cluster.report.closing_table import number
-from ps_cluster.tools.compare.groups import Group
-from ps_cluster.tools.compare.metrics import ACCURACY, METRICS, Estimate, Metric, estimate
+from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View, arms
+from ps_cluster.tools.compare.metrics import ACCURACY, METRICS, Estimate, Metric, difference, estimate, ratio
 from ps_cluster.tools.compare.records import Record
 
 Row = dict[str, Any]
-_FOLDING = ("arm", "slow", "idle")  # columns that fold in a terminal; the others are as wide as their numbers
-Numbers = Mapping[str, Callable[[Record], float | None]]
+Read = Callable[[Record], float | None]
+_PARTS = ("mean", "sd", "low", "high", "n")  # of an estimate
+_RATIOS = {"speed_ratio": "examples_per_second", "time_ratio": "seconds_to_target"}  # column → number of a run
+_MOST_NAMES = 6  # listed in one line
 
 
-def tables(metric: Metric) -> dict[str, tuple[str, ...]]:
-    """Return title → columns. Too many for one table in a terminal: each starts with the columns that name the group."""
-    return {
-        f"{metric.noun.capitalize()} (mean ± sd over seeds)": ("n", "rate", "metric", "interval"),
-        "Speed (mean ± sd over seeds)": ("speed", "seconds", "examples"),
-        "Staleness, work and cost (means over seeds)": ("staleness", "updates", "idle", "cpu", "memory"),
-    }
-
-
-def numbers(metric: Metric, target: float | None) -> Numbers:
+def numbers(metric: Metric, target: float | None) -> Mapping[str, Read]:
     """Return name with unit → function that reads it off a run. Accuracies and shares in 0..1."""
 
-    def reached(name: str) -> Callable[[Record], float | None]:
-        return lambda record: (
-            getattr(found, name) if target is not None and (found := record.reached(target)) is not None else None
-        )
+    def reached(name: str) -> Read:
+        return lambda record: getattr(record.reached(target), name, None)
 
     return {
         metric.column: lambda record: record.final,
         metric.best_column: lambda record: record.best,
-        "train_seconds": lambda record: record.train_seconds,
+        "train_seconds": lambda record: record.summary.train_seconds,
         "examples": lambda record: record.examples,
         "examples_per_second": lambda record: record.examples_per_second,
         "seconds_to_target": reached("seconds"),
         "examples_to_target": reached("examples"),
         "target_at_first_score": reached("at_first_score"),
-        "staleness_mean": lambda record: record.staleness.mean,
-        "staleness_p95": lambda record: record.staleness.p95,
-        "staleness_max": lambda record: record.staleness.max,
-        "updates_applied": lambda record: record.updates_applied,
-        "gradients_dropped": lambda record: record.gradients_dropped,
-        "replays_refused": lambda record: record.replays_refused,
-        "cpu_seconds": lambda record: record.cpu_seconds,
-        "peak_memory_bytes": lambda record: record.peak_memory_bytes,
+        "staleness_mean": lambda record: record.summary.staleness.mean,
+        "staleness_p95": lambda record: record.summary.staleness.p95,
+        "staleness_max": lambda record: record.summary.staleness.max,
+        "updates_applied": lambda record: record.summary.updates.applied,
+        "gradients_dropped": lambda record: record.summary.gradients.dropped or 0,
+        "replays_refused": lambda record: record.summary.updates.replays_refused,
+        "cpu_seconds": lambda record: record.summary.cpu_seconds,
+        "peak_memory_bytes": lambda record: record.summary.peak_memory_bytes,
     }
 
 
@@ -104,9 +94,55 @@ def group_rows(groups: Sequence[Group], target: float | None) -> list[Row]:
         row = {**_identity(group), "n": len(group.records), "seeds": seeds, "target": target}
         row["diverged"] = group.diverged
         for name, value in estimates.items():
-            row |= _estimate_columns(name, value)
+            row |= {f"{name}_{part}": getattr(value, part, 0 if part == "n" else None) for part in _PARTS}
         rows.append(row)
     return rows
+
+
+def difference_rows(groups: Sequence[Group], views: Sequence[View], target: float | None) -> list[Row]:
+    """Return a row for each group and its baseline, and for each group and itself without its straggler.
+
+    A group that shares both batches with the baseline has one row. Nothing is said of a group with a run that diverged,
+    and no ratio of times to a target that some run did not reach, or had reached at its first score (an upper limit).
+    """
+    pairs: dict[object, tuple[Group, Group, str]] = {}
+    for view in views:
+        if baseline := view.baseline:
+            for group in view.others:
+                pairs.setdefault((group.key, baseline.key), (group, baseline, view.batch))
+    without = {(group.arm, group.batch_per_worker): group for group in groups if group.straggler == NO_STRAGGLER}
+    itself = [
+        (group, without[place], "the same batch")
+        for group in groups
+        if group.straggler != NO_STRAGGLER and (place := (group.arm, group.batch_per_worker)) in without
+    ]
+    return [_difference(*pair, target) for pair in (*pairs.values(), *itself)]
+
+
+def _difference(group: Group, against: Group, equal: str, target: float | None) -> Row:
+    both, metric = (group, against), group.metric
+    estimates: dict[str, Estimate | None] = dict.fromkeys((f"{metric.column}_difference", *_RATIOS))
+    reads = numbers(metric, target)
+    if not group.diverged and not against.diverged:
+        estimates[f"{metric.column}_difference"] = difference(*(side.sample(reads[metric.column]) for side in both))
+        for name, column in _RATIOS.items():
+            reached = [record.reached(target) for side in both for record in side.records]
+            if column == "examples_per_second" or all(one and not one.at_first_score for one in reached):
+                estimates[name] = ratio(*(side.sample(reads[column]) for side in both))
+    first = next(filter(None, estimates.values()), None)
+    return {
+        **_identity(group),
+        "against": against.arm,
+        "against_batch_per_worker": against.batch_per_worker,
+        "against_straggler": against.straggler,
+        "equal": equal,
+        "n": first and first.n,
+        "paired": first and first.paired,
+    } | {
+        name + part: getattr(value, part.removeprefix("_") or "mean", None)
+        for name, value in estimates.items()
+        for part in ("", "_low", "_high")
+    }
 
 
 def to_csv(rows: Sequence[Row]) -> str:
@@ -117,47 +153,124 @@ def to_csv(rows: Sequence[Row]) -> str:
     return text.getvalue()
 
 
-def headings(metric: Metric, unit: str, target: float | None) -> dict[str, str]:
-    """Return key → heading of the columns of `cells`. `unit`: the word for several examples."""
+# One-line notes above the tables, of what a reader must not overlook in them.
+
+
+def notes(groups: Sequence[Group], differences: Sequence[Row], target: float | None) -> Iterator[str]:
+    """Yield what the tables don't prove, what diverged or did not learn, and bounds that were exceeded."""
+    metric = groups[0].metric
+    if len(groups) > 1 and all(len(group.records) == 1 for group in groups):
+        yield "This proves nothing: one seed. Two runs of one arm would differ too. --seeds 3 shows what differs."
+    elif len(groups) > 1 and not differences:
+        yield "Nothing is held against each other: no two groups have the same straggler and an equal batch."
+    diverged, lost = [], []
+    for arm in arms(groups):
+        records = [record for group in groups if group.arm == arm for record in group.records]
+        broken = sum(record.diverged for record in records)
+        diverged += [f"{arm} ({broken} of {len(records)} runs)"] * bool(broken)
+        lost += [arm] * any(record.summary.learned is False and not record.diverged for record in records)
+    if diverged:
+        yield f"Diverged: {_some(diverged)}."
+    if lost:
+        yield f"Not better than guessing in some run: {_some(lost)}."
+    for group in groups:
+        config, highest = group.first.config, max(group.values(lambda run: run.summary.staleness.max), default=0)
+        bound = config.mode_kind.most_staleness(config) if config.mode_kind.is_stale else None
+        if bound is not None and highest > bound:
+            yield f"The staleness bound of {bound} of {group.arm} was EXCEEDED: {highest:.0f}."
+    name, equal = f"{metric.column}_difference", defaultdict[tuple[str, str], list[bool]](list)
+    for row in differences:
+        if row["arm"] != row["against"] and row[f"{name}_low"] is not None:
+            holds_zero = row[f"{name}_low"] <= 0 <= row[f"{name}_high"]
+            equal[row["against"], row["arm"]].append(holds_zero)
+    for baseline in dict.fromkeys(baseline for baseline, _ in equal):
+        if same := [arm for (against, arm), holds in equal.items() if against == baseline and all(holds)]:
+            yield f"No difference shown in the final {metric.name} against {baseline}: {_some(same)}."
+    reached = [record.reached(target) for group in groups for record in group.records]
+    if at_first := sum(bool(one and one.at_first_score) for one in reached):
+        yield (
+            f"The first score of {at_first} of {len(reached)} runs was at the target already: their times to it are upper "
+            "limits (≤), and in no ratio."
+        )
+
+
+def _some(names: Sequence[str]) -> str:
+    more = len(names) - _MOST_NAMES
+    return ", ".join(names[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+
+
+# The tables that a reader sees: all rows as text, on the page and on a terminal.
+
+
+class Table(NamedTuple):
+    """A table as text. `columns`: key → heading; the first three say of which group a row is."""
+
+    title: str
+    columns: Mapping[str, str]
+    rows: Sequence[Mapping[str, str]]
+
+
+def tables(rows: Sequence[Row], differences: Sequence[Row], target: float | None) -> list[Table]:
+    """Return the tables. All numbers of a group are too many for one in a terminal."""
+    metric, unit = METRICS[rows[0]["metric"]], rows[0]["unit"]
     goal = metric.goal(target) if target is not None else "target"
-    return {
-        "n": "seeds",
-        "rate": "learning rate / momentum",
-        "metric": metric.with_unit(metric.name),
-        "interval": metric.with_unit("95 % interval"),
-        "speed": f"{unit}/s",
-        "seconds": f"s to {goal}",
-        "examples": f"{unit} to {goal}",
-        "staleness": "staleness mean / p95 / max",
-        "updates": "updates applied / dropped / replayed",
-        "idle": "idle share of worker 0, 1, … [%]",
-        "cpu": "CPU [s]",
-        "memory": "peak memory [MiB]",
+    identity = {"arm": "arm", "batch": "batch per worker / update", "straggler": "straggler"}
+    by_title = {
+        f"{metric.noun.capitalize()} (mean ± sd over seeds)": {
+            "n": "seeds",
+            "rate": "learning rate / momentum",
+            "metric": metric.with_unit(metric.name),
+            "interval": metric.with_unit("95 % interval"),
+        },
+        "Speed (mean ± sd over seeds)": {
+            "speed": f"{unit}/s",
+            "seconds": f"s to {goal}",
+            "examples": f"{unit} to {goal}",
+        },
+        "Staleness, work and cost (means over seeds)": {
+            "staleness": "staleness mean / p95 / max",
+            "updates": "updates applied / dropped / replayed",
+            "idle": "idle share of worker 0, 1, … [%]",
+            "cpu": "CPU [s]",
+            "memory": "peak memory [MiB]",
+        },
     }
+    texts = [cells(row) for row in rows]
+    found = [Table(title, identity | columns, texts) for title, columns in by_title.items()]
+    if differences:
+        columns = {
+            "against": "against",
+            "difference": metric.with_unit(metric.name),
+            "speed_ratio": f"{unit}/s, times",
+            "time_ratio": f"s to {goal}, times",
+        }
+        title = "Differences (95 % interval; ~: it holds no difference)"
+        found.append(Table(title, identity | columns, [_difference_cells(row) for row in differences]))
+    return found
 
 
 def cells(row: Row) -> dict[str, str]:
     """Return a group's row as readable text: mean ± standard deviation; "–" for unknown or not reached."""
-    idle = [row[f"{name}_mean"] for name in _idle_names(row)]
     metric = METRICS[row["metric"]]
     low, high = row[f"{metric.column}_low"], row[f"{metric.column}_high"]
     n_reached = row["seconds_to_target_n"]
     some = f" ({n_reached} of {row['n']})" if 0 < n_reached < row["n"] else ""
     limit = "≤ " if row["target_at_first_score_mean"] else ""
-    stale = (row["staleness_mean_mean"], row["staleness_p95_mean"], row["staleness_max_mean"])
+    stale = [row[f"staleness_{name}_mean"] for name in ("mean", "p95", "max")]
     counts = (row[f"{name}_mean"] for name in ("updates_applied", "gradients_dropped", "replays_refused"))
     memory = row["peak_memory_bytes_mean"]
-    return {
+    idle = [row[name] for name in row if re.fullmatch(r"idle_share_worker_\d+_mean", name)]
+    while idle and idle[-1] is None:  # later columns belong to groups with more workers
+        idle.pop()
+    return _identity_cells(row) | {
         "n": str(row["n"]),
-        "rate": f"{row['learning_rate']:.3g} / {row['momentum']:.3g}",
+        "rate": f"{row['learning_rate']:.3g} / {number(row['momentum'], '.3g')}",
         "metric": _metric(row, metric),
         "interval": "–" if None in (low, high) else f"{metric.number(low)} to {metric.number(high)}",
         "speed": _spread(row, "examples_per_second", ",.0f"),
         "seconds": limit + _spread(row, "seconds_to_target", ",.1f") + some,
         "examples": limit + _spread(row, "examples_to_target", ",.0f"),
-        "staleness": "–"
-        if stale[0] is None
-        else f"{stale[0]:.2f} / {number(stale[1], '.0f')} / {number(stale[2], '.0f')}",
+        "staleness": " / ".join(map(number, stale, (".2f", ".0f", ".0f"))) if stale[0] is not None else "–",
         "updates": " / ".join(number(count, ",.0f") for count in counts),
         "idle": ", ".join("–" if share is None else f"{share * 100:.0f}" for share in idle) or "–",
         "cpu": number(row["cpu_seconds_mean"], ",.0f"),
@@ -165,68 +278,71 @@ def cells(row: Row) -> dict[str, str]:
     }
 
 
-def print_tables(rows: Sequence[Row], target: float | None, console: Console) -> None:
-    """Print the groups in tables that fit a terminal of 80 columns: names and lists fold, numbers don't."""
-    metric, unit = METRICS[rows[0]["metric"]], rows[0]["unit"]
-    for title, keys in tables(metric).items():
-        heads = _printed_heads(headings(metric, unit, target), keys)
-        table = Table(title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False)
-        lines = [_printed(row, keys) for row in rows]
-        for name, head, *values in zip(("arm", "batch", "slow", *keys), heads, *lines):
-            width = None if name in _FOLDING else max(map(len, (*values, *head.split())))
-            table.add_column(head, justify="left" if name == "arm" else "right", overflow="fold", width=width)
-        for line in lines:
-            table.add_row(*line)
+def _difference_cells(row: Row) -> dict[str, str]:
+    metric = METRICS[row["metric"]]
+    straggler = "" if row["against_straggler"] == row["straggler"] else f", straggler {row['against_straggler']}"
+    ratios = {name: _with_interval(row, name, 1, "{:.2f}".format) for name in _RATIOS}
+    of_metric = _with_interval(row, f"{metric.column}_difference", 0, lambda value: metric.signed(metric.scale * value))
+    against = f"{row['against']} {row['against_batch_per_worker']}{straggler}"
+    return _identity_cells(row) | {"against": against, "difference": of_metric} | ratios
+
+
+def _with_interval(row: Row, name: str, nothing: float, text: Callable[[float], str]) -> str:
+    """Return e.g. "-1.15 (-1.41 to -0.88)", with ~ before it where the interval holds the value `nothing`."""
+    mean, low, high = (row[f"{name}{part}"] for part in ("", "_low", "_high"))
+    if mean is None or low is None or high is None:
+        return "–" if mean is None else text(mean)
+    return f"{'~ ' if low <= nothing <= high else ''}{text(mean)} ({text(low)} to {text(high)})"
+
+
+def print_tables(found: Sequence[Table], console: Console) -> None:
+    """Print tables that fit a terminal of 80 columns: names, lists and intervals fold, numbers don't."""
+    short = {"batch": "batch /worker /update", "straggler": "slow"}
+    for title, columns, rows in found:
+        shown = rich_table.Table(
+            title=title, title_justify="left", title_style="bold", box=None, padding=(0, 1), pad_edge=False
+        )
+        folding = ("arm", "straggler", "idle", "against")
+        for name, head in columns.items():
+            heading = short.get(name, head.replace(" / ", " /").replace(" %", "%"))
+            texts = [_compact(row[name]) for row in rows]
+            if name in ("difference", *_RATIOS):
+                texts = " ".join(texts).split(" ")
+            width = None if name in folding else max(map(len, (*texts, *heading.split())))
+            shown.add_column(heading, justify="left" if name == "arm" else "right", overflow="fold", width=width)
+        for row in rows:
+            shown.add_row(*(_compact(row[name]) for name in columns))
         console.print()
-        console.print(table, highlight=False, markup=False)
+        console.print(shown, highlight=False, markup=False)
 
 
-def _printed_heads(names: Mapping[str, str], keys: Sequence[str]) -> list[str]:
-    """Return the headings of a printed table; they wrap at their spaces."""
-    return ["arm", "batch /worker /update", "slow"] + [
-        names[key].replace(" / ", " /").replace(" %", "%") for key in keys
-    ]
-
-
-def _printed(row: Row, keys: Sequence[str]) -> list[str]:
-    """Return a line of a printed table: `cells` without the spaces that only a page has room for."""
-    shown = cells(row)
-    numbers = [re.sub(r" (±|/) ", r"\1", shown[key]).replace(", ", " ") for key in keys]
-    return [row["arm"], f"{row['batch_per_worker']}/{row['batch_per_update']}", row["straggler"], *numbers]
+def _compact(text: str) -> str:
+    """Return a cell without the spaces that only a page has room for; an interval in brackets is one word."""
+    whole = re.sub(r"\((\S+) to (\S+)\)$", r"(\1…\2)", text)
+    return re.sub(r" (±|/) |~ ", lambda found: found[0].strip(), whole).replace(", ", " ")
 
 
 def _identity(group: Group) -> Row:
+    optimizer = group.first.config.optimizer
     return {
         "arm": group.arm,
         "batch_per_worker": group.batch_per_worker,
         "batch_per_update": group.batch,
         "straggler": group.straggler,
-        "learning_rate": group.first.config.optimizer.learning_rate,
-        "momentum": getattr(group.first.config.optimizer, "momentum", None),
+        "learning_rate": optimizer.learning_rate,
+        "momentum": getattr(optimizer, "momentum", None),
         "metric": group.metric.noun,
         "unit": group.unit,
     }
 
 
+def _identity_cells(row: Row) -> dict[str, str]:
+    batch = f"{row['batch_per_worker']} / {row['batch_per_update']}"
+    return {"arm": row["arm"], "batch": batch, "straggler": row["straggler"]}
+
+
 def _worker_indices(groups: Sequence[Group]) -> list[int]:
     return sorted({index for group in groups for record in group.records for index in record.idle_shares})
-
-
-def _idle_names(row: Row) -> list[str]:
-    """Return the column names of this row's workers. Later columns belong to groups with more workers."""
-    names = [name.removesuffix("_mean") for name in row if name.startswith("idle_share") and name.endswith("_mean")]
-    while names and row[f"{names[-1]}_mean"] is None:
-        names.pop()
-    return names
-
-
-def _estimate_columns(name: str, value: Estimate | None) -> Row:
-    if value is None:
-        return {f"{name}_{part}": None for part in ("mean", "sd", "low", "high")} | {f"{name}_n": 0}
-    return {
-        f"{name}_mean": value.mean, f"{name}_sd": value.sd, f"{name}_low": value.low, f"{name}_high": value.high,
-        f"{name}_n": value.n,
-    }  # fmt: skip
 
 
 def _limited(value: Estimate | None, metric: Metric, *, alone: bool = False) -> Estimate | None:
@@ -252,79 +368,3 @@ def _spread(row: Row, name: str, spec: str) -> str:
     if mean is None:
         return "–"
     return f"{mean:{spec}}" + ("" if sd is None else f" ± {sd:{spec}}")
-
-
-# Tell whether an arm's learning rate was found for its mode, or is its network's rate, scaled or as it is.
-
-PLAN = "comparison.yaml"  # beside runs/
-SCALED = "rates_scaled"  # key in it: names of the runs whose rate the comparison multiplied
-
-
-def warn_of_scaled(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a warning for the top of a report where learning rates were only scaled."""
-    outputs = {_output(record) for group in groups for record in group.records}
-    noted = {output: _noted(output / PLAN) for output in outputs}
-
-    def is_scaled(record: Record) -> bool:
-        names = noted[_output(record)]
-        return looks_scaled(record.config) if names is None else record.root.name in names
-
-    scaled = {_named(group): group.first.config for group in groups if any(map(is_scaled, group.records))}
-    if not scaled:
-        return
-    rules = ", ".join(sorted({config.optimizer.rule for config in scaled.values()}))
-    yield (
-        f"Learning rates that were not found for their mode but scaled by the {groups[0].unit} of an update: "
-        f"{', '.join(scaled)}. That is a rule for SGD (Goyal et al. 2017), and the optimizer is {rules}: at rates of their own "
-        f"these arms may come out otherwise. `{PROGRAM} sweep --mode MODE --vary optimizer.learning_rate=LOW..HIGH:log` finds "
-        "such."
-    )
-
-
-def warn_of_unknown(groups: Sequence[Group]) -> Iterator[str]:
-    """Yield a warning for the top of a report whose network has no rates of single modes at all."""
-    configs = [record.config for group in groups for record in group.records]
-    models = dict.fromkeys(config.model.name for config in configs if not has_rates(config))
-    if models:
-        yield (
-            f"No learning rates were found for single modes of {', '.join(models)}: the network's recipe has none. At rates "
-            "of their own the modes may come out otherwise."
-        )
-
-
-def was_found(config: RunConfig) -> bool:
-    """Return whether rate and momentum are those of the network's recipe for this mode, workers and batch."""
-    found = rates_found(config)
-    optimizer = config.optimizer
-    return found is not None and (found.learning_rate, found.momentum) == (
-        optimizer.learning_rate,
-        getattr(optimizer, "momentum", 0.0),
-    )
-
-
-def looks_scaled(config: RunConfig) -> bool:
-    """Return whether the rate is the network's own x examples per update / its batch, and was not found for the mode.
-
-    For runs whose comparison did not record it. A batch or rate that the user chose can't be judged.
-    """
-    # With a given rule nothing comes from the recipe's table: this is the network's own rate.
-    own = build_config(None, {"model.name": config.model.name, "optimizer.rule": config.optimizer.rule})
-    examples = config.training.batch_size_per_worker * config.gradients_per_update
-    times = examples / own.training.batch_size_per_worker
-    scaled = math.isclose(config.optimizer.learning_rate, own.optimizer.learning_rate * times, rel_tol=1e-6)
-    return scaled and not math.isclose(times, 1) and not was_found(config)
-
-
-def _output(record: Record) -> Path:
-    """Return the folder of the comparison that a run would belong to."""
-    return record.root.parent.parent
-
-
-def _noted(plan: Path) -> Collection[str] | None:
-    """Return the names of the runs whose rate a comparison scaled; None if no comparison recorded them."""
-    names = read_yaml(plan).get(SCALED) if plan.is_file() else None
-    return names if isinstance(names, list) else None
-
-
-def _named(group: Group) -> str:
-    return f"{group.arm} {group.batch_per_worker}/{group.batch} ({group.first.config.optimizer.learning_rate:.3g})"
