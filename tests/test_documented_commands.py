@@ -1,6 +1,6 @@
 """Commands of the pages and of the help are carried out; those that are not are in NOT_RUN, each with its reason.
 
-Commands of docs/from-examples/ are carried out by test_from_examples.py.
+Commands of docs/from-examples.md are carried out by test_from_examples.py.
 """
 
 import importlib
@@ -54,7 +54,7 @@ SMALLER = {r"simulate (?!.*--(workers|check))": "--workers 4"}
 # What a page leaves to its reader, and what is there in these tests.
 MEANT = {"runs/<name>": "runs/mine", "OTHER_RUN": "runs/other", "RUN_DIR": "runs/mine"}
 
-PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")]
+PAGES = [*PROJECT.glob("*.md"), *{*(PROJECT / "docs").glob("*.md")} - {PROJECT / "docs" / "from-examples.md"}]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.M | re.S)
 PROGRAM = re.compile(r"(?:python |/)cli\.py +|\bps-cluster +|(?=python -m benchmarks\.)")
 RUN = re.compile(r"\b(?:(?<!/)runs|elsewhere)/[\w-]+|\bDIR\b|\bONE\b|\bTHREE\b")

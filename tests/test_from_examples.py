@@ -1,4 +1,4 @@
-"""The commands of docs/from-examples/: those of "Try it" are run as pasted, and have to learn; the others are read."""
+"""The commands of docs/from-examples.md: those of "Try it" are run as pasted, and have to learn; the others are read."""
 
 import json
 import os
@@ -20,8 +20,8 @@ from tests.helpers.real_cluster import PROJECT, pasted, summary_of
 
 DATA = Path(os.environ.get("PS_CLUSTER_TEST_DATA", PROJECT.parent / "shared" / "data"))
 CIFAR10 = DATA / "cifar-10-python.tar.gz"
-FOLDER = PROJECT / "docs" / "from-examples"
-PAGES = sorted(path.stem for path in FOLDER.glob("*.md") if path.stem != "README")
+PAGE = (PROJECT / "docs" / "from-examples.md").read_text()
+EXAMPLES = re.findall(r"^## (.*)$", PAGE, re.M)
 LIMIT_S = 150
 # In place of the programs: print TF_CONFIG and the words, each ended by NUL, and an empty line behind the last.
 ONLY_SAY = """
@@ -30,11 +30,13 @@ tensorboard() { :; }
 """
 
 
-def script(page: str, title: str) -> str:
-    """Return the commands of a section of a page, as one who pastes them all has them."""
-    section = (FOLDER / f"{page}.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"^```\n(.*?)^```", section, re.M | re.S)
-    assert blocks, f"{page}.md has no commands below '{title}'"
+def script(example: str, title: str) -> str:
+    """Return the commands of a part of an example's section, as one who pastes them all has them."""
+    section = PAGE.partition(f"\n## {example}\n")[2].partition("\n## ")[0]
+    blocks = re.findall(
+        r"^```\n(.*?)^```", section.partition(f"\n### {title}\n")[2].partition("\n### ")[0], re.M | re.S
+    )
+    assert blocks, f"'{example}' has no commands below '{title}'"
     return "\n".join(blocks)
 
 
@@ -82,15 +84,14 @@ def on_free_ports(commands: str) -> str:
     return re.sub(r"(127\.0\.0\.1):(\d+)", lambda match: f"{match[1]}:{ports[match[2]]}", commands)
 
 
-def test_the_list_of_pages_names_each_once():
-    assert sorted(re.findall(r"\(([\w-]+)\.md\)", (FOLDER / "README.md").read_text())) == PAGES
-    assert len(PAGES) == 5
+def test_the_page_has_five_examples():
+    assert len(set(EXAMPLES)) == 5
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_every_command_in_earnest_is_one_that_the_program_takes(page, tmp_path, monkeypatch):
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_every_command_in_earnest_is_one_that_the_program_takes(example, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    calls = said(script(page, "In earnest"), tmp_path)
+    calls = said(script(example, "In earnest"), tmp_path)
     assert calls
     for tf_config, program, *words in calls:
         assert program == "cli.py"
@@ -103,7 +104,7 @@ def test_every_command_in_earnest_is_one_that_the_program_takes(page, tmp_path, 
 
 @pytest.mark.cluster
 def test_three_distinct_synchronous_workers_learn_cifar10(tmp_path, data_of_keras):
-    told = pasted(with_data(script("one-machine", "Try it")), tmp_path, data_of_keras)
+    told = pasted(with_data(script("One machine", "Try it")), tmp_path, data_of_keras)
     summary = summary_of(tmp_path / "runs" / "three")
     workers = summary["workers"]
     assert len({worker["pid"] for worker in workers}) == len({worker["address"] for worker in workers}) == 3
@@ -116,7 +117,7 @@ def test_three_distinct_synchronous_workers_learn_cifar10(tmp_path, data_of_kera
 
 @pytest.mark.cluster
 def test_an_evaluator_apart_scores_what_asynchronous_workers_learned_of_their_parts(tmp_path, data_of_keras):
-    told = pasted(with_data(script("master-ps-evaluator", "Try it")), tmp_path, data_of_keras)
+    told = pasted(with_data(script("Master, ps and evaluator", "Try it")), tmp_path, data_of_keras)
     assert "step 200: test accuracy" in told
     summary = summary_of(tmp_path / "runs" / "cifar-tf")
     assert summary["proof"]["holds"] and len({worker["pid"] for worker in summary["workers"]}) == 2
@@ -125,7 +126,7 @@ def test_an_evaluator_apart_scores_what_asynchronous_workers_learned_of_their_pa
 
 @pytest.mark.cluster
 def test_two_tasks_with_tf_config_learn_a_part_of_mnist_each_and_leave_a_model_as_h5(tmp_path, data_of_keras):
-    told = pasted(on_free_ports(script("mnist-tf-config", "Try it")), tmp_path, data_of_keras)
+    told = pasted(on_free_ports(script("MNIST with TF_CONFIG", "Try it")), tmp_path, data_of_keras)
     assert "60000 + 10000 examples" in told, "the digits were found where Keras keeps them"
     run_dir = tmp_path / "runs" / "digits"
     trained = json.loads((run_dir / "metrics" / "training.json").read_text())
@@ -139,7 +140,7 @@ def test_two_tasks_with_tf_config_learn_a_part_of_mnist_each_and_leave_a_model_a
 
 @pytest.mark.cluster
 def test_a_session_starts_workers_that_learn_mnist(tmp_path, data_of_keras):
-    told = pasted(script("managed-platform", "Try it"), tmp_path, data_of_keras)
+    told = pasted(script("Managed platform", "Try it"), tmp_path, data_of_keras)
     summary = summary_of(tmp_path / "runs" / "session")
     for worker in summary["workers"]:
         assert f"{worker['index']} {worker['pid']} {worker['updates']}\n" in told
@@ -150,7 +151,7 @@ def test_a_session_starts_workers_that_learn_mnist(tmp_path, data_of_keras):
 
 @pytest.mark.cluster
 def test_a_cluster_is_shown_and_different_networks_learn_a_shard_each_and_answer_together(tmp_path, data_of_keras):
-    told = pasted(script("course-chapter", "Try it"), tmp_path, data_of_keras)
+    told = pasted(script("Course chapter", "Try it"), tmp_path, data_of_keras)
     assert "<svg" in (tmp_path / "cluster.svg").read_text()
     assert '"task": {"type": "ps", "index": 1}' in told
     output = tmp_path / "two-shards"

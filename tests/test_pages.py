@@ -53,18 +53,22 @@ def test_every_commit_that_a_page_names_exists():
     assert not [word for word in sorted(named) if git("cat-file", "-e", f"{word}^{{commit}}").returncode]
 
 
-def section(title: str) -> str:
-    return OPERATIONS.partition(f"# {title}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
+def section(page: str, title: str) -> str:
+    text = (PROJECT / "docs" / page).read_text()
+    return text.partition(f"# {title}\n")[2].partition("\n## ")[0].partition("\n### ")[0]
 
 
 def test_who_wants_to_kill_a_process_reads_where_its_pid_is_named():
-    for text in (section("When something dies"), (PROJECT / "README.md").read_text().partition("## Start")[0]):
+    for text in (
+        section("operations.md", "When something dies"),
+        (PROJECT / "README.md").read_text().partition("## Start")[0],
+    ):
         assert re.search(r"cluster show (RUN_DIR|runs/)", text)
 
 
 @pytest.mark.cluster
 def test_the_practice_on_one_machine_trains_as_the_page_says(tmp_path):
-    (commands,) = re.findall(r"^```\n(.*?)^```", section("Practise on one machine"), re.M | re.S)
+    (commands,) = re.findall(r"^```\n(.*?)^```", section("clusters.md", "Practise on one machine"), re.M | re.S)
     ports = {port: str(portpicker.pick_unused_port()) for port in re.findall(r":(\d{4})", commands)}
     assert len(ports) == 4
     pasted(re.sub("|".join(ports), lambda found: ports[found[0]], commands), tmp_path)

@@ -15,7 +15,7 @@ from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.system.isolation import REQUIRE
 from ps_cluster.system.network import Refused, host_and_port, keep_rules, only_through
 
-_PAGE = "docs/security.md"
+_PAGE = "docs/clusters.md#security"
 
 
 def guard_port(

@@ -37,7 +37,9 @@ def test_an_open_port_is_told_once_and_closed_to_nobody(setting):
     told, firewall = [], Firewall()
     guard_port(setting, HERE, PS, told.append, firewall)
     (line,) = told
-    assert "port 2222" in line and "runs code as you" in line and "docs/security.md" in line and "\n" not in line
+    assert (
+        "port 2222" in line and "runs code as you" in line and "docs/clusters.md#security" in line and "\n" not in line
+    )
     assert firewall.rules == []
 
 
@@ -87,4 +89,4 @@ def test_a_name_that_can_not_be_looked_up_is_told_with_its_task(name):
 
 def test_a_firewall_that_refuses_is_told_with_its_reason_and_where_to_read_on():
     said = refusal("interface=lo", firewall=Firewall("it needs the capability CAP_NET_ADMIN"))
-    assert "CAP_NET_ADMIN" in said and "docs/security.md" in said
+    assert "CAP_NET_ADMIN" in said and "docs/clusters.md#security" in said

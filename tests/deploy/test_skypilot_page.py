@@ -1,4 +1,4 @@
-"""The file of docs/skypilot.md: its script starts every task of one cluster, and runs again what has failed."""
+"""The file of docs/clusters.md: its script starts every task of one cluster, and runs again what has failed."""
 
 import os
 import re
@@ -21,7 +21,7 @@ case "$TF_CONFIG" in *'"type": "'"$FAILS"'"'*) if [ ! -e failed ]; then touch fa
 @pytest.fixture
 def node(tmp_path):
     """node(rank, fails, code) runs the script; returns its exit code and the tasks that it started, with their clusters."""
-    (text,) = re.findall(r"```yaml\n(.*?)```", (PROJECT / "docs" / "skypilot.md").read_text(), re.S)
+    (text,) = re.findall(r"```yaml\n(# sky .*?)```", (PROJECT / "docs" / "clusters.md").read_text(), re.S)
     asked = yaml.safe_load(text)
     assert asked["num_nodes"] == len(IPS)
 

@@ -1,4 +1,4 @@
-"""One class in one place is all that a data set, a mode, a rule, a fault … takes: as in docs/extending.md."""
+"""One class in one place is all that a data set, a mode, a rule, a fault … takes: as docs/extending.md shows."""
 
 import json
 import os
@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 
 from ps_cluster.config import build_config, registry
-from ps_cluster.tools.chaos.kinds import FAULTS
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import summary_of
 
@@ -20,10 +19,23 @@ EXAMPLE = re.compile(
     r"^In `my.py`, or (?:at the end of|in a new file) `(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$",
     re.MULTILINE | re.DOTALL,
 )
-EXAMPLES = dict(EXAMPLE.findall((PROJECT / "docs" / "extending.md").read_text()))
-CHOICES = {"data.dataset": "gratings", "model.name": "one_layer", "mode.name": "clipped", "staleness.method": "root",
-           "optimizer.rule": "signs",
-           "schedule.kind": "halving"}  # fmt: skip
+ON_PAGE = dict(EXAMPLE.findall((PROJECT / "docs" / "extending.md").read_text()))
+TOYS = {
+    "ps_cluster/server/staleness.py": "toy_method.py",
+    "ps_cluster/server/rules.py": "toy_rule.py",
+    "ps_cluster/training/schedules.py": "toy_schedule.py",
+    "ps_cluster/tools/chaos/kinds/toy.py": "toy_fault.py",
+}
+IN_PACKAGE = '\n\nToy.name = "toy"\nTOY = Toy()\n'
+EXAMPLES = ON_PAGE | {place: (Path(__file__).parent / toy).read_text() + IN_PACKAGE for place, toy in TOYS.items()}
+CHOICES = {
+    "data.dataset": "gratings",
+    "model.name": "one_layer",
+    "mode.name": "clipped",
+    "staleness.method": "toy",
+    "optimizer.rule": "toy",
+    "schedule.kind": "toy",
+}
 TOLD = """
 import json, sys
 from ps_cluster.tools.chaos.kinds import FAULTS
@@ -48,7 +60,7 @@ print(json.dumps({
 
 @pytest.fixture
 def project(tmp_path):
-    """project(files): a copy of the package with these examples of docs/extending.md added, and nothing else changed."""
+    """project(files): a copy of the package with these examples added, and nothing else changed."""
 
     def copy(files):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -79,39 +91,36 @@ def test_a_new_class_of_each_kind_is_found_with_its_settings_and_keeps_tensorflo
     assert [values for values in found["chosen"].values() if isinstance(values, str)] == []
     assert found["chosen"]["model.name"]["name"] == "one_layer"
     assert found["chosen"]["mode.name"] == {"name": "clipped", "longest": 1.0}
-    assert "pause worker" in found["faults"] and "--longest" in found["options"]
+    assert "toy" in found["faults"] and "--longest" in found["options"]
     assert not found["tensorflow"]
 
 
-def test_each_is_also_taken_from_a_file_of_the_users(tmp_path, monkeypatch):
+def test_each_of_the_page_is_also_taken_from_a_file_of_the_users(tmp_path, monkeypatch):
     monkeypatch.delenv(registry.TRUSTED, raising=False)
-    keys = {name: key for key, name in CHOICES.items()} | {"pause worker": None}
-    for number, text in enumerate(EXAMPLES.values()):
+    keys = {name: key for key, name in CHOICES.items()}
+    assert len(ON_PAGE) == 3
+    for number, text in enumerate(ON_PAGE.values()):
         file = tmp_path / f"my{number}.py"
         file.write_text(text)
         registry.trust(file)
         (kind,) = re.findall(r"^[A-Z_]+ = (\w+)\(\)$", text, re.M)
         key = keys[re.search(r'^    name = "(.*)"$', text, re.M)[1]]
-        path = f"{file}:{kind}"
-        if key is None:
-            assert FAULTS[path].victims == ("worker",)
-        else:
-            section, name = key.split(".")
-            assert getattr(getattr(build_config(None, {key: path}), section), name) == path
+        path, (section, name) = f"{file}:{kind}", key.split(".")
+        assert getattr(getattr(build_config(None, {key: path}), section), name) == path
 
 
 def test_without_them_their_names_are_unknown(project):
     found = told_in(project(()))
     assert all("There are" in error for error in found["chosen"].values()) and len(EXAMPLES) == len(CHOICES) + 1
-    assert "pause worker" not in found["faults"] and "--longest" not in found["options"]
+    assert "toy" not in found["faults"] and "--longest" not in found["options"]
 
 
 @pytest.mark.cluster
 @pytest.mark.parametrize(
     "options",
     [
-        ("--staleness-method", "root", "--set", "optimizer.rule=signs", "--set", "optimizer.learning_rate=0.001"),
-        ("--mode", "clipped", "--longest", "0.5", "--set", "schedule.kind=halving"),
+        ("--staleness-method", "toy", "--set", "optimizer.rule=toy", "--set", "optimizer.learning_rate=0.001"),
+        ("--mode", "clipped", "--longest", "0.5", "--set", "schedule.kind=toy"),
     ],
     ids=lambda options: options[1],
 )

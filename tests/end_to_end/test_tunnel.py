@@ -1,4 +1,4 @@
-"""Three machines train over the tunnel of docs/security.md; a fourth one on the same wire gets in nowhere."""
+"""Three machines train over the tunnel of docs/clusters.md; a fourth one on the same wire gets in nowhere."""
 
 import json
 import os

@@ -1,4 +1,4 @@
-"""Join hosts by an encrypted tunnel, with the configuration that docs/security.md gives; look at what the wire carries."""
+"""Join hosts by an encrypted tunnel, with the configuration that docs/clusters.md gives; look at what the wire carries."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.helpers.real_cluster import PROJECT
 
 WIREGUARD_PORT, TCP, UDP = 51820, 6, 17
 
-_PAGE = PROJECT / "docs" / "security.md"
+_PAGE = PROJECT / "docs" / "clusters.md"
 _NAMES = "ABC"  # of the machines, in the page's placeholders for keys
 # Every interface here; a line for each packet: what the link says it is, and its bytes, in hexadecimal digits.
 _RECORD = """

@@ -124,7 +124,7 @@ def test_without_the_library_it_is_told_what_to_install():
 
 def test_the_rules_that_the_page_gives_by_hand_close_the_ports_too(machines):
     here, other = machines
-    page = (PROJECT / "docs" / "security.md").read_text(encoding="utf-8")
+    page = (PROJECT / "docs" / "clusters.md").read_text(encoding="utf-8")
     (rules,) = re.findall(r"```nft\n(.*?)```", page, flags=re.DOTALL)
     with kept(here, rules):
         assert not other.can_reach(here, PORT, within_s=0.5)
