@@ -16,7 +16,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.in_turns import Case, Figures, Shown, measure, open_data, options, timed
+from benchmarks.in_turns import Case, Figures, ShownFigure, measure, open_data, options, timed
 from ps_cluster.cli.options import CommaList, NameOf, OneLineCommand
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.tools.bench.throughput import case
@@ -54,7 +54,11 @@ def main(
             later = partial(timed, config, packed, seconds)
             cases.append(Case({"network": model, "precision": precision}, pair(earlier, later)))
     unit = packed.spec.unit
-    shown = (Shown(f"before [{unit}/s]", "before"), Shown(f"now [{unit}/s]", "now"), Shown("now ÷ before", "ratio", 3))
+    shown = (
+        ShownFigure(f"before [{unit}/s]", "before"),
+        ShownFigure(f"now [{unit}/s]", "now"),
+        ShownFigure("now ÷ before", "ratio", 3),
+    )
     measure(cases, rounds, shown, output)
 
 

@@ -36,7 +36,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Shown:
+class ShownFigure:
     """A figure of every round as a column of the table. Its name may be `section.key`. `factor`: shown / measured."""
 
     heading: str
@@ -68,7 +68,7 @@ def open_data(dataset: str, data_dir: Path | None) -> PackedDataset:
     return resolve_data(DATASETS[dataset].Settings(dataset=dataset, data_dir=data_dir), notify=print_line)
 
 
-def measure(cases: Sequence[Case], rounds: int, shown: Sequence[Shown], output: Path | None) -> Record:
+def measure(cases: Sequence[Case], rounds: int, shown: Sequence[ShownFigure], output: Path | None) -> Record:
     """Measure all cases in every round, A B C, A B C, …; print the table and return its record.
 
     Args:

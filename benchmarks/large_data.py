@@ -36,7 +36,7 @@ _ROWS_AT_ONCE = 2**9
 MB = 2**20
 
 
-class Look(NamedTuple):
+class MemoryAt(NamedTuple):
     """Memory at one moment, in MB. Of each worker: its own, and what it has mapped; and the page cache of the machine."""
 
     seconds: float
@@ -76,7 +76,7 @@ def make(folder: Path, examples: int) -> None:
         images.flush()
 
 
-def watched(root: Path, workers: int, seconds: float) -> list[Look]:
+def watched(root: Path, workers: int, seconds: float) -> list[MemoryAt]:
     """Train on the set in `root`, and look at the memory every few seconds of training. Stops the run as Ctrl-C does."""
     command = ["-m", "ps_cluster", "run", "--dataset", str(root / "set"), "--model", "mlp", "--steps", "1000000"]
     more = ["--workers", str(workers), "--no-evaluator", "--run-dir", str(root / "run")]
@@ -103,10 +103,10 @@ def _workers_of(run: subprocess.Popen[bytes], run_dir: RunDir) -> list[int]:
     raise UserError("the run ended before it trained")
 
 
-def look(seconds: float, pids: list[int]) -> Look:
+def look(seconds: float, pids: list[int]) -> MemoryAt:
     """Return the memory of the workers and of the page cache."""
     mapped = tuple(psutil.Process(pid).memory_info().shared / MB for pid in pids)
-    return Look(seconds, tuple(map(own_memory, pids)), mapped, psutil.virtual_memory().cached / MB)
+    return MemoryAt(seconds, tuple(map(own_memory, pids)), mapped, psutil.virtual_memory().cached / MB)
 
 
 def own_memory(pid: int) -> float:
@@ -115,7 +115,7 @@ def own_memory(pid: int) -> float:
     return float(memory.rss - memory.shared) / MB
 
 
-def table(looks: list[Look]) -> list[str]:
+def table(looks: list[MemoryAt]) -> list[str]:
     """Return the lines of a table."""
     rows = ["| s | workers' own memory [MB] | mapped by them [MB] | page cache [MB] |", "|---|---|---|---|"]
     for one in looks:
@@ -124,7 +124,7 @@ def table(looks: list[Look]) -> list[str]:
     return rows
 
 
-def growth(looks: list[Look]) -> str:
+def growth(looks: list[MemoryAt]) -> str:
     """Return how much the workers' own memory has grown from the second quarter, when all is built, to the last."""
     quarter = max(1, len(looks) // 4)
     first, last = (np.mean([sum(one.own) for one in part]) for part in (looks[quarter : 2 * quarter], looks[-quarter:]))

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import click
 
-from benchmarks.in_turns import Case, Shown, measure, open_data, options, timed
+from benchmarks.in_turns import Case, ShownFigure, measure, open_data, options, timed
 from ps_cluster.cli.options import CommaList, NameOf, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
 from ps_cluster.config.networks import NETWORKS
@@ -25,19 +25,22 @@ WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
 CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 PHASES = ("pulls", "computes", "pushes", "applies", "returns", "dispatch", "idle")
 OF_NETWORKS = (
-    Shown("examples/s", "examples_per_second"),
-    *(Shown(f"{name} staleness", f"staleness.{name}", 2) for name in ("mean", "p95", "max")),
-    *(Shown(f"{phase} [%]", f"shares.{phase}", factor=100) for phase in PHASES),
+    ShownFigure("examples/s", "examples_per_second"),
+    *(ShownFigure(f"{name} staleness", f"staleness.{name}", 2) for name in ("mean", "p95", "max")),
+    *(ShownFigure(f"{phase} [%]", f"shares.{phase}", factor=100) for phase in PHASES),
 )
 OF_PARAMETERS = (
-    Shown("steps/s", "steps_per_second", 1),
-    Shown("pull [ms]", "pull_seconds", 2, 1e3),
-    Shown("push [ms]", "push_seconds", 2, 1e3),
-    Shown("pulled and pushed [MB/s]", "bytes_per_second", factor=1e-6),
+    ShownFigure("steps/s", "steps_per_second", 1),
+    ShownFigure("pull [ms]", "pull_seconds", 2, 1e3),
+    ShownFigure("push [ms]", "push_seconds", 2, 1e3),
+    ShownFigure("pulled and pushed [MB/s]", "bytes_per_second", factor=1e-6),
 )
 OF_PROCESSES = (
-    Shown("memory [GB]", "peak_memory_bytes", 1, 1e-9),
-    *(Shown(f"{kind} CPU [ms a step]", f"cpu_seconds_per_step.{kind}", 2, 1e3) for kind in ("chief", "ps", "worker")),
+    ShownFigure("memory [GB]", "peak_memory_bytes", 1, 1e-9),
+    *(
+        ShownFigure(f"{kind} CPU [ms a step]", f"cpu_seconds_per_step.{kind}", 2, 1e3)
+        for kind in ("chief", "ps", "worker")
+    ),
 )
 
 

@@ -31,7 +31,7 @@ from ps_cluster.tools.bench.arms import run_cluster
 
 
 @dataclass(frozen=True)
-class Look:
+class UsageAt:
     """Time and resource use of the processes at one moment."""
 
     time: float  # unix s
@@ -47,7 +47,7 @@ class TimedView(PlainView):
 
     def __init__(self, seconds: float):
         super().__init__(sys.stdout, time.monotonic)
-        self.looks: list[Look] = []
+        self.looks: list[UsageAt] = []
         self._wanted = seconds
         self._stopped = False
 
@@ -58,7 +58,7 @@ class TimedView(PlainView):
     def progress(self, row: Row) -> None:
         super().progress(row)
         if row["phase"] == "training" and self._all_have_an_update(row):
-            self.looks.append(Look(time.time(), self._cpu_seconds()))
+            self.looks.append(UsageAt(time.time(), self._cpu_seconds()))
             if self.seconds >= self._wanted and not self._stopped:
                 self._stopped = True
                 os.kill(os.getpid(), signal.SIGINT)
@@ -74,7 +74,9 @@ class TimedView(PlainView):
         return taken
 
 
-def figures(config: RunConfig, rows: np.ndarray, begin: Look, end: Look, summary: Mapping[str, Any]) -> dict[str, Any]:
+def figures(
+    config: RunConfig, rows: np.ndarray, begin: UsageAt, end: UsageAt, summary: Mapping[str, Any]
+) -> dict[str, Any]:
     """Return what happened between two looks, in seconds and bytes.
 
     Args:

@@ -3,7 +3,7 @@ import json
 import pytest
 
 from benchmarks import in_turns, scaling
-from benchmarks.in_turns import Case, Shown
+from benchmarks.in_turns import Case, ShownFigure
 from benchmarks.records import Record, table
 
 
@@ -40,7 +40,7 @@ def test_rounds_go_through_all_cases_in_turn_and_what_is_known_is_written_after_
 
         return Case({"name": name}, measure)
 
-    record = in_turns.measure([case("a"), case("b")], 2, [Shown("rate", "rate")], output)
+    record = in_turns.measure([case("a"), case("b")], 2, [ShownFigure("rate", "rate")], output)
     assert measured == [("a", False), ("b", True), ("a", True), ("b", True)]
     assert record.rows == [{"name": "a", "rate": [1, 3]}, {"name": "b", "rate": [2, 4]}]
     assert Record.model_validate(json.loads(output.read_text())) == record
@@ -65,6 +65,6 @@ def test_every_figure_has_a_column_with_median_lowest_and_highest(shown, cells):
 
 def test_a_single_measurement_is_shown_without_a_spread():
     record = in_turns.measure(
-        [Case({"ps": 1}, lambda: figures(90.4))], 1, [Shown("steps/s", "steps_per_second", 1)], None
+        [Case({"ps": 1}, lambda: figures(90.4))], 1, [ShownFigure("steps/s", "steps_per_second", 1)], None
     )
     assert table([record]).splitlines()[-1] == "| 1 | 90.4 | 1 |"

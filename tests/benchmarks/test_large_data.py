@@ -2,7 +2,7 @@ import os
 
 import numpy as np
 
-from benchmarks.large_data import Look, growth, look, make, table
+from benchmarks.large_data import MemoryAt, growth, look, make, table
 
 
 def test_the_set_has_the_size_that_is_asked_for_and_classes_that_differ(tmp_path):
@@ -18,6 +18,6 @@ def test_own_memory_and_mapped_memory_are_told_apart():
 
 
 def test_growth_compares_the_beginning_with_the_end():
-    looks = [Look(float(second), (100.0 + second, 50.0), (7.0, 8.0), 9.0) for second in range(8)]
+    looks = [MemoryAt(float(second), (100.0 + second, 50.0), (7.0, 8.0), 9.0) for second in range(8)]
     assert "152 MB in the second quarter, 156 MB in the last" in growth(looks)
     assert table(looks)[2] == "| 0 | 100, 50 | 7, 8 | 9 |"

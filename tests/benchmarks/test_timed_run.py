@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from benchmarks import timed_run
-from benchmarks.timed_run import Look, TimedView, figures
+from benchmarks.timed_run import TimedView, UsageAt, figures
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import ROW
 from ps_cluster.runs.run_dir import RunDir
@@ -38,7 +38,7 @@ def ledger(steps):
 
 
 def test_figures_are_those_of_the_steps_between_two_looks():
-    begin, end = Look(2.0, {"chief": 1.0, "worker": 10.0}), Look(12.0, {"chief": 1.5, "worker": 26.0})
+    begin, end = UsageAt(2.0, {"chief": 1.0, "worker": 10.0}), UsageAt(12.0, {"chief": 1.5, "worker": 26.0})
     found = figures(CONFIG, ledger(40), begin, end, SUMMARY)
     assert found["steps_per_second"] == 2.0 and found["examples_per_second"] == 256
     assert found["bytes_per_second"] == 2 * 2 * 1000 * 2, "pulled and pushed, in bfloat16"
@@ -50,7 +50,7 @@ def test_figures_are_those_of_the_steps_between_two_looks():
 
 def test_looks_without_a_step_between_them_are_told():
     with pytest.raises(RuntimeError, match="no update within 3.0 s"):
-        figures(CONFIG, ledger(4), Look(5.0, {}), Look(8.0, {}), SUMMARY)
+        figures(CONFIG, ledger(4), UsageAt(5.0, {}), UsageAt(8.0, {}), SUMMARY)
 
 
 @pytest.fixture

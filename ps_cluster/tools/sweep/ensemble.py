@@ -68,7 +68,7 @@ class Ensemble:
 
 
 @dataclass(frozen=True)
-class Member:
+class EnsembleMember:
     """A member. `name`: of its run directory."""
 
     index: int
@@ -110,7 +110,7 @@ def read_ensemble(
     return ensemble
 
 
-def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list[Member]:
+def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list[EnsembleMember]:
     """Return the members; with a data set their configurations are complete. Raises UserError for what doesn't fit."""
     members = []
     for index in range(ensemble.count):
@@ -126,7 +126,7 @@ def members_of(ensemble: Ensemble, dataset: PackedDataset | None = None) -> list
         if dataset is not None:
             config = complete_config(config, dataset.holding_out(config.evaluation.validation_examples))
         short = re.sub(r"[^\w.]+", "_", Path(registry.short_name(model)).stem)
-        members.append(Member(index, f"{index}-{short}-seed{index}", config))
+        members.append(EnsembleMember(index, f"{index}-{short}-seed{index}", config))
     return members
 
 
@@ -166,7 +166,7 @@ def run_ensemble(ensemble: Ensemble, output: Path, at_once: int) -> int:
     return 0
 
 
-def train_members(members: Sequence[Member], output: Path, fleet: Fleet, requests: StopRequests) -> int:
+def train_members(members: Sequence[EnsembleMember], output: Path, fleet: Fleet, requests: StopRequests) -> int:
     """Train until all members are, or until a stop is requested. Return the exit code. Raises RunFailed for a failure."""
     left = [member for member in members if not has_completed(member.root(output))]
 
@@ -186,7 +186,7 @@ def train_members(members: Sequence[Member], output: Path, fleet: Fleet, request
     return train_at_once(fleet, requests, print_line, start_next=start_next, ended=ended)
 
 
-def _join(ensemble: Ensemble, members: Sequence[Member], dataset: PackedDataset, output: Path) -> None:
+def _join(ensemble: Ensemble, members: Sequence[EnsembleMember], dataset: PackedDataset, output: Path) -> None:
     """Write and print how good the members are, and save the model that averages them."""
     os.environ.update(environment.for_tensorflow(os.environ))
     with without_first_lines():

@@ -28,13 +28,13 @@ from ps_cluster.models.flat import as_arguments
 from ps_cluster.report.analysis import expected_calibration_error
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.tools.sweep.ensemble import Ensemble, Member
+from ps_cluster.tools.sweep.ensemble import Ensemble, EnsembleMember
 from ps_cluster.training.judges import judge_of
 
 BATCH_SIZE = 100
 
 
-def load_member(member: Member, root: Path, dataset: PackedDataset) -> keras.Model:
+def load_member(member: EnsembleMember, root: Path, dataset: PackedDataset) -> keras.Model:
     """Return a member's network as it is after its last step, with predictions as its only output (`predicting`).
 
     Raises UserError where that checkpoint can't be read.
@@ -176,7 +176,7 @@ class ScoreTable:
         console.print()
         console.print(table)
 
-    def write(self, file: Path, ensemble: Ensemble, members: Sequence[Member], *, dataset: str) -> None:
+    def write(self, file: Path, ensemble: Ensemble, members: Sequence[EnsembleMember], *, dataset: str) -> None:
         """Write ensemble.json, for programs."""
         *of_members, of_ensemble = self.scores
         content = {

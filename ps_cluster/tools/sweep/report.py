@@ -173,8 +173,8 @@ def _parallel(space: Space, scored: Sequence[Trial], scale: float, axis: str, la
     panel = figure.subplots()
     scores = [scale * (trial.score or 0.0) for trial in scored]
     low, high = min(scores), max(scores)
-    columns = [_Column.of_setting(key, one) for key, one in space.axes.items()]
-    columns.append(_Column.of_range(axis, low, high if high > low else low + 1.0))
+    columns = [_ValueAxis.of_setting(key, one) for key, one in space.axes.items()]
+    columns.append(_ValueAxis.of_range(axis, low, high if high > low else low + 1.0))
     worst = float(np.quantile(scores, _LOW_SHARE if larger else 1 - _LOW_SHARE))
     for rank in reversed(range(len(scored))):  # the best is drawn last, above all
         trial = scored[rank]
@@ -195,7 +195,7 @@ def _parallel(space: Space, scored: Sequence[Trial], scale: float, axis: str, la
 
 
 @dataclass(frozen=True)
-class _Column:
+class _ValueAxis:
     """An upright axis of the plot.
 
     Attributes:
@@ -210,13 +210,13 @@ class _Column:
     places: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of_range(cls, key: str, low: float, high: float, log: bool = False, is_whole: bool = False) -> _Column:
+    def of_range(cls, key: str, low: float, high: float, log: bool = False, is_whole: bool = False) -> _ValueAxis:
         spaced = (np.geomspace if log else np.linspace)(low, high, _TICKS)
         ticks = {f"{value:.3g}": float(value) for value in (spaced.round() if is_whole else spaced)}
         return cls(key, ticks, low, high, log)
 
     @classmethod
-    def of_setting(cls, key: str, axis: Axis) -> _Column:
+    def of_setting(cls, key: str, axis: Axis) -> _ValueAxis:
         if axis.is_range:
             low, high = axis.values
             return cls.of_range(key, low, high, axis.log, axis.is_whole)
