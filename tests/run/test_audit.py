@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 
+from ps_cluster.runs import journal
 from ps_cluster.runs.journal import RECORD
 from ps_cluster.runs.ledger import COUNTS, StepSet
 from ps_cluster.runs.proof import MOST_PROBLEMS, RoundShape, audit
@@ -144,6 +145,11 @@ def test_a_slice_with_another_step_in_the_place_of_one_that_was_handed_out(run, 
     assert says(run.proof(), f"slice {index}: 1 rows of steps that were never handed out, the first is step 777")
 
 
+def test_of_several_steps_that_were_never_handed_out_the_first_is_named(run):
+    run.set(0, rows_of([0, 2, 888, 3, 777, 4], version=np.arange(1, 7)))
+    assert says(run.proof(), "slice 0: 2 rows of steps that were never handed out, the first is step 777")
+
+
 def test_a_run_that_was_stopped_has_as_many_updates_as_were_handed_out(run):
     run.scheduled, run.total = StepSet(5), None
     for index in range(2):
@@ -194,7 +200,15 @@ def test_a_round_of_one_gradient_that_counted_twice(tmp_path):
 
 def test_a_late_gradient_that_counted_in_a_later_round(tmp_path):
     run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:2], 1, *OF_ROUNDS[3:]))  # step 1 is of round 0
-    assert not run.proof()["holds"]
+    told = "row 2: step 1 is of another round"
+    assert says(run.proof(), f"slice 0: {told}", f"slice 1: {told}")
+
+
+def test_a_late_gradient_is_named_by_its_place_in_the_whole_journal(tmp_path, monkeypatch):
+    run = Run(tmp_path, BACKUP, rounds_of(*OF_ROUNDS[:5], 2, *OF_ROUNDS[6:]))
+    monkeypatch.setattr(journal, "read", lambda history, read=journal.read: read(history, 4))
+    told = "row 5: step 2 is of another round"
+    assert set(run.proof()["problems"]) >= {f"slice 0: {told}", f"slice 1: {told}"}
 
 
 def test_a_gradient_of_a_round_that_is_still_open_is_no_duplicate(tmp_path):

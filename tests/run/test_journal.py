@@ -170,6 +170,12 @@ def test_a_disk_that_refuses_for_long_costs_no_more_with_each_look(path, monkeyp
     assert tried == [RECORD.itemsize] * 50, "the rows that wait are not joined, nor offered together"
 
 
+def test_a_disk_that_can_not_keep_what_it_took_is_told(path, monkeypatch):
+    monkeypatch.setattr(os, "fdatasync", lambda file: refuse())
+    with pytest.raises(JournalNotWritten, match=f"'{path}' can't be written: no room"):
+        Journal(path).flush()
+
+
 def refuse():
     raise OSError(errno.ENOSPC, "no room")
 

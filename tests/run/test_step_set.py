@@ -3,7 +3,9 @@
 import numpy as np
 import pytest
 
+from ps_cluster.files.values import Malformed
 from ps_cluster.runs.ledger import StepSet
+from ps_cluster.runs.result_rows import MOST_OPEN
 
 
 def steps(*ids):
@@ -42,6 +44,12 @@ def test_it_goes_on_from_what_was_beyond():
     second = StepSet(first.first_missing, first.beyond(), first.count)
     assert second.add(steps(2, 3, 5)) == 1
     assert_equal(second, {0, 1, 2, 3, 5, 6})
+
+
+def test_a_step_is_taken_up_to_two_windows_above_the_first_missing_one():
+    StepSet().add(steps(2 * MOST_OPEN - 1))
+    with pytest.raises(Malformed, match=f"step {2 * MOST_OPEN} is out of reach of 0"):
+        StepSet().add(steps(2 * MOST_OPEN))
 
 
 def test_none_at_all_is_an_empty_set():

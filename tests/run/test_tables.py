@@ -119,21 +119,33 @@ def test_a_file_with_other_columns_is_refused(tmp_path, header):
         proof.read_csv(tmp_path / "updates.csv")
 
 
-def test_a_lost_step_holds_nothing_back_beyond_the_window(written, monkeypatch):
-    held = []
-    step_order = proof._in_step_order
+@pytest.fixture
+def held(monkeypatch):
+    """By how much the rows in memory became more with each look; a look takes 10 rows."""
+    held, step_order, read = [], proof._in_step_order, proof.journal.read
 
     def watched(*arguments):
-        for rows, read in step_order(*arguments):
-            held.append(read - len(rows))
-            yield rows, read
+        for rows, taken in step_order(*arguments):
+            held.append(taken - len(rows))
+            yield rows, taken
 
     monkeypatch.setattr(proof, "_in_step_order", watched)
+    monkeypatch.setattr(proof.journal, "read", lambda path: read(path, 10))
+    return held
+
+
+def test_a_lost_step_holds_nothing_back_beyond_the_window(written, held):
     steps = [step for step in range(500) if step != 7]
     rows = rows_of(steps, version=range(1, 500))
-    monkeypatch.setattr(proof.journal, "read", lambda path, read=proof.journal.read: read(path, 10))
     assert written(rows, window=20)["step"].tolist() == steps
     assert max(np.cumsum(held)) <= 20 + 10, "rows in memory"
+
+
+def test_a_step_that_came_too_late_for_its_round_holds_nothing_back(written, held):
+    steps = [step for step in range(300) if step % 3]  # two of three gradients make an update
+    rows = rows_of(steps, version=np.arange(200) // 2 + 1)
+    assert written(rows, rounds=RoundShape(steps_per_update=3, gradients_per_update=2))["step"].tolist() == steps
+    assert max(np.cumsum(held)) <= 10, "rows in memory"
 
 
 def test_a_disk_that_refuses_leaves_the_table_of_before_and_nothing_beside_it(written):
