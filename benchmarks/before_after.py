@@ -16,11 +16,9 @@ from pathlib import Path
 
 import click
 
-from benchmarks.in_turns import Case, Column, Figures, measure, open_data, options, over_rounds, print_table
-from benchmarks.runs import timed
+from benchmarks.in_turns import Case, Figures, Shown, measure, open_data, options, timed
 from ps_cluster.cli.options import CommaList, NameOf, OneLineCommand
 from ps_cluster.config.networks import NETWORKS
-from ps_cluster.report.terminal import make_console
 from ps_cluster.tools.bench.throughput import case
 
 FOLDER = click.Path(exists=True, file_okay=False, path_type=Path, resolve_path=True)
@@ -55,17 +53,9 @@ def main(
             earlier = partial(timed, config, packed_before, seconds, project=before)
             later = partial(timed, config, packed, seconds)
             cases.append(Case({"network": model, "precision": precision}, pair(earlier, later)))
-    rows = measure(cases, rounds, output)
-    print_table(f"3 workers, 1 ps, async, n = {rounds}", rows, columns(packed.spec.unit), make_console())
-
-
-def columns(unit: str) -> tuple[Column, ...]:
-    """Return the columns of the table. `unit`: the data set's word for several examples."""
-    return (
-        over_rounds(f"before [{unit}/s]", "before", ",.0f"),
-        over_rounds(f"now [{unit}/s]", "now", ",.0f"),
-        over_rounds("now ÷ before", "ratio", ".3f"),
-    )
+    unit = packed.spec.unit
+    shown = (Shown(f"before [{unit}/s]", "before"), Shown(f"now [{unit}/s]", "now"), Shown("now ÷ before", "ratio", 3))
+    measure(cases, rounds, shown, output)
 
 
 def pair(earlier: Callable[[], Figures], later: Callable[[], Figures]) -> Callable[[], Figures]:

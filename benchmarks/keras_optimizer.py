@@ -3,7 +3,7 @@
     python -m benchmarks.keras_optimizer
 
 A parameter server runs the operations of all its workers in threads of one process, as here. Every update adds 1 to
-each number, so a variable says how many updates it has seen. docs/keras-and-parameter-servers.md tells what follows.
+each number, so a variable says how many updates it has seen. docs/results.md has the counts.
 """
 
 from __future__ import annotations

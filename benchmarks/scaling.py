@@ -14,32 +14,31 @@ from pathlib import Path
 
 import click
 
-from benchmarks.in_turns import CPU, Case, Column, measure, medians, open_data, options, over_rounds, print_table
-from benchmarks.runs import empty_steps, timed
+from benchmarks.in_turns import Case, Shown, measure, open_data, options, timed
 from ps_cluster.cli.options import CommaList, NameOf, Number, OneLineCommand, Whole
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS, RunConfig
 from ps_cluster.config.networks import NETWORKS
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.report.terminal import make_console
 from ps_cluster.tools.bench.throughput import case
 
 WORKERS, SERVERS = (1, 2, 3, 4, 6, 8), (1, 2, 4)
-STALENESS = [f"staleness.{name}" for name in ("mean", "p95", "max")]
+CHEAPEST_RULE = {"optimizer.rule": "sgd", "optimizer.weight_decay": 0.0}
 PHASES = ("pulls", "computes", "pushes", "applies", "returns", "dispatch", "idle")
-MEMORY = medians("memory\n[GB]", ["peak_memory_bytes"], ".1f", 1e-9)
 OF_NETWORKS = (
-    over_rounds("examples/s", "examples_per_second", ",.0f"),
-    medians("staleness\nmean/p95/max", STALENESS, ".3g"),
-    MEMORY,
-    CPU,
+    Shown("examples/s", "examples_per_second"),
+    *(Shown(f"{name} staleness", f"staleness.{name}", 2) for name in ("mean", "p95", "max")),
+    *(Shown(f"{phase} [%]", f"shares.{phase}", factor=100) for phase in PHASES),
 )
-OF_TIME = tuple(medians(f"{phase}\n[%]", [f"shares.{phase}"], ".0f", 100) for phase in PHASES)
 OF_PARAMETERS = (
-    over_rounds("steps/s", "steps_per_second", ",.4g"),
-    medians("pull/push\n[ms]", ["pull_seconds", "push_seconds"], ".3g", 1e3),
-    over_rounds("pulled + pushed\n[MB/s]", "bytes_per_second", ",.0f", 1e-6),
+    Shown("steps/s", "steps_per_second", 1),
+    Shown("pull [ms]", "pull_seconds", 2, 1e3),
+    Shown("push [ms]", "push_seconds", 2, 1e3),
+    Shown("pulled and pushed [MB/s]", "bytes_per_second", factor=1e-6),
 )
-OF_PROCESSES = (MEMORY, CPU)
+OF_PROCESSES = (
+    Shown("memory [GB]", "peak_memory_bytes", 1, 1e-9),
+    *(Shown(f"{kind} CPU [ms a step]", f"cpu_seconds_per_step.{kind}", 2, 1e3) for kind in ("chief", "ps", "worker")),
+)
 
 
 @click.command(cls=OneLineCommand)
@@ -63,18 +62,10 @@ def main(
     """Measure a cluster over its workers and parameter servers, or over the number of parameters."""
     packed = open_data(dataset, data_dir)
     base = case(model, "auto", packed)
-    tables: tuple[tuple[Column, ...], ...]
-    if parameters:
-        title = f"steps that compute nothing, {base.wire} on the wire, n = {rounds}"
-        tables, clusters = (OF_PARAMETERS, OF_PROCESSES), product(workers or (3,), ps or (1,))
-    else:
-        title = f"{model}, {base.model.precision}, n = {rounds}"
-        tables, clusters = (OF_NETWORKS, OF_TIME), product(workers or WORKERS, ps or SERVERS)
+    clusters = product(workers or (3,), ps or (1,)) if parameters else product(workers or WORKERS, ps or SERVERS)
     grid = product(parameters or (None,), clusters)
     cases = [one_case(base, packed, seconds, *cluster, millions) for millions, cluster in grid]
-    rows = measure(cases, rounds, output)
-    for columns in tables:
-        print_table(title, rows, columns, make_console())
+    measure(cases, rounds, (*(OF_PARAMETERS if parameters else OF_NETWORKS), *OF_PROCESSES), output)
 
 
 def one_case(
@@ -85,7 +76,8 @@ def one_case(
     about = {"workers": workers, "ps": servers}
     if millions is None:
         return Case(about, lambda: timed(config, packed, seconds))
-    return Case({"M weights": millions} | about, lambda: empty_steps(config, packed, seconds, round(1e6 * millions)))
+    moved, body = config.with_values(CHEAPEST_RULE), ("benchmarks.empty_steps", str(round(1e6 * millions)))
+    return Case({"M weights": millions} | about, lambda: timed(moved, packed, seconds, *body))
 
 
 if __name__ == "__main__":

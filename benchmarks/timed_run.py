@@ -25,7 +25,7 @@ from ps_cluster.config import RunConfig, load_config
 from ps_cluster.report.dashboard import Row
 from ps_cluster.report.progress import PlainView
 from ps_cluster.runs.logs import phase_shares
-from ps_cluster.runs.proof import APPLY_ROW, read_csv
+from ps_cluster.runs.proof import read_csv
 from ps_cluster.system.usage import cpu_seconds
 from ps_cluster.tools.bench.cluster import run
 
@@ -96,7 +96,6 @@ def figures(config: RunConfig, rows: np.ndarray, begin: Look, end: Look, summary
         "bytes_per_second": per_second * 2 * parameters * (2 if config.wire == "bfloat16" else 4),
         "pull_seconds": float(np.median(rows["pulled_time"] - rows["admitted_time"])),
         "push_seconds": float(np.median(rows["applied_time"] - rows["pushed_time"])),
-        "longest_gap_seconds": {name: longest_gap(rows[f"{name}_time"]) for name in ("scheduled", "applied")},
         "shares": {phase: float(np.mean([share[phase] for share in shares])) for phase in shares[0]},
         "cpu_seconds_per_step": {
             kind: (taken - begin.cpu_seconds[kind]) / len(rows) for kind, taken in end.cpu_seconds.items()
@@ -106,24 +105,6 @@ def figures(config: RunConfig, rows: np.ndarray, begin: Look, end: Look, summary
     }
 
 
-def longest_gap(times: np.ndarray) -> float:
-    """Return the longest time between two of `times` (float64 [k], unix s) that follow each other; 0 for one time."""
-    return float(np.diff(np.sort(times)).max(initial=0.0))
-
-
-def apart(applies: np.ndarray) -> float:
-    """Return the median over steps of the time from the first slice that a push reached to the last, in seconds.
-
-    Args:
-      applies: a structured array of `tables.APPLY_ROW`.
-    """
-    _, which = np.unique(applies["step"], return_inverse=True)
-    first, last = np.full(which.max(initial=0) + 1, np.inf), np.zeros(which.max(initial=0) + 1)
-    np.minimum.at(first, which, applies["entered_time"])
-    np.maximum.at(last, which, applies["entered_time"])
-    return float(np.median(last - first))
-
-
 def main(root: Path, seconds: float, body: list[str]) -> None:
     view = TimedView(seconds)
     run_dir = run(root, body, view)
@@ -131,7 +112,7 @@ def main(root: Path, seconds: float, body: list[str]) -> None:
         raise RuntimeError(f"the training was over after {view.seconds:.1f} s")
     summary = json.loads(run_dir.summary.read_text())
     found = figures(load_config(run_dir.config), read_csv(run_dir.updates), view.looks[0], view.looks[-1], summary)
-    print(json.dumps(found | {"apart_seconds": apart(read_csv(run_dir.applies, APPLY_ROW))}))
+    print(json.dumps(found))
 
 
 if __name__ == "__main__":

@@ -4,8 +4,13 @@ from collections.abc import Iterable
 from difflib import get_close_matches
 from pathlib import Path
 
-# Exit codes of a task. RETRY is EX_TEMPFAIL of sysexits.h: the same command goes on.
-FAILED, BAD_INPUT, SUPERSEDED, RETRY, PORT_IN_USE = 1, 2, 3, 75, 98
+# The exit codes of commands and tasks. A process that a signal has ended has 128 and the signal's number, as in a shell.
+FAILED = 1  # of the machine, of a child process, or a bug
+BAD_INPUT = 2  # the same command would fail again
+SUPERSEDED = 3  # a task whose place another process has taken
+RETRY = 75  # EX_TEMPFAIL of sysexits.h: the same command goes on
+PORT_IN_USE = 98  # EADDRINUSE: with another port it goes on
+INTERRUPTED = 130  # by Ctrl-C
 
 LONGEST_TYPO = 200  # characters: to compare longer names takes seconds, and nobody mistypes them
 

@@ -141,3 +141,22 @@ def test_small_data_that_would_fill_the_memory_is_refused(tmp_path, make, name, 
     )  # fmt: skip
     assert_one_line(done.returncode, done.stderr.rpartition("once\n")[2], [told])
     assert int(done.stdout.splitlines()[-1]) * 2**10 < most_memory(0) + MOST_MEMORY
+
+
+WITH_ARROW = """
+import sys
+import psutil, pyarrow, pyarrow.csv
+from ps_cluster.files.opening import bounded_memory
+pool = pyarrow.default_memory_pool().backend_name
+with bounded_memory(1_000_000):
+    before = psutil.Process().memory_info().data
+    assert pyarrow.csv.read_csv(open(sys.argv[1], "rb")).num_rows == 1
+    assert psutil.Process().memory_info().data - before < 2**29
+assert pyarrow.default_memory_pool().backend_name == pool
+"""
+
+
+def test_a_small_table_can_be_read_where_arrow_was_imported_before(tmp_path):
+    """As Keras does. Arrow's own pool would reserve all that may be taken."""
+    (tmp_path / "a.csv").write_text("a,b\n1,2\n")
+    subprocess.run([sys.executable, "-c", WITH_ARROW, str(tmp_path / "a.csv")], check=True, timeout=60)

@@ -34,8 +34,6 @@ OF_THE_READER = {
     "or a model that the page shows: tests/doors, tests/models/test_own_network_page.py, tests/export/test_export.py",
     r"run --dataset (pets|houses|numbers|FOLDER)": "needs data: tests/data/test_own_data_page.py makes them",
     r"run --(resume|config (mine|sweep))": "needs what an earlier run left: tests/end_to_end/test_draining.py",
-    r"run .*(gratings|one_layer|clipped|root|signs|halving)|chaos --kinds 'pause worker'": "chooses what CONTRIBUTING.md "
-    "has one write: tests/doors/test_one_file.py adds it",
 }
 # Those below are read: with --dry-run where there is one.
 NOT_RUN = OF_THE_READER | {
@@ -56,7 +54,7 @@ SMALLER = {r"simulate (?!.*--(workers|check))": "--workers 4"}
 # What a page leaves to its reader, and what is there in these tests.
 MEANT = {"runs/<name>": "runs/mine", "OTHER_RUN": "runs/other", "RUN_DIR": "runs/mine"}
 
-PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md"), *(PROJECT / "docs" / "findings").glob("*.md")]
+PAGES = [*PROJECT.glob("*.md"), *(PROJECT / "docs").glob("*.md")]
 BLOCK = re.compile(r"^ *```(\w*)\n(.*?)^ *```", re.M | re.S)
 PROGRAM = re.compile(r"(?:python |/)cli\.py +|\bps-cluster +|(?=python -m benchmarks\.)")
 RUN = re.compile(r"\b(?:(?<!/)runs|elsewhere)/[\w-]+|\bDIR\b|\bONE\b|\bTHREE\b")
@@ -130,7 +128,7 @@ def carried_out(prepared, tmp_path, monkeypatch):
     Path("Downloads").symlink_to(prepared / "keras" / "datasets")
     Path("my.yaml").write_text("cluster: {workers: 2}\n")
     Path("my.py").write_text(
-        (PROJECT / "docs" / "own-data.md").read_text().partition("```python\n")[2].partition("```")[0]
+        (PROJECT / "docs" / "extending.md").read_text().partition("```python\n")[2].partition("```")[0]
     )
     shutil.copytree(PROJECT / "configs", "configs")
 

@@ -11,7 +11,8 @@ from tests.helpers.bad_input import PROJECT, Row, assert_told, make_folder
 
 NO_ARCHIVE = b"PK\x05\x06" + bytes(18)  # an empty zip
 CODE = {"mine.py": "x = 1\n"}
-OWN_DATA, OWN_NETWORK, EXTENDING = "docs/own-data.md", "docs/own-network.md", "docs/extending.md"
+EXTENDING = "docs/extending.md"
+OWN_DATA, OWN_NETWORK = f"{EXTENDING}#your-own-data", f"{EXTENDING}#your-own-network"
 
 CASES = [
     ("run --dataset ../own", {}, ["dataset", "own'", "there is no", OWN_DATA]),
@@ -58,7 +59,7 @@ def test_the_line_names_field_value_what_is_supported_and_the_page(command, file
 @pytest.mark.parametrize("kinds", [DATASETS, MODES], ids=lambda kinds: kinds.noun)
 def test_the_page_that_is_named_shows_the_option(kinds):
     option = {"data set": "--dataset", "mode": "--mode"}[kinds.noun]
-    assert option in (PROJECT / kinds.page).read_text()
+    assert option in (PROJECT / kinds.page.partition("#")[0]).read_text()
 
 
 def test_a_file_that_only_a_run_directory_names_is_told_without_a_page(tmp_path, monkeypatch):
@@ -73,4 +74,4 @@ def test_arrays_of_which_one_is_missing_are_told_with_the_page(tmp_path, command
     np.savez(folder / "half.npz", x_train=np.zeros([4, 2], np.float32))
     row = Row("run --dataset half.npz", ["half.npz'", "y_train", OWN_DATA])
     assert_told(row, folder, commands)
-    assert re.search(r"\bdocs/own-data\.md\b", commands.run(folder, row.arguments, {}).stderr)
+    assert re.search(r"\bdocs/extending\.md#your-own-data\b", commands.run(folder, row.arguments, {}).stderr)

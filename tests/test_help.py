@@ -9,8 +9,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from click.testing import CliRunner
 
-from ps_cluster.cli.completion import SHELLS
-from ps_cluster.cli.main import COMMANDS, main
+from ps_cluster.cli.main import COMMANDS, SHELLS, main
 from ps_cluster.config import build_config
 from ps_cluster.installation import PROGRAM
 from tests.helpers.bad_input import assert_one_line

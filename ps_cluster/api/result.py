@@ -39,7 +39,7 @@ class Result:
 
     @property
     def summary(self) -> dict[str, Any]:
-        """The content of summary.json (docs/definitions.md)."""
+        """The content of summary.json (docs/glossary.md)."""
         return self._summary.model_dump(mode="json")
 
     @property

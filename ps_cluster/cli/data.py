@@ -10,18 +10,19 @@ import click
 
 from ps_cluster.cli.options import (
     FOLDER,
-    HelpByGroups,
+    JSON_FILE,
     NameOf,
     OneLineErrors,
     OutputPath,
     Whole,
     config_layers,
     config_options,
+    confirmed,
     examples,
     layered_config,
     option,
+    write_json_to,
 )
-from ps_cluster.cli.parts import JSON_FILE, confirmed, write_json_to
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.errors import RunFailed, UserError
 from ps_cluster.files.writing import check_file
@@ -65,7 +66,6 @@ def list_(data_dir: Path | None, json_file: Path | None) -> None:
 
 
 @data.command(
-    cls=HelpByGroups,
     epilog=examples("data fetch cifar10", "data fetch mnist --data-dir ~/Downloads", "data fetch my.py:load"),
 )
 @_data_set
@@ -143,7 +143,6 @@ def rm(names: tuple[str, ...], yes: bool) -> None:
 
 
 @data.command(
-    cls=HelpByGroups,
     epilog=examples(
         "data show cifar10",
         "data show mnist --output digits.png --seed 3",

@@ -6,18 +6,20 @@ import os
 from importlib import import_module
 
 import click
+from click.shell_completion import get_completion_class
 
 from ps_cluster import __version__
-from ps_cluster.cli.options import OneLineErrors, examples
+from ps_cluster.cli.options import COMPLETE, OneLineErrors, OneOf, command, examples
+from ps_cluster.report.terminal import print_line
 from ps_cluster.system.environment import die_with_caller
 
 # The module of each command. The core knows the tools by this table alone.
 COMMANDS = {
     "run": "cli.run",
-    "scale": "cli.scale",
-    "evaluate": "cli.evaluate",
-    "predict": "cli.predict",
-    "export": "cli.export",
+    "scale": "cli.runs",
+    "evaluate": "cli.trained",
+    "predict": "cli.trained",
+    "export": "cli.trained",
     "compare": "tools.compare.command",
     "sweep": "tools.sweep.command",
     "ensemble": "tools.ensemble.command",
@@ -26,13 +28,13 @@ COMMANDS = {
     "bench": "tools.bench.command",
     "data": "cli.data",
     "runs": "cli.runs",
-    "cluster": "cli.cluster",
+    "cluster": "cli.runs",
     "task": "cli.task",
-    "health": "cli.health",
+    "health": "cli.runs",
     "k8s": "tools.deploy.kubernetes",
     "slurm": "tools.deploy.slurm_command",
     "doctor": "tools.doctor.command",
-    "completion": "cli.completion",
+    "completion": "cli.main",
 }
 
 
@@ -66,3 +68,24 @@ def main() -> None:
     """Asynchronous parameter-server training that you can run, break and measure on one machine."""
     die_with_caller()
     os.umask(os.umask(0o022) | 0o022)  # only the user may write to the files of a command
+
+
+SHELLS = ("bash", "zsh", "fish")
+_INSTALLED = "ps-cluster"  # a shell completes programs, and `python cli.py` is none
+
+
+@command(epilog=examples(*(f"completion {shell}" for shell in SHELLS)))
+@click.argument("shell", type=OneOf(SHELLS), metavar="|".join(SHELLS))
+@click.pass_context
+def completion(context: click.Context, /, shell: str) -> None:
+    """Print what lets a shell complete commands, options, settings and names of the installed program ps-cluster.
+
+    \b
+    bash: eval "$(ps-cluster completion bash)"         in ~/.bashrc
+    zsh:  eval "$(ps-cluster completion zsh)"          in ~/.zshrc
+    fish: ps-cluster completion fish | source          in ~/.config/fish/config.fish
+    """
+    kind = get_completion_class(shell)
+    assert kind is not None  # click has all three
+    for line in kind(context.find_root().command, {}, _INSTALLED, COMPLETE).source().splitlines():
+        print_line(line)

@@ -1,9 +1,10 @@
-"""The common parts of all commands: errors on one line, and options that set values of the configuration."""
+"""The common parts of all commands: errors on one line, help by groups, options for settings, and types of values."""
 
 from __future__ import annotations
 
 import errno
 import itertools
+import json
 import os
 import re
 import sys
@@ -19,7 +20,7 @@ from click.shell_completion import CompletionItem
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from ps_cluster.config import Resolved, RunConfig, parse_assignment, registry, resolve
+from ps_cluster.config import LONGEST_SECONDS, Resolved, RunConfig, parse_assignment, registry, resolve
 from ps_cluster.config.cluster_settings import joined
 from ps_cluster.config.layers import NamedLayer, known_keys, settings_of_environment
 from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES
@@ -27,17 +28,20 @@ from ps_cluster.config.options import CONFIG_OPTIONS, GROUPS, RARE, settings_of
 from ps_cluster.config.registry import Kinds, Named
 from ps_cluster.config.schema import PAGE, sections
 from ps_cluster.config.sections import CHOSEN
-from ps_cluster.errors import RunFailed, UserError, did_you_mean
+from ps_cluster.errors import BAD_INPUT, FAILED, INTERRUPTED, RunFailed, UserError, did_you_mean
 from ps_cluster.files.values import Malformed, decimal, whole
-from ps_cluster.files.writing import check_file, check_folder
+from ps_cluster.files.writing import check_file, check_folder, write_json, write_whole
 from ps_cluster.installation import PROGRAM
 from ps_cluster.report.terminal import print_error, print_line
+from ps_cluster.runs.logs import FORMATS, LOG_FORMAT, TEXT
 
 COMPLETE = "_PS_CLUSTER_COMPLETE"  # environment variable: set by a shell that asks for completions
-FAILED, BAD_INPUT, INTERRUPTED = 1, 2, 130
 EXAMPLE_WIDTH = 95  # with two more for a backslash, click indents them by two in a terminal of 100 columns
 
 Body = TypeVar("Body", bound=Callable[..., Any])  # of a command
+
+
+OUTPUT = "Settings and output"  # the last group of options in the help of a command
 
 
 class HelpByGroups(click.Command):
@@ -49,16 +53,18 @@ class HelpByGroups(click.Command):
             self.params.append(_HELP_ALL)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the options by groups, the most used first, without the rare ones unless --help-all asks for them."""
-        groups: dict[str, list[tuple[str, str]]] = {}
+        """Write its own options, then those of settings by groups, without rare ones unless --help-all asks for them."""
+        groups: dict[str, list[tuple[str, str]]] = {name: [] for name in ("Options", *GROUPS.values(), OUTPUT)}
         for parameter in self.get_params(ctx):
             record = parameter.get_help_record(ctx)
-            if record and (ctx.meta.get(_ALL) or not getattr(parameter, "rare", False)):
-                groups.setdefault(getattr(parameter, "group", ""), []).append(record)
-        others = groups.pop("", [])
-        for name, records in [*groups.items(), ("Settings and output" if groups else "Options", others)]:
-            with formatter.section(name):
-                formatter.write_dl(records)
+            if record and record[1] and (ctx.meta.get(_ALL) or not getattr(parameter, "rare", False)):
+                groups[getattr(parameter, "group", OUTPUT)].append(record)
+        if not any(groups[name] for name in GROUPS.values()):
+            groups["Options"] += groups.pop(OUTPUT)
+        for name, records in groups.items():
+            if records:
+                with formatter.section(name):
+                    formatter.write_dl(records)
 
 
 class OneLineCommand(click.Command):
@@ -90,15 +96,17 @@ class OneLineCommand(click.Command):
 class OneLineErrors(OneLineCommand, click.Group):
     """A group whose commands return exit codes, and whose errors are one line."""
 
+    command_class = HelpByGroups
+
 
 class OneValue(click.Option):
     """An option that refuses two different values, where click takes the last one. `multiple` ones take all.
 
     Attributes:
-      group: its heading in the help; "" for none. rare: shown by --help-all only.
+      group: its heading in the help. rare: shown by --help-all only.
     """
 
-    def __init__(self, *args: Any, group: str = "", rare: bool = False, **more: Any):
+    def __init__(self, *args: Any, group: str = "Options", rare: bool = False, **more: Any):
         super().__init__(*args, **more)
         self.group, self.rare = group, rare
 
@@ -131,6 +139,7 @@ class _Collecting:
 
 option = partial(click.option, cls=OneValue)
 """Add an option to a command; all options of all commands are made by it."""
+command = partial(click.command, cls=HelpByGroups)
 
 
 _ALL = "ps_cluster.help_all"  # in the context of a command: its help shows rare options too
@@ -147,130 +156,6 @@ def _show_all(context: click.Context, _: click.Parameter, asked: bool) -> None:
 _HELP_ALL = click.Option(
     ["--help-all"], is_flag=True, expose_value=False, is_eager=True, callback=_show_all, help="Also show rare options."
 )
-
-
-def examples(*commands: str) -> str:
-    """Return the end of a help text: commands, each on its line, a long one on several as a shell takes them."""
-    lines = (
-        " \\\n".join(
-            textwrap.wrap(
-                f"{PROGRAM} {command}",
-                EXAMPLE_WIDTH,
-                initial_indent="  ",
-                subsequent_indent="      ",
-                break_long_words=False,
-                break_on_hyphens=False,
-            )
-        )
-        for command in commands
-    )
-    return "\n".join(["\b", "Examples:", *lines])
-
-
-def trusted_code(command: Body) -> Body:
-    """Add --code to a command: files named by a run directory that may be run."""
-
-    def trust(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
-        for file in files:
-            registry.trust(Path(os.path.expanduser(file)))
-
-    text = "Allow this Python file, which a run directory names, to be run; repeatable."
-    return option("--code", type=FOLDER, multiple=True, expose_value=False, callback=trust, help=text, rare=True)(
-        command
-    )
-
-
-tensorboard_option = option(
-    "--tensorboard", is_flag=True, help="Run TensorBoard beside the training, and print the link to it."
-)
-
-
-def config_options(*names: str) -> Callable[[Body], Body]:
-    """Add these options, or all of CONFIG_OPTIONS, to a command. It gets them as the `options` of `overrides`.
-
-    Their choices and ranges come from the configuration.
-    """
-
-    def add(command: Body) -> Body:
-        for name in reversed(names or tuple(CONFIG_OPTIONS)):
-            key, text = CONFIG_OPTIONS[name]
-            place, rare = GROUPS[key.partition(".")[0]], name in RARE
-            kind = type_of_setting(key)
-            add_one = option(name, _parameter(key), type=kind, default=None, help=text, group=place, rare=rare)
-            command = add_one(command)
-        return command
-
-    return add
-
-
-def set_option(command: Body) -> Body:
-    """Add --set to a command, for `layered_config`."""
-    text = f"Any setting of {PAGE}; repeatable."
-    return option("--set", "assignments", type=Assignment(), multiple=True, metavar="KEY=VALUE", help=text)(command)
-
-
-def config_layers(command: Body) -> Body:
-    """Add --config and --set to a command, for `layered_config`."""
-    add = option("--config", "file", type=click.Path(path_type=Path), help="A YAML file of settings.")
-    return add(set_option(command))
-
-
-def layered_config(
-    file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], size: NamedLayer | None = None
-) -> RunConfig:
-    """Return the configuration of `resolved_config`."""
-    return resolved_config(file, assignments, options, size).config
-
-
-def resolved_config(
-    file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], size: NamedLayer | None = None
-) -> Resolved:
-    """Merge a file, the environment, `--set` and the command's own options. Raises UserError for bad input.
-
-    Args:
-      size: as for `resolve`.
-    """
-    return resolve(file, overrides(assignments, options), size, os.environ)
-
-
-def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return dotted key → value of `--set` and, over it, of the command's options. Raises UserError for bad input."""
-    given = {name: value for name, value in options.items() if value is not None}
-    values = {key: given[_parameter(key)] for key, _ in CONFIG_OPTIONS.values() if _parameter(key) in given}
-    return _assigned(assignments) | settings_of(values)
-
-
-def overrides_of_all(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
-    """Return the same over the environment: for commands that start several runs. Raises UserError for bad input."""
-    return joined([settings_of_environment(os.environ), overrides(assignments, options)])
-
-
-def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for key, value in map(parse_assignment, assignments):
-        if values.setdefault(key, value) != value:
-            raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give one of them")
-    for key, inner in itertools.permutations(values, 2):
-        if inner.startswith(f"{key}."):
-            both = f"got {values[key]!r:.80}, and {inner} {values[inner]!r:.80}"
-            raise UserError(f"--set {key}: {both}: give one of them")
-    return values
-
-
-def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
-    """Raise UserError for options not in `allowed`, because the run's directory already has their values."""
-    for parameter in context.command.params:
-        if parameter.name not in (*allowed, "code") and is_given(context, parameter.name):
-            raise UserError(f"{because} the run as it was: leave {parameter.opts[0]} out")
-
-
-def is_given(context: click.Context, name: str) -> bool:
-    """Return whether the user gave a value for this option, even if it is the default."""
-    return context.get_parameter_source(name) == ParameterSource.COMMANDLINE
-
-
-def _parameter(key: str) -> str:
-    return key.replace(".", "__")
 
 
 # The types of values on the command line: strict numbers, lists, names of the catalogue, files to write.
@@ -415,9 +300,18 @@ class OutputPath(click.Path):
         return path
 
 
+class FileOrStdout(OutputPath):
+    """A parameter type: a file to write, or - for standard output."""
+
+    def convert(self, value: Any, parameter: click.Parameter | None, context: click.Context | None) -> Path:
+        return STDOUT if str(value) == "-" else super().convert(value, parameter, context)
+
+
 _TASK_TYPE = OneOf((*TRAINING_TYPES, EVALUATOR))
 OUTPUT_FILE, OUTPUT_FOLDER = OutputPath(check_file), OutputPath(check_folder)
 FOLDER = click.Path(path_type=Path)  # a folder to read
+TEXT_FILE = JSON_FILE = FileOrStdout(check_file)
+STDOUT = Path("-")
 LIST = CommaList()
 
 
@@ -454,3 +348,184 @@ def _field(section: str, name: str) -> FieldInfo:
     known = (kind.Settings.model_fields for kind in CHOSEN[section].kinds.with_settings)
     found: FieldInfo = next(fields[name] for fields in known if name in fields)
     return found
+
+
+# Options that several commands have.
+
+
+def examples(*commands: str) -> str:
+    """Return the end of a help text: commands, each on its line, a long one on several as a shell takes them."""
+    wrapper = textwrap.TextWrapper(
+        EXAMPLE_WIDTH, initial_indent="  ", subsequent_indent="      ", break_long_words=False, break_on_hyphens=False
+    )
+    return "\n".join(["\b", "Examples:", *(" \\\n".join(wrapper.wrap(f"{PROGRAM} {one}")) for one in commands)])
+
+
+def _trust(context: click.Context, parameter: click.Parameter, files: tuple[Path, ...]) -> None:
+    for file in files:
+        registry.trust(Path(os.path.expanduser(file)))
+
+
+trusted_code = option(
+    "--code", type=FOLDER, multiple=True, expose_value=False, callback=_trust, rare=True,
+    help="Allow this Python file, which a run directory names, to be run; repeatable.",
+)  # fmt: skip
+tensorboard_option = option(
+    "--tensorboard", is_flag=True, group=OUTPUT, help="Run TensorBoard beside the training, and print the link to it."
+)
+
+
+def config_options(*names: str) -> Callable[[Body], Body]:
+    """Add these options, or all of CONFIG_OPTIONS, to a command. It gets them as the `options` of `overrides`.
+
+    Their choices and ranges come from the configuration.
+    """
+
+    def add(command: Body) -> Body:
+        for name in reversed(names or tuple(CONFIG_OPTIONS)):
+            key, text = CONFIG_OPTIONS[name]
+            place, rare = GROUPS[key.partition(".")[0]], name in RARE
+            kind = type_of_setting(key)
+            add_one = option(name, _parameter(key), default=None, type=kind, help=text, group=place, rare=rare)
+            command = add_one(command)
+        return command
+
+    return add
+
+
+set_option = option(
+    "--set", "assignments", type=Assignment(), multiple=True, metavar="KEY=VALUE", group=OUTPUT,
+    help=f"Any setting of {PAGE}; repeatable.",
+)  # fmt: skip
+
+
+def config_layers(command: Body) -> Body:
+    """Add --config and --set to a command, for `layered_config`."""
+    add = option("--config", "file", type=FOLDER, group=OUTPUT, help="A YAML file of settings.")
+    return add(set_option(command))
+
+
+# Options for settings, of a command that writes `task` commands: --min-workers is that of `task`, and only a `run` scales.
+OPTIONS_OF_TASKS = tuple(name for name in CONFIG_OPTIONS if name not in ("--min-workers", "--max-workers"))
+
+
+def waiting_options(wait_seconds: float | None = None) -> Callable[[Body], Body]:
+    """Add --wait-seconds and --min-workers of `task` to a command. `wait_seconds`: the default; None: not to be passed on."""
+
+    def add(command: Body) -> Body:
+        limit = "End after waiting so long for the other tasks."
+        command = option("--wait-seconds", type=Number(0, LONGEST_SECONDS), default=wait_seconds, help=limit)(command)
+        least = "Begin as soon as so many workers answer (modes async, bounded)"
+        default = "default: all, or after a minute those there."
+        return option("--min-workers", type=Whole(1), help=f"{least}; {default}")(command)
+
+    return add
+
+
+def waiting_words(wait_seconds: float | None, min_workers: int | None) -> tuple[str, ...]:
+    """Return what of `waiting_options` was given, as words of a command line."""
+    seconds = () if wait_seconds is None else ("--wait-seconds", f"{wait_seconds:.15g}")
+    return (*seconds, *(() if min_workers is None else ("--min-workers", str(min_workers))))
+
+
+LARGEST_PORT, LOOPBACK = 65_535, "127.0.0.1"
+METRICS_OPTIONS = ("metrics_port", "metrics_host")
+
+
+log_format_option = option(
+    "--log-format", type=OneOf(tuple(FORMATS)), default=TEXT.name, is_eager=True, expose_value=False, group=OUTPUT,
+    callback=lambda context, parameter, name: os.environ.update({LOG_FORMAT: name}),
+    help="How lines are written: json is one object a line, for programs; also in logs/.",
+)  # fmt: skip
+"""It counts from here on, also for the processes that the command starts."""
+
+
+def metrics_options(command: Body) -> Body:
+    """Add --metrics-port and --metrics-host to a command, for `metrics_server.beside`."""
+    where = "The address for --metrics-port. Whoever reaches it can read the metrics."
+    add = option("--metrics-host", default=LOOPBACK, group=OUTPUT, help=where)
+    text = "Serve metrics for Prometheus at this port; 0: any that is free."
+    return option("--metrics-port", type=Whole(0, LARGEST_PORT), group=OUTPUT, help=text)(add(command))
+
+
+def layered_config(
+    file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], size: NamedLayer | None = None
+) -> RunConfig:
+    """Return the configuration of `resolved_config`."""
+    return resolved_config(file, assignments, options, size).config
+
+
+def resolved_config(
+    file: Path | None, assignments: tuple[str, ...], options: dict[str, Any], size: NamedLayer | None = None
+) -> Resolved:
+    """Merge a file, the environment, `--set` and the command's own options. Raises UserError for bad input.
+
+    Args:
+      size: as for `resolve`.
+    """
+    return resolve(file, overrides(assignments, options), size, os.environ)
+
+
+def overrides(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Return dotted key → value of `--set` and, over it, of the command's options. Raises UserError for bad input."""
+    given = {name: value for name, value in options.items() if value is not None}
+    values = {key: given[_parameter(key)] for key, _ in CONFIG_OPTIONS.values() if _parameter(key) in given}
+    return _assigned(assignments) | settings_of(values)
+
+
+def overrides_of_all(assignments: tuple[str, ...], options: dict[str, Any]) -> dict[str, Any]:
+    """Return the same over the environment: for commands that start several runs. Raises UserError for bad input."""
+    return joined([settings_of_environment(os.environ), overrides(assignments, options)])
+
+
+def _assigned(assignments: tuple[str, ...]) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for key, value in map(parse_assignment, assignments):
+        if values.setdefault(key, value) != value:
+            raise UserError(f"--set {key}: got {values[key]!r:.80} and {value!r:.80}: give one of them")
+    for key, inner in itertools.permutations(values, 2):
+        if inner.startswith(f"{key}."):
+            both = f"got {values[key]!r:.80}, and {inner} {values[inner]!r:.80}"
+            raise UserError(f"--set {key}: {both}: give one of them")
+    return values
+
+
+def refuse_others(context: click.Context, *allowed: str, because: str) -> None:
+    """Raise UserError for options not in `allowed`, because the run's directory already has their values."""
+    for parameter in context.command.params:
+        if parameter.name not in (*allowed, "code") and is_given(context, parameter.name):
+            raise UserError(f"{because} the run as it was: leave {parameter.opts[0]} out")
+
+
+def is_given(context: click.Context, name: str) -> bool:
+    """Return whether the user gave a value for this option, even if it is the default."""
+    return context.get_parameter_source(name) == ParameterSource.COMMANDLINE
+
+
+def _parameter(key: str) -> str:
+    return key.replace(".", "__")
+
+
+def write_json_to(file: Path, content: Any) -> bool:
+    """Write content to a file of `FileOrStdout`. Return whether it was standard output."""
+    if file == STDOUT:
+        print(json.dumps(content, indent=1))
+        return True
+    write_json(file, content)
+    return False
+
+
+def write_text_to(file: Path, content: str) -> None:
+    """Write lines to a file of `FileOrStdout`."""
+    if file == STDOUT:
+        print(content, end="")
+    else:
+        write_whole(file, content)
+
+
+def confirmed(question: str) -> bool:
+    """Ask, and return whether the answer was yes. Raises UserError, which names --yes, where nobody answers."""
+    try:
+        return click.confirm(question)
+    except click.Abort as error:
+        raise UserError("--yes: nobody has answered, and nothing was removed: give --yes to remove unasked") from error

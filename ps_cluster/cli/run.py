@@ -12,11 +12,15 @@ import click
 
 from ps_cluster.cli.options import (
     FOLDER,
-    HelpByGroups,
+    METRICS_OPTIONS,
+    OUTPUT,
     OneOf,
+    command,
     config_layers,
     config_options,
     examples,
+    log_format_option,
+    metrics_options,
     option,
     overrides,
     refuse_others,
@@ -24,7 +28,6 @@ from ps_cluster.cli.options import (
     tensorboard_option,
     trusted_code,
 )
-from ps_cluster.cli.parts import METRICS_OPTIONS, log_format_option, metrics_options
 from ps_cluster.config import Resolved
 from ps_cluster.config.layers import loaded, variables, without_variables
 from ps_cluster.config.modes import MODES
@@ -35,8 +38,7 @@ from ps_cluster.report.terminal import print_line
 GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 
 
-@click.command(
-    cls=HelpByGroups,
+@command(
     epilog=examples(
         "run --workers 3 --ps 1",
         "run --mode bounded --max-staleness 2 --learning-rate 0.3 --augment flip,crop=4",
@@ -46,20 +48,27 @@ GRADIENTS = "evaluation.gradients"  # shown in TensorBoard
 @trusted_code
 @config_options()
 @config_layers
-@option("--run-dir", type=FOLDER, help="Folder of all files of the run; default: a new one in runs/.")
+@option("--run-dir", type=FOLDER, group=OUTPUT, help="Folder of all files of the run; default: a new one in runs/.")
 @option(
     "--resume",
     type=FOLDER,
     metavar="RUN_DIR",
+    group=OUTPUT,
     help="Continue an earlier run; --epochs or --steps make it longer, --ps cuts the parameters anew.",
 )
 @option(
     "--split",
     type=OneOf(sorted({mode.splits for mode in MODES})),
+    group="Mode",
     help="What the workers share: data: each has all layers, and --mode says how; layers, width: the modes of these names.",
 )
-@option("--dry-run", is_flag=True, help="Print the configuration with where each value comes from; start nothing.")
-@option("--profile", is_flag=True, help="Write a trace of every step, and print where the time went.")
+@option(
+    "--dry-run",
+    is_flag=True,
+    group=OUTPUT,
+    help="Print the configuration with where each value comes from; start nothing.",
+)
+@option("--profile", is_flag=True, group=OUTPUT, help="Write a trace of every step, and print where the time went.")
 @tensorboard_option
 @metrics_options
 @log_format_option

@@ -1,20 +1,43 @@
-"""Remove run directories. Whatever is no run, is in use, or belongs to others, is left alone."""
+"""The commands that look at a run, change or remove it: `ps-cluster runs`, `scale`, `health` and `cluster`."""
 
 from __future__ import annotations
 
+import json
 import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import click
 
-from ps_cluster.cli.options import FOLDER, OneLineErrors, examples, option
-from ps_cluster.cli.parts import JSON_FILE, confirmed, write_json_to
-from ps_cluster.errors import UserError, did_you_mean
+from ps_cluster.cli.options import (
+    FOLDER,
+    JSON_FILE,
+    OUTPUT_FILE,
+    Number,
+    OneLineErrors,
+    OneOf,
+    Whole,
+    command,
+    config_options,
+    confirmed,
+    examples,
+    layered_config,
+    option,
+    refuse_others,
+    set_option,
+    trusted_code,
+    write_json_to,
+)
+from ps_cluster.config import LONGEST_SECONDS, MOST_WORKERS
+from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, Task
+from ps_cluster.errors import FAILED, UserError, did_you_mean
 from ps_cluster.files import locks, ownership
-from ps_cluster.report.terminal import make_console, print_line
+from ps_cluster.report.terminal import make_console, print_line, print_note
 from ps_cluster.runs.run_dir import RunDir
+
+# Remove run directories. Whatever is no run, is in use, or belongs to others, is left alone.
 
 WHAT = "run directory"
 
@@ -60,7 +83,7 @@ def size_of(run_dir: RunDir) -> int:
     return sum(path.lstat().st_size for path in run_dir.root.rglob("*") if path.is_file() and not path.is_symlink())
 
 
-# The commands `ps-cluster runs [list] | show | rm`.
+# `ps-cluster runs [list] | show | rm`
 
 DEFAULT = Path("runs")
 
@@ -92,7 +115,6 @@ def runs() -> None:
 def list_(folder: Path, json_file: Path | None) -> None:
     """List the runs in FOLDER with state, age, mode, data, network, score and speed."""
     from ps_cluster.report import run_list
-    from ps_cluster.report.terminal import print_note
 
     here = folder.exists() or folder != DEFAULT
     found = run_list.listed_runs(folder, print_note) if here else []
@@ -113,11 +135,13 @@ def show(run: Path, page: bool) -> None:
     from ps_cluster.report import run_list
     from ps_cluster.report.closing_table import print_closing_table
     from ps_cluster.runs.result_rows import Summary
-    from ps_cluster.runs.run_dir import RunDir
 
     run_dir = RunDir.open(run)
     if page:
-        _draw(run_dir)
+        from ps_cluster.report.after_run import draw
+
+        with locks.sole_use(run_dir.root, WHAT, print_line):
+            draw(run_dir, print_line)
     listed, console = run_list.read_listed(run_dir), make_console()
     if listed.state in (run_list.RUNNING, run_list.UNKNOWN):
         run_list.print_unfinished(listed, run_dir, console)
@@ -146,9 +170,139 @@ def rm(names: tuple[Path, ...], yes: bool) -> None:
         print_line(f"removed {run_dir.root}")
 
 
-def _draw(run_dir: RunDir) -> None:
-    from ps_cluster.files import locks
-    from ps_cluster.report.after_run import draw
+@command(
+    epilog=examples("scale runs/mine --workers 5", "scale runs/mine --workers 1", "scale elsewhere/run --workers 2")
+)
+@click.argument("run_dir", type=FOLDER)
+@option("--workers", type=Whole(1, MOST_WORKERS), required=True, help="How many workers there are to be.")
+def scale(run_dir: Path, workers: int) -> None:
+    """Start or stop workers of the run in RUN_DIR while it trains.
 
-    with locks.sole_use(run_dir.root, WHAT, print_line):
-        draw(run_dir, print_line)
+    The run says between which numbers, when it starts: --min-workers and --max-workers. A worker that stops hands its
+    steps to others; no step is lost or applied twice. Modes async and bounded.
+    """
+    from ps_cluster.config import load_config
+    from ps_cluster.launch.rules import refusal
+    from ps_cluster.runs.scale_desk import ask
+
+    run = RunDir.open(run_dir)
+    ownership.refuse_foreign(run.config)
+    if line := refusal(load_config(run.config), workers):
+        raise UserError(line)
+    print_line(ask(run, workers))
+
+
+@command(
+    epilog=examples(
+        "health runs/mine",
+        "health shared/run --type worker --index 1 --probe live",
+        "health shared/run --type chief --index 0 --max-age 120 --json",
+    )
+)
+@click.argument("run_dir", type=FOLDER)
+@option("--type", "kind", type=OneOf((*TRAINING_TYPES, EVALUATOR)), help="Ask about one task: its type.")
+@option("--index", type=Whole(0), help="Ask about one task: which of its type, from 0.")
+@option(
+    "--probe",
+    type=OneOf(("live", "ready")),
+    default="ready",
+    help="live: the process is there, its port is open, the leader writes; ready: also, training goes on.",
+)
+@option(
+    "--max-age",
+    type=Number(0, LONGEST_SECONDS),
+    default=60.0,
+    help="Seconds after which a leader without a sign, or a training without an update, counts as bad.",
+)
+@option(
+    "--max-save-age",
+    type=Number(0, LONGEST_SECONDS),
+    help="Seconds after which the newest checkpoint or snapshot is too old; default: no limit.",
+)
+@option("--json", "as_json", is_flag=True, help="Print the answer as JSON.")
+def health(
+    run_dir: Path,
+    kind: str | None,
+    index: int | None,
+    probe: str,
+    max_age: float,
+    max_save_age: float | None,
+    as_json: bool,
+) -> int:
+    """Say whether a run, or one task of it, lives and makes progress: for probes.
+
+    Exit code 0 if so, 1 if not. Call it where the run or the task is: on its machine, in its container.
+    """
+    from ps_cluster.report import health as answers
+
+    if (kind is None) != (index is None):
+        raise UserError("--type, --index: give both, or none of them")
+    task = None if kind is None or index is None else Task(kind, index)
+    answer = answers.ask(run_dir, answers.PROBES[probe], task, answers.Bounds(max_age, max_save_age))
+    if as_json:
+        print(json.dumps(answer.to_json()))
+    else:
+        print_line(answer.line)
+    return 0 if answer.good else FAILED
+
+
+@click.group(
+    cls=OneLineErrors,
+    epilog=examples("cluster show", "cluster show runs/mine", "cluster show --workers 4 --ps 2 --tf-config"),
+)
+def cluster() -> None:
+    """Show a cluster."""
+
+
+@cluster.command(
+    "show",
+    epilog=examples(
+        "cluster show", "cluster show runs/mine --svg cluster.svg", "cluster show --mode sync --workers 2 --tf-config"
+    ),
+)
+@click.argument("what", type=FOLDER, required=False, metavar="[CONFIG|RUN_DIR]")
+@trusted_code
+@config_options("--workers", "--ps", "--mode", "--evaluator/--no-evaluator")
+@set_option
+@option("--svg", type=OUTPUT_FILE, metavar="FILE.svg", help="Write the picture.")
+@option("--json", "json_file", type=JSON_FILE, metavar="FILE", help="Write it as JSON; -: print it so.")
+@option("--tf-config", is_flag=True, help="Print TF_CONFIG of each task, to copy, and nothing else.")
+@option("--devices", is_flag=True, help="Ask TensorFlow which devices a task has here; takes some seconds.")
+@click.pass_context
+def show_cluster(
+    context: click.Context,
+    /,
+    what: Path | None,
+    svg: Path | None,
+    json_file: Path | None,
+    tf_config: bool,
+    devices: bool,
+    assignments: tuple[str, ...],
+    **options: Any,
+) -> None:
+    """Show jobs, tasks, addresses and devices.
+
+    Of a run with the state of each process; of a file of settings, or of the defaults, as `run` would start it.
+    """
+    from ps_cluster.files.writing import write_whole
+    from ps_cluster.launch import overview
+    from ps_cluster.report import cluster as views
+
+    found = overview.ask_for_devices() if devices else overview.KNOWN_DEVICES
+    if what and what.is_dir():
+        shown = ("what", "svg", "json_file", "tf_config", "devices")
+        refuse_others(context, *shown, because=f"'{what}' is a run directory, which shows")
+        view = overview.of_run(what, found)
+    else:
+        view = overview.of_config(layered_config(what, assignments, options), found)
+    if svg:
+        write_whole(svg, views.draw_cluster(view))
+    if json_file and write_json_to(json_file, view.to_json()):
+        return
+    if tf_config:
+        for line in views.lines_of_tf_config(view.tasks):
+            print_line(line)
+        return
+    views.print_cluster(view, make_console())
+    if svg:
+        print_line(f"written: {svg}")

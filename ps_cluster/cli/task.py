@@ -10,16 +10,18 @@ import click
 
 from ps_cluster.cli.options import (
     OUTPUT_FOLDER,
-    HelpByGroups,
     OneOf,
     Whole,
+    command,
     config_layers,
     config_options,
     examples,
     layered_config,
+    log_format_option,
+    metrics_options,
     option,
+    waiting_options,
 )
-from ps_cluster.cli.parts import log_format_option, metrics_options, waiting_options
 from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, Task
 from ps_cluster.errors import UserError
 from ps_cluster.report.terminal import print_line
@@ -29,8 +31,7 @@ if TYPE_CHECKING:
     from ps_cluster.launch.topology import ClusterTopology
 
 
-@click.command(
-    cls=HelpByGroups,
+@command(
     epilog=examples(
         "task --run-dir shared/run --dataset cifar10 --data-dir data --precision bfloat16",
         "task --run-dir shared/run --cluster cluster.yaml --type worker --index 1 --dataset mnist --precision float32",

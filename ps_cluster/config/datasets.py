@@ -264,13 +264,15 @@ def _absolute(path: Path, folder: Path) -> Path:
 
 def _recognised(path: Path) -> Place:
     if not os.path.exists(path):
-        raise UserError(f"dataset: there is no '{path}': correct the path; docs/own-data.md shows what it may lead to")
+        leads = "docs/extending.md#your-own-data shows what it may lead to"
+        raise UserError(f"dataset: there is no '{path}': correct the path; {leads}")
     for form in _all_forms():
         if form.recognises(path):
             return Place(form, path)
     code = f"to run code, name what it defines, e.g. '{path}:load'; " if path.suffix == ".py" else ""
     known = "; ".join(f"{form.name}: {form.looks_for}" for form in _all_forms())
-    raise UserError(f"dataset: '{path}' has no form that is known. {code}{known}. docs/own-data.md shows each")
+    shown = "docs/extending.md#your-own-data shows each"
+    raise UserError(f"dataset: '{path}' has no form that is known. {code}{known}. {shown}")
 
 
 # The data sets: how each is found and read, what its examples are, and how they are varied. No TensorFlow.
@@ -417,7 +419,7 @@ class DataSet:
       views: "module:function" that averages a network's scores over views of each example; None: there are none.
     """
 
-    page = "docs/own-data.md"
+    page = "docs/extending.md#your-own-data"
     name = ""
     title = ""
     generated = False

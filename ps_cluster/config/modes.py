@@ -50,7 +50,7 @@ ON_DEATH: OnDeaths = {
 
 # The base class of modes: every part in which one may differ from plain asynchronous training.
 #
-# The package's own are in ps_cluster/training/modes/, one file each.
+# The package's own are in ps_cluster/training/modes/.
 
 
 class Waits(Enum):

@@ -44,7 +44,7 @@ class Network:
         rate and a momentum for a mode, number of workers and batch, found on held-out examples (config/recipes.py).
     """
 
-    page = "docs/own-network.md"
+    page = "docs/extending.md#your-own-network"
     name = ""
     Settings: type[NetworkSettings] = NetworkSettings
     worker_mb: float | None = None

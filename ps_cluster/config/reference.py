@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from pydantic import BaseModel
@@ -37,26 +37,23 @@ def page() -> str:
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
     parts = [_prose()]
     for section, settings in sections().items():
-        parts += [f"### {section}", _table(_settings(section, settings, defaults))]
-        if section in CHOSEN:
-            parts += _of_choices(section, defaults)
+        parts += [f"### {section}", _table([*_settings(section, settings, defaults), *_of_choices(section, defaults)])]
     return "\n\n".join(parts) + "\n"
 
 
-def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[str]:
-    """Yield a table for each choice that has settings of its own, and a line about those that have none."""
-    key, kinds = CHOSEN[section]
-    plain = [kind.name for kind in kinds.with_settings if not own_settings(section, kind)]
-    alike: dict[type[BaseModel], list[str]] = {}
+def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Setting]:
+    """Yield the settings that only some choices of a section have, alike ones once, with the names of the choices."""
+    if section not in CHOSEN:
+        return
+    kinds = CHOSEN[section].kinds
+    having: dict[Setting, list[str]] = {}
     for kind in kinds.with_settings:
-        if kind.name not in plain:
-            alike.setdefault(kind.Settings, []).append(kind.name)
-    for settings, names in alike.items():
-        shared = kinds.settings.model_fields
-        yield f"With `{section}.{key}` {', '.join(names)}, also:"
-        yield _table(one for one in _settings(section, settings, defaults) if one.key.split(".")[1] not in shared)
-    if plain:
-        yield f"No further settings: {', '.join(plain)}."
+        if own_settings(section, kind):
+            for one in _settings(section, kind.Settings, defaults):
+                if one.key.split(".")[1] not in kinds.settings.model_fields:
+                    having.setdefault(one, []).append(kind.name)
+    for one, names in having.items():
+        yield one._replace(meaning=f"{one.meaning} (With {', '.join(names)}.)".strip())
 
 
 def _prose() -> str:
@@ -64,28 +61,28 @@ def _prose() -> str:
 
 Made by `python -m ps_cluster.config.reference > docs/configuration.md`: don't edit it by hand.
 
-A run has [settings](#all-settings) in sections. `run --dry-run` shows the value of each, where it comes from, the tasks
-and the memory to expect, and starts nothing:
+A run has [settings](#all-settings) in sections. `run --dry-run` prints the value of each and where it comes from, the
+tasks and the memory to expect, and starts nothing. What it prints is a file for `--config`.
 
 ```
 python cli.py run --mode sync --learning-rate 0.3 --dry-run
 ```
-
-What it prints is a file for `--config`.
 
 ## Which value counts
 
 Of these a later one wins:
 
 1. [configs/default.yaml](../configs/default.yaml), and the defaults of what is chosen (mode, network, …)
-2. the recipe of the network, beside its layers in `ps_cluster/models/networks.py`; for a network of your own
-   [safe defaults](own-network.md#what-it-starts-from)
+2. the recipe of the network, in `ps_cluster/models/networks.py`; for a network of your own
+   [safe defaults](extending.md#what-it-starts-from)
 3. the recipe of the data set, and its recipe for this network, where it has one
 4. the network's learning rate and momentum for the mode, where its recipe has them and you choose none
 5. the file given with `--config`, over the files that it extends
-6. environment variables
+6. environment variables, e.g. `{VARIABLE}OPTIMIZER__LEARNING_RATE=0.3`: two underscores between the parts, the value
+   read as YAML. They count in `run`, `compare`, `sweep`, `ensemble`, `task` and `data`, not in the
+   [Python API](python-api.md), `bench` and `chaos`
 7. `--set section.key=value`
-8. the [options](#options)
+8. the options, which the tables below name beside their settings
 
 A setting of a mode, network, … that is not chosen is refused, and a name that is unknown is told with the nearest known
 one. `run --resume` goes on with the config.yaml of the run directory: files and environment variables do not count
@@ -100,54 +97,17 @@ training: {{epochs: 8, seed: 1}}
 data: {{augmentation: {{flip: random}}}}
 ```
 
-```
-python cli.py run --config mine.yaml
-```
-
 * **`extends`** names another file, as seen from this one. Its settings are taken first, and these change them. That
   file may extend a further one, {MOST_FILES} files at most. Code that one of them names is run, as if you had named it.
-* **The first line** tells an editor that runs yaml-language-server where the JSON schema is, from this file's folder or
-  as a whole path. So it completes names and shows mistakes. The schema has the package's own modes, networks, …: what an
-  installed package adds is shown as unknown, and works.
+* **The first line** tells an editor that runs yaml-language-server where the JSON schema is. So it completes names and
+  shows mistakes. What an installed package adds is shown as unknown, and works.
 * **Values** are those of YAML 1.2; there are no anchors, tags and merge keys.
+* **A comparison's file** has other keys ([compare](tools.md#compare)) and a schema too, `configs/compare.schema.json`.
 
-A comparison's file has other keys ([modes](modes.md#comparing)), and a schema too, `configs/compare.schema.json`. It
-extends no other.
+## All settings
 
-## In the environment
-
-The variable `{VARIABLE}SECTION__KEY` gives a setting, with two underscores between the parts. Its value is read as YAML:
-
-```
-{VARIABLE}OPTIMIZER__LEARNING_RATE=0.3 {VARIABLE}DATA__AUGMENTATION__FLIP=random python cli.py run
-```
-
-They count in `run`, `compare`, `sweep`, `ensemble`, `task` and `data`. The [Python API](python-api.md), `bench` and
-`chaos` leave them out.
-
-## Options
-
-{_options()}
-
-`--augment` gives all settings of `data.augmentation` at once, those that it does not name as switched off:
-
-{_variations()}
-
-`--augment none` trains images as they are.
-
-## All settings"""
-
-
-def _options() -> str:
-    rows = [f"| `{option}` | `{key}` |" for option, (key, _) in CONFIG_OPTIONS.items()]
-    return "\n".join(["| option | setting |", "|---|---|", *rows])
-
-
-def _variations() -> str:
-    rows = [
-        f"| `{one.form.replace(' or ', '`, `')}` | `data.augmentation.{one.setting}` |" for one in VARIATIONS.values()
-    ]
-    return "\n".join(["| of `--augment` | setting |", "|---|---|", *rows])
+`--augment` gives all settings of `data.augmentation` at once, joined by commas; those that it does not name are switched
+off. `--augment none` trains images as they are."""
 
 
 def _settings(section: str, model: type[BaseModel], defaults: Mapping[str, object]) -> Iterator[Setting]:
@@ -156,6 +116,14 @@ def _settings(section: str, model: type[BaseModel], defaults: Mapping[str, objec
         default = defaults.get(key, found.get("default", ...))
         text = None if default is ... else json.dumps(default, ensure_ascii=False)
         yield Setting(key, _choices(key) or _values(found), text, found.get("description", ""))
+
+
+def _options(key: str) -> str:
+    """Return the options that give a setting, with a comma before each."""
+    options = [option for option, (setting, _) in CONFIG_OPTIONS.items() if setting == key]
+    forms = [one.form for one in VARIATIONS.values() if key == f"data.augmentation.{one.setting}"]
+    options += [f"--augment {form}" for text in forms for form in text.split(" or ")]
+    return "".join(f", `{option}`" for option in options)
 
 
 def _choices(key: str) -> str | None:
@@ -190,9 +158,9 @@ def _word(value: object) -> str:
     return value if isinstance(value, str) else json.dumps(value)
 
 
-def _table(settings: Iterator[Setting]) -> str:
+def _table(settings: Sequence[Setting]) -> str:
     rows = [  # no text here holds a |, which would end a cell
-        f"| `{key}` | {values} | {'' if default is None else f'`{default}`'} | {meaning} |"
+        f"| `{key}`{_options(key)} | {values} | {'' if default is None else f'`{default}`'} | {meaning} |"
         for key, values, default, meaning in settings
     ]
     return "\n".join(["| setting | values | default | meaning |", "|---|---|---|---|", *rows])

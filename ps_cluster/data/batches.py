@@ -13,6 +13,7 @@ import tensorflow as tf
 from ps_cluster.config.datasets import Sample
 from ps_cluster.config.objectives import TARGET, WEIGHT, ExampleSpec, Field
 from ps_cluster.data.packed import fields_of, file_name
+from ps_cluster.private_names import keep_from_folding
 
 # `tf.random.experimental.index_shuffle` fixes 4 rounds, and then the orders of two epochs correlate (measured over
 # 50,000 examples: up to 0.76, each of 4,560 pairs beyond 4 sigma). With 16 rounds they pass for independent, for 6 us.
@@ -116,8 +117,6 @@ def map_rows(path: str, field: Field, examples: int) -> tf.Tensor:
     mapped = tf.raw_ops.ImmutableConst(dtype=field.dtype, shape=shape, memory_region_name=str(path))
     if not tf.executing_eagerly():
         # Without this, constant folding evaluates the node in the first call of a function and deep-copies the whole
-        # file, only to find it too large for a constant; the 150 MB stay with the process. Constant folding skips nodes
-        # with this attribute (IsConstantFoldable, common_runtime/constant_folding.cc).
-        empty = tf.compat.v1.AttrValue(list=tf.compat.v1.AttrValue.ListValue())
-        mapped.op._set_attr("_scoped_allocator", empty)
+        # file, only to find it too large for a constant; the 150 MB stay with the process.
+        keep_from_folding(mapped)
     return mapped

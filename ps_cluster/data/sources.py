@@ -26,7 +26,7 @@ from ps_cluster.files.values import Malformed, one_line
 Notify = Callable[[str], None]
 """Called with one line for a person to read."""
 
-_OWN = "your own data are given by dataset: a path, or code (docs/own-data.md)"
+_OWN = "your own data are given by dataset: a path, or code (docs/extending.md#your-own-data)"
 _CACHE = "cache (PS_CLUSTER_CACHE)"
 # `auto` promises to start at once without a network. A user who names CIFAR-10 would rather wait.
 _AUTO_NETWORK = {"connect_timeout_s": 5.0, "attempts": 1}

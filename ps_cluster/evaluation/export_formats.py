@@ -66,7 +66,7 @@ class ExportFormat:
 
     name = ""
     says = ""
-    page = "docs/export.md"
+    page = "docs/tools.md#export"
     file = ""
     tolerance: float | None = 1e-4
     packages: tuple[str, ...] = ()
@@ -262,15 +262,14 @@ class TfliteInt8(Tflite):
 
 def _save_frozen(exported: Exported, image_dtype: str, folder: str) -> None:
     """Save the model without variables. With Keras's, the converter of TensorFlow 2.21 writes a file that reads none."""
-    from tensorflow.python.framework.convert_to_constants import convert_variables_to_constants_v2
-
     from ps_cluster.evaluation.predict import graph_of, signature_of
+    from ps_cluster.private_names import frozen
 
-    frozen = convert_variables_to_constants_v2(graph_of(exported.model, exported.spec, image_dtype=image_dtype))
-    order = [tensor.name.partition(":")[0] for tensor in frozen.inputs]
+    constant = frozen(graph_of(exported.model, exported.spec, image_dtype=image_dtype))
+    order = [tensor.name.partition(":")[0] for tensor in constant.inputs]
 
     def named(**inputs: tf.Tensor) -> dict[str, tf.Tensor]:
-        (predictions,) = frozen(*(inputs[name] for name in order))
+        (predictions,) = constant(*(inputs[name] for name in order))
         return {exported.output_name: predictions}
 
     signature = signature_of(exported.spec, image_dtype)

@@ -7,6 +7,7 @@ import errno
 import os
 import resource
 import stat
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -60,7 +61,12 @@ def bounded_memory(size_bytes: int) -> Iterator[None]:
     Raises:
       Malformed: the block wanted more.
     """
-    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")  # Arrow's own would reserve a GiB at its first use
+    # The own pool of Arrow would reserve a GiB at its first use. The variable counts for one that is not imported yet.
+    os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")
+    arrow = sys.modules.get("pyarrow")
+    pool = arrow and arrow.default_memory_pool()
+    if arrow:
+        arrow.set_memory_pool(arrow.system_memory_pool())
     soft, hard = resource.getrlimit(resource.RLIMIT_DATA)
     import psutil  # not where only files of this package are read
 
@@ -76,6 +82,8 @@ def bounded_memory(size_bytes: int) -> Iterator[None]:
         ) from error
     finally:
         resource.setrlimit(resource.RLIMIT_DATA, (soft, hard))
+        if arrow:
+            arrow.set_memory_pool(pool)
 
 
 def _open(path: Path) -> int:

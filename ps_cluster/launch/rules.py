@@ -50,7 +50,7 @@ def diverged_line(updates: int) -> str:
     """Return what to do about a training whose weights are no longer finite, on one line."""
     return (
         f"the training diverged: after {updates:,} updates weights are NaN or infinite; begin a new run with a lower "
-        "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/own-network.md#if-it-does-not-learn)"
+        "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/extending.md#if-it-does-not-learn)"
     )
 
 

@@ -22,7 +22,8 @@ from ps_cluster.files import ownership
 from ps_cluster.files.values import one_line
 from ps_cluster.installation import IMPORT_FOLDER
 from ps_cluster.models.compiled import CompiledLoss, CompiledMetrics, has_loss
-from ps_cluster.models.flat import FlatNetwork, as_arguments, layers_of
+from ps_cluster.models.flat import FlatNetwork, as_arguments
+from ps_cluster.private_names import copy_compiled, layers_of, made_by
 
 EXAMPLES = 2000  # most examples that initial weights are computed from
 # Where code is that is not the user's: this package, and what is installed. Python's frozen modules begin with "<frozen".
@@ -215,7 +216,6 @@ def _numbers(shape: tuple[int | None, ...]) -> str:
 # the name, so it is one that nobody else gives to a layer.
 UNITS = "ps_cluster_units"
 _PASS_ON = ("Identity", "IdentityN", "Cast", "Reshape", "Squeeze", "ExpandDims", "StopGradient")
-_COMPILED = ("_compile_loss", "_compile_metrics", "optimizer")
 
 
 def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
@@ -231,7 +231,7 @@ def load_saved(file: Path, spec: ExampleSpec) -> keras.Model:
     if OBJECTIVES[spec.objective].has_units and not any(map(_is_units, layers_of(model))):
         raise ValueError(
             "it is not known whether it returns the target's units or standard deviations, as no run here has saved "
-            "it: load it in a build() that returns standard deviations (docs/own-network.md)"
+            "it: load it in a build() that returns standard deviations (docs/extending.md#your-own-network)"
         )
     return model
 
@@ -245,13 +245,12 @@ def without_units(model: keras.Model) -> keras.Model:
     if any(map(_is_units, layers_of(model))) and type(model).__module__.startswith("keras."):
         inputs, outputs = ends_of(model)
         bare = keras.Model(inputs, keras.tree.map_structure(_before_units, outputs), name=model.name)
-        for name in _COMPILED:
-            object.__setattr__(bare, name, getattr(model, name, None))  # Keras's own would track them as layers
+        copy_compiled(model, to=bare)
         model = bare
     if any(map(_is_units, layers_of(model))):
         raise ValueError(
             f"the layer '{UNITS}' of a saved regression is within it, where standard deviations are trained: take the "
-            "saved model without its last layer (docs/own-network.md)"
+            "saved model without its last layer (docs/extending.md#your-own-network)"
         )
     return model
 
@@ -264,8 +263,8 @@ def ends_of(model: keras.Model) -> tuple[Any, Any]:
 
 
 def _before_units(output: keras.KerasTensor) -> keras.KerasTensor:
-    made = output._keras_history
-    return made.operation._inbound_nodes[made.node_index].input_tensors[0] if _is_units(made.operation) else output
+    layer, given = made_by(output)
+    return given[0] if _is_units(layer) else output
 
 
 def _is_units(layer: Any) -> bool:

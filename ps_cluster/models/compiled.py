@@ -13,7 +13,15 @@ import tensorflow as tf
 from ps_cluster.config import RunConfig
 from ps_cluster.config.recipes import COMPILED
 from ps_cluster.config.update_settings import RULES
-from ps_cluster.models.flat import layers_of
+from ps_cluster.private_names import (
+    compiled_loss_of,
+    compiled_metrics_of,
+    layers_of,
+    losses_of,
+    metrics_of,
+    own_weights_of,
+    wrapped_by,
+)
 
 # Keras's base classes, which say nothing about the targets of a class that a user derives from them.
 _BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.metrics.Sum)
@@ -21,12 +29,12 @@ _BASES = (keras.losses.Loss, keras.metrics.Metric, keras.metrics.Mean, keras.met
 
 def has_loss(model: keras.Model) -> bool:
     """Return whether a model was compiled with a loss."""
-    return model._compile_loss is not None
+    return compiled_loss_of(model) is not None
 
 
 def notes(model: keras.Model, config: RunConfig) -> Iterator[str]:
     """Yield lines that say which of a model's compile(), or of the settings, is not used."""
-    wanted, found = config.model.precision, {one.compute_dtype for one in layers_of(model) if one._trainable_variables}
+    wanted, found = config.model.precision, {one.compute_dtype for one in layers_of(model) if own_weights_of(one)}
     if wanted not in found:
         yield (
             f"model.name: model.precision {wanted} is not used: its layers have policies of their own, and compute in "
@@ -98,7 +106,7 @@ class CompiledLoss:
 
     def __init__(self, model: keras.Model, outputs: int):
         """Keep the losses. `outputs`: numbers of an example's target, to make a row of a label."""
-        self._compiled = model._compile_loss
+        self._compiled = compiled_loss_of(model)
         self._outputs = outputs
         self._graph = tf.function(self._sum, autograph=False)
 
@@ -144,7 +152,7 @@ class CompiledLoss:
         self, targets: tf.Tensor, outputs: Any, weights: tf.Tensor | None
     ) -> Iterator[tuple[keras.Loss, tf.Tensor]]:
         """Yield each loss and its value, weighted."""
-        for one in self._compiled._flat_losses:
+        for one in losses_of(self._compiled):
             value = one.loss(_target_for(one.loss, targets, self._outputs), _at(outputs, one.path), weights)
             yield one.loss, tf.cast(value if one.loss_weights is None else value * one.loss_weights, tf.float32)
 
@@ -160,7 +168,7 @@ class CompiledMetrics:
 
     def __init__(self, model: keras.Model, outputs: int):
         """Keep the metrics. `outputs`: numbers of an example's target, to make a row of a label."""
-        self._metrics = model._compile_metrics
+        self._metrics = compiled_metrics_of(model)
         self._outputs = outputs
 
     def update(self, targets: tf.Tensor, outputs: Any) -> None:
@@ -193,18 +201,11 @@ class CompiledMetrics:
         self._metrics.reset_state()
 
     def _update(self, targets: tf.Tensor, outputs: Any) -> None:
-        for metric, output in self._each_with_its_output(outputs):
+        for metric, output in metrics_of(self._metrics, outputs):
             try:
                 metric.update_state(_target_for(metric, targets, self._outputs), output)
             except Exception as error:
                 raise ValueError(f"metric '{metric.name}': {_told(error)}") from error
-
-    def _each_with_its_output(self, outputs: Any) -> Iterator[tuple[keras.Metric, tf.Tensor]]:
-        flat = self._metrics._flatten_y(outputs)
-        for of_outputs in (self._metrics._flat_metrics, self._metrics._flat_weighted_metrics):
-            for of_one, output in zip(of_outputs, flat, strict=True):
-                for metric in of_one.metrics if of_one else ():
-                    yield metric, output
 
     def taken(self) -> dict[str, float]:
         """Return name → value of all metrics that are finite numbers, and begin anew."""
@@ -225,7 +226,7 @@ def _takes_rows(judging: keras.Loss | keras.Metric) -> bool:
     """Return whether it is of Keras and compares targets with outputs, place by place. Users' own take labels."""
     if hasattr(judging, "sparse_y_true"):  # intersection over union
         return not judging.sparse_y_true
-    function = getattr(judging, "fn", getattr(judging, "_fn", None))
+    function = wrapped_by(judging)
     if isinstance(function, keras.Loss):  # as a metric
         return _takes_rows(function)
     found = function or next(kind for kind in type(judging).__mro__ if _is_of_keras(kind))

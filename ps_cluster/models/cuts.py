@@ -12,7 +12,8 @@ import keras
 import numpy as np
 import tensorflow as tf
 
-from ps_cluster.models.flat import FlatLayout, FlatNetwork, layers_of, seeds_of, statistics_of
+from ps_cluster.models.flat import FlatLayout, FlatNetwork, seeds_of, statistics_of
+from ps_cluster.private_names import calls_of, functional_of, layers_of
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ def blocks_of(model: keras.Model) -> list[Block]:
     blocks = []
     for begin, end in pairwise([0, *ends, len(nodes)]):
         layers = [node.operation for node in nodes[begin:end] if not node.is_input]
-        output = graph._outputs_struct if end == len(nodes) else _crossing(graph, nodes, end)[0]
+        output = graph.output if end == len(nodes) else _crossing(graph, nodes, end)[0]
         weights = sum(
             prod(v.shape) for layer in dict.fromkeys(layers) for v in getattr(layer, "trainable_variables", ())
         )
@@ -88,7 +89,7 @@ def stages_of(model: keras.Model, blocks: Sequence[Block], firsts: Sequence[int]
       ValueError: their variables, in order, are not those of the model.
     """
     graph = graph_of(model)
-    ends = [graph._inputs_struct, *(blocks[first - 1].output for first in firsts[1:]), graph._outputs_struct]
+    ends = [graph.input, *(blocks[first - 1].output for first in firsts[1:]), graph.output]
     stages: list[FlatNetwork] = []
     seeds = 0
     for index, (before, after) in enumerate(pairwise(ends), start=1):
@@ -115,8 +116,8 @@ def graph_of(model: keras.Model) -> Any:
       ValueError: it is a class of a user's own.
     """
     by_layers_alone = type(model).__module__.startswith("keras.")
-    graph: Any = getattr(model, "_functional", None) if isinstance(model, keras.Sequential) else model
-    if not by_layers_alone or not hasattr(graph, "_nodes_by_depth"):
+    graph: Any = functional_of(model) if isinstance(model, keras.Sequential) else model
+    if not by_layers_alone or calls_of(graph) is None:
         raise ValueError(
             "only a keras.Sequential, or a keras.Model(inputs, outputs), can be cut; this one is a class of its own "
             f"({type(model).__name__}), and only its `call` knows its layers"
@@ -126,9 +127,7 @@ def graph_of(model: keras.Model) -> Any:
 
 def _in_order(graph: Any) -> list[Any]:
     """Return the nodes (calls of layers) of a Keras graph: inputs first, then each after those that it needs."""
-    by_depth = graph._nodes_by_depth
-    nodes = [node for depth in sorted(by_depth, reverse=True) for node in by_depth[depth]]
-    return sorted(nodes, key=lambda node: not node.is_input)
+    return sorted(calls_of(graph) or [], key=lambda node: not node.is_input)
 
 
 def _can_be_cut(graph: Any, nodes: Sequence[Any], end: int) -> bool:
@@ -151,7 +150,7 @@ def _crossing(graph: Any, nodes: Sequence[Any], end: int) -> list[Any]:
 
 
 def _needed(graph: Any, nodes: Sequence[Any]) -> Iterator[Any]:
-    yield from keras.tree.flatten(graph._outputs_struct)
+    yield from keras.tree.flatten(graph.output)
     for node in nodes:
         yield from node.input_tensors
 

@@ -15,6 +15,7 @@ import tensorflow as tf
 
 from ps_cluster.config.objectives import ExampleSpec
 from ps_cluster.models.fused import with_fused_layers
+from ps_cluster.private_names import layers_of, own_weights_of, seed_generators_of, takes_training
 
 
 @dataclass(frozen=True)
@@ -83,16 +84,10 @@ def kept_shares(model: keras.Model) -> np.ndarray:
     }
     frozen = [layer for layer in layers if not layer.trainable]
     shares |= {id(variable): 1.0 for layer in frozen for variable in layer.variables}
-    shares |= {id(variable): 1.0 for layer in layers for variable in layer._trainable_variables}
+    shares |= {id(variable): 1.0 for layer in layers for variable in own_weights_of(layer)}
     statistics = statistics_of(model)
     found = np.array([shares.get(id(variable), 0.0) for variable in statistics], np.float32)
     return np.repeat(found, FlatLayout.of(statistics).sizes)
-
-
-def layers_of(model: keras.Model) -> list[keras.Layer]:
-    """Return the model and all layers in it, also those within models, wrappers and layers."""
-    found: list[keras.Layer] = model._flatten_layers()
-    return found
 
 
 def flatten(variables: Sequence[keras.Variable]) -> np.ndarray:
@@ -215,7 +210,7 @@ class FlatNetwork:
         ]
         with PureScope(values, collect_losses=True) as scope:
             # As Keras's `fit`: where `call` has no such argument, dropout and the like do nothing.
-            training = {"training": True} if model._call_has_training_arg else {}
+            training = {"training": True} if takes_training(model) else {}
             outputs = model(as_arguments(inputs), **training)
             losses = [tf.reduce_sum(tf.cast(loss, tf.float32)) for loss in model.losses]
         scope.check(model)
@@ -234,7 +229,7 @@ _GOLDEN = 0x9E3779B1
 
 def seeds_of(model: keras.Model) -> list[keras.Variable]:
     """Return the state, [2], of each SeedGenerator in a model, once each, in the order of its variables."""
-    generators = [generator for layer in model._flatten_layers() for generator in layer._seed_generators]
+    generators = [generator for layer in layers_of(model) for generator in seed_generators_of(layer)]
     states = {id(generator.state) for generator in generators}
     return [variable for variable in model.non_trainable_variables if id(variable) in states]
 

@@ -2,7 +2,7 @@
 
 Keras 3 builds batch normalisation of single operations in float32; TensorFlow builds GELU and SiLU of single operations
 in the dtype of their input; and oneDNN's bfloat16 kernel for the gradient of a convolution's filters runs at half the
-speed of its others (measured without AMX). docs/notebook.md has the times.
+speed of its others (measured without AMX). On one thread GELU takes 14 in place of 72 ms of a step of airbench.
 """
 
 from __future__ import annotations

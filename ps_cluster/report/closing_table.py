@@ -178,7 +178,7 @@ def _score(evaluation: Json, last_step: int, unit: str) -> Text:
 
 def _warning(summary: Json) -> str:
     """Return why the numbers of a run are not those of a training that works; nothing where they may be."""
-    page, bad, total = "docs/own-network.md#if-it-does-not-learn", summary["bad_losses"], summary["updates"]["applied"]
+    page, bad, total = "docs/extending.md#if-it-does-not-learn", summary["bad_losses"], summary["updates"]["applied"]
     if summary["outcome"] == "diverged":
         return f"diverged: weights are NaN or infinite, and training was stopped. {page}"
     if summary["learned"] is False:

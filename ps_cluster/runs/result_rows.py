@@ -339,7 +339,7 @@ Difference = Annotated[int, Field(ge=-MOST, le=MOST)]  # below 0 if more was app
 
 
 class Updates(Row):
-    """The counts of docs/definitions.md, "Updates"; None if unknown."""
+    """The counts of docs/glossary.md, "Updates"; None if unknown."""
 
     scheduled: Count | None = None
     applied: Count = 0

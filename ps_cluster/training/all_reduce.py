@@ -18,15 +18,13 @@ from typing import TypeAlias
 
 import numpy as np
 import tensorflow as tf
-from tensorflow.compiler.xla.tsl.protobuf import coordination_config_pb2
-from tensorflow.python.distribute import multi_worker_util
-from tensorflow.python.eager import context
 
 from ps_cluster.config import RunConfig
 from ps_cluster.data.packed import PackedDataset
 from ps_cluster.errors import LostTask, UserError
 from ps_cluster.files.values import Malformed
 from ps_cluster.files.writing import write_whole
+from ps_cluster.private_names import abort_collectives, limit_silence, wait_at_barrier
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs.leaders import Leading
 from ps_cluster.runs.ledger import NOBODY
@@ -155,8 +153,7 @@ def _longest_round_s(session: Session, lost_after_s: float | None) -> float:
 
 
 def _give_up(longest_s: float) -> None:
-    reason = f"no round has ended for {longest_s:.0f} s"
-    context.context().abort_collective_ops(tf.errors.UNAVAILABLE, reason)
+    abort_collectives(f"no round has ended for {longest_s:.0f} s")
 
 
 def _leave(workers: list[str], index: int) -> None:
@@ -166,7 +163,7 @@ def _leave(workers: list[str], index: int) -> None:
     aborts a worker that outlives worker 0, so that one waits for the others to end.
     """
     with contextlib.suppress(tf.errors.OpError):  # another one was lost, or is of a version that does not wait
-        context.context().wait_at_barrier("leave", round(1000 * _LEAVE_WITHIN_S))
+        wait_at_barrier("leave", _LEAVE_WITHIN_S)
     if index == 0:
         until_none_works(workers[1:], _LEAVE_WITHIN_S)
 
@@ -178,7 +175,9 @@ def _connect(config: RunConfig, *, lost_after_s: float | None) -> tf.distribute.
       lost_after_s: a worker that is silent for so long is lost; None: a launcher detects that.
     """
     tf.config.threading.set_intra_op_parallelism_threads(config.cluster.intra_op_threads)
-    _limit_silence(_NEVER_MS if lost_after_s is None else round(1000 * lost_after_s))
+    # By the clock of TensorFlow's heartbeats a worker is silent also whenever the machine was suspended, or the run frozen; so
+    # under a launcher, which detects dead workers itself, nobody is lost by them.
+    limit_silence(_NEVER_MS if lost_after_s is None else round(1000 * lost_after_s), config.cluster.workers)
     ring = tf.distribute.experimental.CollectiveCommunication.RING
     strategy = tf.distribute.MultiWorkerMirroredStrategy(
         communication_options=tf.distribute.experimental.CommunicationOptions(implementation=ring)
@@ -187,23 +186,6 @@ def _connect(config: RunConfig, *, lost_after_s: float | None) -> tf.distribute.
     signal.signal(signal.SIGTERM, signal.getsignal(signal.SIGTERM))
     signal.siginterrupt(signal.SIGTERM, False)
     return strategy
-
-
-def _limit_silence(limit_ms: int) -> None:
-    """Set TensorFlow's heartbeat timeout. There is no public way to do so.
-
-    TensorFlow's coordination service ends a job in which a worker sent no heartbeat for so long. By its clock that
-    happens also whenever the machine was suspended, or the run frozen, for longer; so under a launcher, which detects
-    dead workers itself, it never happens.
-    """
-    resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
-    workers = len(resolver.cluster_spec().as_dict()["worker"])
-    context.context().configure_coordination_service(
-        service_type="standalone",
-        service_leader=multi_worker_util.coordination_leader(resolver.cluster_spec()),
-        heartbeat_timeout_in_ms=limit_ms,
-        coordinated_jobs=[coordination_config_pb2.CoordinatedJob(name="worker", num_tasks=workers)],
-    )
 
 
 def all_reduce_function(

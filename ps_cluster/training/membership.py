@@ -4,8 +4,6 @@ TensorFlow's own handler (WorkerPreemptionHandler) waits for all workers at once
 comes back keeps the others from coming back. TensorFlow's runtime can do more. A cluster may have gaps, and
 `update_server_def` adds and removes workers while the others go on. So here each worker that fails is waited for by
 itself, and is taken in as soon as its server works.
-
-The names with an underscore are TensorFlow's own, of the version that is pinned.
 """
 
 from __future__ import annotations
@@ -18,13 +16,19 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import tensorflow as tf
-from tensorflow.core.protobuf.tensorflow_server_pb2 import ServerDef
-from tensorflow.python.distribute.coordinator import cluster_coordinator
-from tensorflow.python.eager import context
 
 from ps_cluster.config.modes import CHIEF, PS, WORKER, Task
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import Malformed
+from ps_cluster.private_names import (
+    CLOSURE_ERRORS,
+    PartlyConnectedStrategy,
+    hand_failures_to,
+    is_ps_failure,
+    is_worker_failure,
+    server_def,
+    update_server_def,
+)
 from ps_cluster.runs.leaders import TOLD, Leading, Told
 from ps_cluster.runs.run_dir import AGREEMENT, say
 from ps_cluster.system.network import check_is_free, cut, working
@@ -36,12 +40,7 @@ _LOOKS_LAST_S = 15.0  # one look is at most so long after the one before, probes
 # leaders, and each leader makes weights and slots of its own; TensorFlow's 600 s would keep those of several.
 KEEP_S = 120
 _RETRY_S = 0.5  # after a failure between a worker and a parameter server
-_CLOSURE_ERRORS = (
-    tf.errors.OpError,
-    cluster_coordinator.ClosureInputError,
-    cluster_coordinator.ClosureAbortedError,
-    TypeError,
-)
+_DISPATCH_ERRORS = (tf.errors.OpError, *CLOSURE_ERRORS, TypeError)
 
 
 class Membership:
@@ -102,13 +101,13 @@ class Membership:
         worker = int(worker_device_name.rpartition(":")[2])
         try:
             yield
-        except _CLOSURE_ERRORS as error:
+        except _DISPATCH_ERRORS as error:
             if _is_transient(error):
                 # The chief's own look at the parameter servers tells whether one is lost.
                 time.sleep(_RETRY_S)
                 if on_transient_failure_fn:
                     on_transient_failure_fn()
-            elif cluster_coordinator._is_worker_failure(error):
+            elif is_worker_failure(error):
                 self._has_gone(worker, error)
                 if on_failure_fn:
                     on_failure_fn(error)
@@ -205,9 +204,7 @@ class Membership:
 
 def _is_transient(error: Exception) -> bool:
     """Return whether a dispatch may be tried again: its worker lost a parameter server, or was cancelled over it."""
-    return cluster_coordinator._is_ps_failure(error) or isinstance(
-        error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError)
-    )
+    return is_ps_failure(error) or isinstance(error, (tf.errors.CancelledError, tf.errors.DeadlineExceededError))
 
 
 def _first_line(error: Exception) -> str:
@@ -216,19 +213,16 @@ def _first_line(error: Exception) -> str:
 
 def update_members(workers: Mapping[int, str]) -> None:
     """Make exactly these workers (index → host:port) part of the cluster that this process is connected to."""
-    server = ServerDef()
-    server.CopyFrom(context.get_server_def())
+    server = server_def()
     for job in server.cluster.job:
         if job.name == WORKER:
             job.tasks.clear()
             for index, address in workers.items():
                 job.tasks[index] = address
-    context.context().update_server_def(server, KEEP_S)
+    update_server_def(server, KEEP_S)
 
 
 # Connect the chief to the tasks that are there, compare what each works with, and tell them how training ends.
-#
-# The names with an underscore are TensorFlow's own, of the version that is pinned.
 
 Coordinator: TypeAlias = "tf.distribute.coordinator.ClusterCoordinator"
 
@@ -261,27 +255,13 @@ class Welcome:
         return reason
 
 
-class _Strategy(tf.distribute.ParameterServerStrategy):
-    """A strategy of as many workers as may come, connected to those that are there."""
-
-    def __init__(self, cluster: Mapping[str, list[str]], present: Mapping[int, str], keep_s: int | None):
-        """Connect. `keep_s`: how long servers keep what is made there; None: as long as TensorFlow wants."""
-        self._all_workers = len(cluster[WORKER])
-        self._keep_s = keep_s
-        there = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
-        resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            there, rpc_layer="grpc", task_type=CHIEF, task_id=0
-        )
-        super().__init__(resolver)
-
-    def _connect_to_cluster(self, coordinator_name: str) -> None:
-        default = context._KEEP_ALIVE_SECS
-        context._KEEP_ALIVE_SECS = self._keep_s or default  # of the first connection nothing else tells it
-        try:
-            super()._connect_to_cluster(coordinator_name)
-        finally:
-            context._KEEP_ALIVE_SECS = default
-        self._num_workers = self._all_workers
+def _strategy(
+    cluster: Mapping[str, list[str]], present: Mapping[int, str], keep_s: int | None
+) -> PartlyConnectedStrategy:
+    """Return a strategy of as many workers as may come, connected to those that are there."""
+    there = tf.train.ClusterSpec({CHIEF: cluster[CHIEF], PS: cluster[PS], WORKER: dict(present)})
+    resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(there, rpc_layer="grpc", task_type=CHIEF, task_id=0)
+    return PartlyConnectedStrategy(resolver, all_workers=len(cluster[WORKER]), keep_s=keep_s)
 
 
 def connect(
@@ -300,11 +280,13 @@ def connect(
     """
     check_is_free(cluster[CHIEF][0])  # before a wait that may be long
     present = _wait_for(cluster, leading.least_workers)
-    strategy = _Strategy(cluster, present, KEEP_S if leading.alone else None)
+    strategy = _strategy(cluster, present, KEEP_S if leading.alone else None)
     silent_after_s = leading.silent_after_s if leading.alone else math.inf  # a launcher ends what is silent
     membership = Membership(dict(enumerate(cluster[WORKER])), set(present), welcome, silent_after_s=silent_after_s)
     check_all([*(Task(PS, index) for index in range(len(cluster[PS]))), *membership.tasks], cluster, welcome)
-    return _coordinator(strategy, membership), membership
+    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
+    hand_failures_to(membership, coordinator)
+    return coordinator, membership
 
 
 def check_all(tasks: Sequence[Task], cluster: Mapping[str, list[str]], welcome: Callable[[Task], str | None]) -> None:
@@ -323,15 +305,6 @@ def _wait_for(cluster: Mapping[str, list[str]], least_workers: int | None) -> di
         if len(there) >= least and working(servers) == servers.keys():
             return {index: workers[index] for index in sorted(there)}
         time.sleep(CONNECT_EVERY_S)
-
-
-def _coordinator(strategy: _Strategy, membership: Membership) -> Coordinator:
-    coordinator = tf.distribute.coordinator.ClusterCoordinator(strategy)
-    cluster = coordinator._cluster
-    cluster.failure_handler.stop()
-    for part in (cluster, *cluster.workers):  # no dispatch is handed out yet, so no thread uses the one before
-        part.failure_handler = membership
-    return coordinator
 
 
 def tell(task: Task, told: Told) -> None:

@@ -412,7 +412,7 @@ class Reporter:
 # The launcher has an estimate for networks that are measured (launch/topology.py): it can't build one. This one comes from
 # the network itself, in the process that has built it.
 
-# Copies of all weights in float32 that a task holds at its peak: docs/results.md, "Large networks and large examples".
+# Copies of all weights in float32 that a task holds at its peak: docs/results.md, "What breaks first".
 # Those of a worker include what is under way to and from it in the parameter servers.
 WORKER_COPIES, SERVER_COPIES, LEADER_COPIES, EVALUATOR_COPIES = 6, 8, 9, 4
 # The package's networks make a worker grow by 0.35 to 1.2 times the floats of a forward pass; those of some 100 MB and

@@ -3,7 +3,7 @@
 import pytest
 from click.testing import CliRunner
 
-from benchmarks import choices, dispatch, recovery, scaling, transfer
+from benchmarks import before_after, recovery, scaling
 from ps_cluster.errors import RunFailed
 
 
@@ -23,11 +23,11 @@ from ps_cluster.errors import RunFailed
         (scaling, "surplus", ["surplus"]),
         (scaling, "--output .", ["--output", "directory"]),
         (recovery, "--rounds 0", ["--rounds", "0"]),
-        (dispatch, "--workers 0", ["--workers", "0"]),
-        (dispatch, "--seconds long", ["--seconds", "long"]),
-        (choices, "--models alexnet", ["--models", "alexnet"]),
-        (transfer, "--parameters many", ["--parameters", "many"]),
-        (transfer, "--parameters 1000", ["--parameters", "1000"]),
+        (scaling, "--seconds long", ["--seconds", "long"]),
+        (scaling, "--parameters many", ["--parameters", "many"]),
+        (scaling, "--parameters 1000", ["--parameters", "1000"]),
+        (before_after, "--before . --models alexnet", ["--models", "alexnet"]),
+        (before_after, "", ["--before"]),
     ],
 )
 def test_bad_argument_is_one_line_and_exit_code_2(module, arguments, named):

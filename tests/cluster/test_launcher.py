@@ -27,8 +27,8 @@ from ps_cluster.launch.launcher import run_local
 from ps_cluster.launch.local_run import resume_run, start_run
 from ps_cluster.launch.silence import Limits
 from ps_cluster.report import summary
-from ps_cluster.runs.run_dir import RunDir
-from ps_cluster.system.environment import life_of
+from ps_cluster.runs.run_dir import LIFE, RunDir
+from ps_cluster.system.environment import LAUNCHER_PID, life_of
 from ps_cluster.system.isolation import network_for
 from tests.helpers import processes, scripted_task
 from tests.helpers.data import only_named
@@ -116,6 +116,10 @@ def launch(tmp_path, capfd):
     assert signal.getsignal(signal.SIGINT) is before
     assert call.view.closed
     processes.assert_none_left(launch_root, within_s=0)
+
+
+def test_a_scripted_task_knows_the_names_of_the_environment():
+    assert (scripted_task.LAUNCHER_PID, scripted_task.LIFE) == (LAUNCHER_PID, LIFE)
 
 
 def interrupt(number=signal.SIGINT):
@@ -386,7 +390,7 @@ from ps_cluster.launch.launcher import run_local
 from ps_cluster.config import build_config
 from ps_cluster.files.locks import sole_use
 from ps_cluster.report.progress import make_view
-from ps_cluster.runs.run_dir import RunDir
+from ps_cluster.runs.run_dir import LIFE, RunDir
 from tests.helpers.data import only_named
 root = Path(sys.argv[1])
 with sole_use(root, "run directory", print):

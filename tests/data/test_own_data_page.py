@@ -1,4 +1,4 @@
-"""The snippets of docs/own-data.md, run as pasted. Where one trains, most are only packed, by `data fetch`: that is quick."""
+"""The snippets of docs/extending.md, run as pasted. Where one trains, most are only packed, by `data fetch`: that is quick."""
 
 import re
 import shlex
@@ -19,7 +19,7 @@ RUN = re.compile(r"^(?:# )?python cli.py run --dataset (.*)$", re.M)
 
 def section(title):
     """Return the code of a section, and the arguments after `--dataset` of its command."""
-    page = (PROJECT / "docs" / "own-data.md").read_text().partition(f"\n## {title}\n")[2].partition("\n## ")[0]
+    page = (PROJECT / "docs" / "extending.md").read_text().partition(f"\n### {title}\n")[2].partition("\n##")[0]
     blocks = re.findall(r"^```(?:python)?\n(.*?)^```", page, re.M | re.S)
     (command,) = [found[1] for block in blocks if (found := RUN.search(block))]
     return blocks[0], shlex.split(command)

@@ -1,4 +1,4 @@
-"""One class in one place is all that a data set, a mode, a rule, a fault … takes: as in CONTRIBUTING.md."""
+"""One class in one place is all that a data set, a mode, a rule, a fault … takes: as in docs/extending.md."""
 
 import json
 import os
@@ -10,14 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from ps_cluster.config import build_config, registry
+from ps_cluster.tools.chaos.kinds import FAULTS
 from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import summary_of
 
 PROJECT = Path(__file__).parents[2]
 EXAMPLE = re.compile(
-    r"^(?:At the end of|In a new file) `(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$", re.MULTILINE | re.DOTALL
+    r"^In `my.py`, or (?:at the end of|in a new file) `(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$",
+    re.MULTILINE | re.DOTALL,
 )
-EXAMPLES = dict(EXAMPLE.findall((PROJECT / "CONTRIBUTING.md").read_text()))
+EXAMPLES = dict(EXAMPLE.findall((PROJECT / "docs" / "extending.md").read_text()))
 CHOICES = {"data.dataset": "gratings", "model.name": "one_layer", "mode.name": "clipped", "staleness.method": "root",
            "optimizer.rule": "signs",
            "schedule.kind": "halving"}  # fmt: skip
@@ -45,7 +48,7 @@ print(json.dumps({
 
 @pytest.fixture
 def project(tmp_path):
-    """project(files): a copy of the package with these examples of CONTRIBUTING.md added, and nothing else changed."""
+    """project(files): a copy of the package with these examples of docs/extending.md added, and nothing else changed."""
 
     def copy(files):
         ignored = shutil.ignore_patterns("__pycache__")
@@ -78,6 +81,23 @@ def test_a_new_class_of_each_kind_is_found_with_its_settings_and_keeps_tensorflo
     assert found["chosen"]["mode.name"] == {"name": "clipped", "longest": 1.0}
     assert "pause worker" in found["faults"] and "--longest" in found["options"]
     assert not found["tensorflow"]
+
+
+def test_each_is_also_taken_from_a_file_of_the_users(tmp_path, monkeypatch):
+    monkeypatch.delenv(registry.TRUSTED, raising=False)
+    keys = {name: key for key, name in CHOICES.items()} | {"pause worker": None}
+    for number, text in enumerate(EXAMPLES.values()):
+        file = tmp_path / f"my{number}.py"
+        file.write_text(text)
+        registry.trust(file)
+        (kind,) = re.findall(r"^[A-Z_]+ = (\w+)\(\)$", text, re.M)
+        key = keys[re.search(r'^    name = "(.*)"$', text, re.M)[1]]
+        path = f"{file}:{kind}"
+        if key is None:
+            assert FAULTS[path].victims == ("worker",)
+        else:
+            section, name = key.split(".")
+            assert getattr(getattr(build_config(None, {key: path}), section), name) == path
 
 
 def test_without_them_their_names_are_unknown(project):

@@ -15,7 +15,7 @@ from tests.helpers.processes import assert_none_left, wait_until
 from tests.helpers.real_cluster import finish, small, start, start_run, summary_of
 
 STEPS = 40
-PAGE = Path(__file__).parents[2] / "docs" / "own-network.md"
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
 SNIPPETS = re.findall(r"```python\n(# python cli.py run --model my.py:build\n.*?)```", PAGE.read_text(), re.DOTALL)
 
 

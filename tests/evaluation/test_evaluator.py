@@ -27,8 +27,7 @@ from ps_cluster.files.writing import write_json, write_whole
 from ps_cluster.runs import checkpoints
 from ps_cluster.runs import scores as evaluation_records
 from ps_cluster.runs import scores as kept_predictions
-from ps_cluster.runs.checkpoints import Checkpoint, resliced
-from ps_cluster.runs.ledger import COUNTS
+from ps_cluster.runs.checkpoints import Checkpoint
 from ps_cluster.runs.result_rows import BestRecord, EvaluationRow, Meta
 from ps_cluster.runs.run_dir import RunDir
 from tests.helpers.data import pack_images
@@ -83,30 +82,6 @@ def save(run_dir: RunDir, step: int, weights: np.ndarray, keep: int = 9) -> None
     arrays = {"weights": weights, "statistics": np.zeros(0, np.float32), "slots": np.zeros(5)}
     meta = Meta(dataset_kind="synthetic", train_seconds=step / 10, examples=step * 128)
     checkpoints.save(run_dir.checkpoints, Checkpoint(step, arrays, meta), keep)
-
-
-def test_a_state_of_more_than_4_gib_is_saved_read_cut_for_other_servers_and_scored(run_dir, dataset, network):
-    if shutil.disk_usage(run_dir.root).free < 6 * 2**30:
-        pytest.skip("the disk has no room for a state of 4 GiB")
-    workers = 2**32 // (4 * len(network[1])) + 1
-    slot = np.zeros([workers, len(network[1])], np.float32)  # takes no memory until it is written to
-    slot[-1, -1] = 7.0
-    counts = np.ones([2, len(COUNTS)], np.int64)
-    arrays = {
-        "weights": always(3, network), "statistics": np.zeros(0, np.float32), "slot_mean_square": slot,
-        "counts": counts, "accepted_steps": np.zeros([2, 1], np.int64), "waiting": np.zeros([0, 9]),
-    }  # fmt: skip
-    path = checkpoints.save(run_dir.checkpoints, Checkpoint(1, arrays, Meta(dataset_kind="synthetic")), keep=1)
-    try:
-        assert path.stat().st_size > 2**32
-        found = checkpoints.load_to_go_on([run_dir.checkpoints], pytest.fail, lambda found: None)
-        three = resliced(found, 3)
-        assert found.arrays["slot_mean_square"][-1, -1] == 7.0 and len(three.arrays["counts"]) == 3
-        assert three.arrays["slot_mean_square"] is found.arrays["slot_mean_square"], "mapped, not copied"
-        score = Scorer(load_config(run_dir.config), dataset).score(found)
-        assert score.metric == share(dataset, 3)
-    finally:
-        path.unlink()  # pytest keeps the folder
 
 
 def share(dataset, label: int) -> float:

@@ -20,7 +20,7 @@ from tests.helpers.left_by_runs import CLASSES, SHAPE, leave_image_run, leave_ta
 from tests.helpers.users import SOMEBODY, SOMEBODY_ELSE, as_user, common  # noqa: F401
 
 IMAGES = "keras,h5,savedmodel,tflite,tflite-int8"
-PAGE = (PROJECT / "docs" / "export.md").read_text()
+PAGE = (PROJECT / "docs" / "tools.md").read_text()
 OWN = """
 from ps_cluster.evaluation.export_formats import KerasFile
 

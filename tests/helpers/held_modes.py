@@ -11,7 +11,7 @@ from pathlib import Path
 
 from ps_cluster.config.registry import tf
 from ps_cluster.server.waiting import after, sleep
-from ps_cluster.training.modes.async_ import Async
+from ps_cluster.training.modes import Async
 from ps_cluster.training.modes.bounded import Bounded
 from ps_cluster.training.work import Steps
 from ps_cluster.training.worker import Identity

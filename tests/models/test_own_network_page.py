@@ -1,4 +1,4 @@
-"""The networks of docs/own-network.md train as they are pasted."""
+"""The networks of docs/extending.md train as they are pasted."""
 
 import re
 import sys
@@ -20,8 +20,8 @@ from ps_cluster.models.flat import flatten
 from ps_cluster.training.judges import judge_of
 from tests.helpers.one_worker import OneWorker
 
-PAGE = Path(__file__).parents[2] / "docs" / "own-network.md"
-SNIPPETS = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
+PAGE = Path(__file__).parents[2] / "docs" / "extending.md"
+SNIPPETS = re.findall(r"```python\n(# python cli.py run --model my.py:build\n.*?)```", PAGE.read_text(), re.DOTALL)
 SPEC = ExampleSpec({"image": Field("uint8", (8, 8, 1))}, Field("uint8", ()), classes=("a", "b", "c"))
 REGRESSION = ExampleSpec({"row": Field("float32", (2,))}, Field("float32", (), (10.0,), (4.0,)), "regression")
 RNG = np.random.default_rng(0)

@@ -232,7 +232,7 @@ def connect(handle, keep_s, *rest):
     print(keep_s, flush=True)
     raise SystemExit
 context.pywrap_tfe.TFE_ContextSetServerDefWithTimeoutAndRetries = connect
-connecting._Strategy({{"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}}, {{0: "c:1"}}, {keep_s})
+connecting._strategy({{"chief": ["a:1"], "ps": ["b:1"], "worker": ["c:1"]}}, {{0: "c:1"}}, {keep_s})
 """
     ended = subprocess.run([sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert ended.stdout.split() == [str(told)], ended.stderr[-1000:]

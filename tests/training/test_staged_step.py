@@ -9,8 +9,7 @@ from ps_cluster.config import build_config
 from ps_cluster.models.build import look_over
 from ps_cluster.models.cuts import blocks_of, stages_of
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
-from ps_cluster.training.placement import first_blocks
-from ps_cluster.training.split_steps import Stage, StagedStep
+from ps_cluster.training.split_trainer import Stage, StagedStep, first_blocks
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
 

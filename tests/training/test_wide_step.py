@@ -10,7 +10,7 @@ from ps_cluster.models.cuts import WideNetwork
 from ps_cluster.models.flat import FlatNetwork, flatten, statistics_of
 from ps_cluster.server.shard import Start
 from ps_cluster.server.store import ParameterStore
-from ps_cluster.training.split_steps import WideStep
+from ps_cluster.training.split_trainer import WideStep
 from tests.helpers.one_worker import PLAIN, GivenBatches
 from tests.helpers.plain_keras import LAYERS, ROWS, SCORES, spec_of, stack
 from tests.helpers.stores import state_of

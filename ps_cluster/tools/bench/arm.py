@@ -15,6 +15,7 @@ from ps_cluster.data.packed import PackedDataset, load_pointed
 from ps_cluster.models.build import build
 from ps_cluster.models.flat import FlatNetwork, as_arguments
 from ps_cluster.models.fused import with_fused_layers
+from ps_cluster.private_names import copy_compiled
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.training.judges import judge_of
 from ps_cluster.training.step import TrainStep
@@ -35,7 +36,7 @@ def keras_model(config: RunConfig, dataset: PackedDataset) -> keras.Model:
     """Return the network with the layers that the cluster trains too."""
     model = build(config.model, dataset.spec, seed=0)
     fused = with_fused_layers(model)
-    fused._compile_loss = model._compile_loss  # a copy does not have it
+    copy_compiled(model, to=fused)
     return fused
 
 

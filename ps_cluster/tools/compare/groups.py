@@ -14,7 +14,7 @@ from ps_cluster.files.values import one_line
 from ps_cluster.launch.local_cluster import keeps_to_cores
 from ps_cluster.tools.compare.metrics import Metric, Sample
 from ps_cluster.tools.compare.records import Record
-from ps_cluster.training.modes.sync import SYNC
+from ps_cluster.training.modes import SYNC
 
 BATCH_TOLERANCE = 0.02  # 3 workers can't split 128 images evenly: 3 x 43 = 129 counts as the same batch
 NO_STRAGGLER = "none"

@@ -33,7 +33,7 @@ from ps_cluster.config.objectives import OBJECTIVES
 from ps_cluster.config.recipes import COMPILED
 from ps_cluster.config.sections import CHOSEN, check_used, flat, nested, uses, without_unused
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.errors import UserError
+from ps_cluster.errors import INTERRUPTED, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.values import first_error
 from ps_cluster.files.writing import write_whole
@@ -259,7 +259,6 @@ def _placed_and_scored_alike(config: RunConfig, comparison: Comparison) -> RunCo
 
 # Train the runs of a comparison one after the other, and resume where it was interrupted.
 
-INTERRUPTED = 130
 RUNS = "runs"  # folder of a comparison
 _NOUN = "comparison"
 

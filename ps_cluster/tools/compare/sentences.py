@@ -10,8 +10,7 @@ from ps_cluster.server.staleness import NONE as NO_METHOD
 from ps_cluster.tools.compare.groups import NO_STRAGGLER, Group, View, arms, stragglers
 from ps_cluster.tools.compare.metrics import MeanDifference, Metric, difference, estimate, log_ratio
 from ps_cluster.tools.compare.records import Record
-from ps_cluster.training.modes.async_ import ASYNC
-from ps_cluster.training.modes.sync import SYNC
+from ps_cluster.training.modes import ASYNC, SYNC
 
 _MOST_NAMES = 6  # listed in one sentence
 _MOST_SENTENCES = 6

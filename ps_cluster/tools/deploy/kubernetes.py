@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from ps_cluster.cli.options import (
+    OPTIONS_OF_TASKS,
+    TEXT_FILE,
     HelpByGroups,
     Matching,
     OfTypes,
@@ -22,8 +24,10 @@ from ps_cluster.cli.options import (
     examples,
     layered_config,
     option,
+    waiting_options,
+    waiting_words,
+    write_text_to,
 )
-from ps_cluster.cli.parts import OPTIONS_OF_TASKS, TEXT_FILE, waiting_options, waiting_words, write_text_to
 from ps_cluster.config import RunConfig
 from ps_cluster.config.datasets import DATASETS
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, WORKER

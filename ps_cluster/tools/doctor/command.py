@@ -6,8 +6,7 @@ from pathlib import Path
 
 import click
 
-from ps_cluster.cli.options import FOLDER, examples, option
-from ps_cluster.cli.parts import JSON_FILE, STDOUT, write_json_to
+from ps_cluster.cli.options import FOLDER, JSON_FILE, STDOUT, examples, option, write_json_to
 from ps_cluster.report.terminal import print_line
 
 

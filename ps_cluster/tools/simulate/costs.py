@@ -22,7 +22,7 @@ from ps_cluster.runs import logs, proof
 from ps_cluster.runs.result_rows import ProgressRow, Summary
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.machine import processor_of
-from ps_cluster.training.modes.async_ import ASYNC
+from ps_cluster.training.modes import ASYNC
 
 COSTS_FOLDER = CONFIG_FOLDER / "simulate"
 

@@ -1,7 +1,4 @@
-"""Mode layers: the layers of one network are on different workers; each step goes through all of them.
-
-Also what it shares with mode width: modes in which all workers take part in each step, each with a part of the network.
-"""
+"""Modes layers and width: all workers take part in each step, each with a part of one network."""
 
 from __future__ import annotations
 
@@ -34,7 +31,7 @@ class SplitNetwork(Mode):
     """A mode in which each worker has a part of one network, with version and ledger.
 
     Attributes:
-      cut: "module:function" of `cut(config, dataset, network, device, workers)`, which returns a `placement.SplitStep`.
+      cut: "module:function" of `cut(config, dataset, network, device, workers)`, which returns a `split_trainer.SplitStep`.
         `device` is the chief's own. It raises ValueError, with the setting and its value, if the network can't be cut.
     """
 
@@ -108,6 +105,8 @@ def places_of(text: str) -> tuple[Place, ...]:
 
 
 class Layers(SplitNetwork):
+    """The layers of one network are on different workers; each step goes through all of them."""
+
     name = "layers"
     says = "the layers of one network are on different workers"
     splits = "layers"
@@ -115,7 +114,7 @@ class Layers(SplitNetwork):
     flows = (Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, "activations; gradients back"))
     fixed_workers = "each has layers of its own"
     unlabelled = SplitNetwork.unlabelled | {"placement", "soft_placement"}
-    cut = "ps_cluster.training.split_steps:cut_by_layers"
+    cut = "ps_cluster.training.split_trainer:cut_by_layers"
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
@@ -137,3 +136,33 @@ class Layers(SplitNetwork):
 
 
 LAYERS = Layers()
+
+
+# Mode width.
+
+
+class WidthSettings(SplitSettings):
+    least_units: int = Field(
+        default=16,
+        ge=2,
+        le=1_000_000,
+        description="Layers with fewer units or filters stay whole, on worker 0.",
+    )
+
+
+class Width(SplitNetwork):
+    """Each wide layer of one network is spread over all workers by its units; each step needs all of them."""
+
+    name = "width"
+    says = "a part of each wide layer's units or filters on each worker"
+    splits = "width"
+    Settings = WidthSettings
+    flows = (Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, "inputs and outputs of layers; gradients back"))
+    fixed_workers = "each has units of its own"
+    # The norm of a variable's gradient is known on no worker either.
+    ignores = SplitNetwork.ignores | {"optimizer.clip_norm"}
+    unlabelled = SplitNetwork.unlabelled | {"least_units"}
+    cut = "ps_cluster.training.split_trainer:cut_by_width"
+
+
+WIDTH = Width()

@@ -1,0 +1,154 @@
+"""The commands on what a run has trained: `ps-cluster evaluate`, `predict` and `export`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from ps_cluster.cli.options import (
+    FOLDER,
+    OUTPUT_FILE,
+    OUTPUT_FOLDER,
+    CommaList,
+    NameOf,
+    Number,
+    OneOf,
+    Whole,
+    command,
+    log_format_option,
+    option,
+    trusted_code,
+)
+from ps_cluster.cli.options import examples as examples_of_use
+from ps_cluster.config import LONGEST_SECONDS
+from ps_cluster.config.modes import EVALUATOR, Task
+from ps_cluster.errors import UserError
+from ps_cluster.evaluation.export_formats import EXPORT_FORMATS
+from ps_cluster.report.terminal import make_console, print_line, print_note
+from ps_cluster.runs.logs import LOG_TASK
+from ps_cluster.system.environment import for_tensorflow
+
+_run = option("--run", "run", type=FOLDER, help="The run directory; default: the one in runs/ with the newest model.")
+_data_dir = option("--data-dir", type=FOLDER, help="Where the data set is; default: the copy that the run used.")
+
+
+@command(
+    epilog=examples_of_use(
+        "evaluate --checkpoint-dir runs/mine",
+        "evaluate --checkpoint-dir runs/mine --once",
+        "evaluate --checkpoint-dir runs/mine/checkpoints --wait-seconds 60",
+    )
+)
+@trusted_code
+@option("--checkpoint-dir", type=FOLDER, required=True, help="A run directory, or its checkpoints/ folder.")
+@option("--once", is_flag=True, help="Score the newest checkpoint and return.")
+@option(
+    "--wait-seconds",
+    type=Number(0, LONGEST_SECONDS),
+    help="End after this time without news from the training; default: 600.",
+)
+@log_format_option
+@_data_dir
+def evaluate(checkpoint_dir: Path, once: bool, wait_seconds: float | None, data_dir: Path | None) -> None:
+    """Score each new checkpoint until training has ended."""
+    if once and wait_seconds is not None:
+        raise UserError("--wait-seconds: --once waits for nothing: leave one of them out")
+    os.environ.update(for_tensorflow(os.environ) | {LOG_TASK: str(Task(EVALUATOR, 0))})
+    from ps_cluster.evaluation import evaluator
+    from ps_cluster.evaluation.place import Place
+    from ps_cluster.files import locks
+    from ps_cluster.report.after_run import try_to_draw
+
+    patience_s = evaluator.PATIENCE_S if wait_seconds is None else wait_seconds
+    evaluator.evaluate(checkpoint_dir, once=once, data_dir=data_dir, patience_s=patience_s, notify=print_line)
+    run_dir = Place.of(Path(os.path.realpath(checkpoint_dir))).run_dir
+    if run_dir.summary.is_file() and not locks.is_held(run_dir.root):  # the run has ended: its page gets the new score
+        try_to_draw(run_dir, print_line)
+
+
+@command(
+    epilog=examples_of_use(
+        "predict cat.png",
+        "predict photos --run runs/mine --top 1 --format csv --output photos.csv",
+        "predict rows.csv --run runs/mine",
+    )
+)
+@click.argument("examples", nargs=-1, required=True, type=FOLDER, metavar="EXAMPLES...")
+@_run
+@trusted_code
+@option("--top", type=Whole(1, 2**16), default=3, help="How many classes are told of each example.")
+@option("--format", "form", type=OneOf(("table", "json", "csv")), default="table", help="How predictions are written.")
+@option("--output", type=OUTPUT_FILE, metavar="FILE", help="The file to write; default: standard output.")
+@option("--skip-bad", is_flag=True, help="Go on without pictures that can't be read, and name them.")
+@option(
+    "--data-dir",
+    type=FOLDER,
+    help="Take classes and columns from the data set there; default: as the run has kept them.",
+)
+def predict(
+    examples: tuple[Path, ...],
+    run: Path | None,
+    top: int,
+    form: str,
+    output: Path | None,
+    skip_bad: bool,
+    data_dir: Path | None,
+) -> None:
+    """Predict with the best model of a run.
+
+    EXAMPLES are pictures of any size, folders of pictures, arrays (.npy, .npz), or tables (.csv, .parquet) with the
+    columns of the training.
+    """
+    os.environ.update(for_tensorflow(os.environ))
+    from ps_cluster.evaluation import predict as predicting
+    from ps_cluster.evaluation.predict import FinishedRun
+    from ps_cluster.evaluation.prediction_files import WRITERS
+
+    found = FinishedRun.open(run, data_dir, print_note, needs_examples=False)
+    count = predicting.predict(
+        found, examples, writer=WRITERS[form], top=top, output=output, skip_bad=skip_bad, notify=print_note
+    )
+    if output:
+        print_note(f"written: {output} ({count:,} {found.spec.unit})")
+
+
+@command(
+    epilog=examples_of_use(
+        "export --run runs/mine",
+        "export --run runs/mine --to keras,h5,savedmodel,tflite --output exported",
+        "export --to onnx --check-examples 1000",
+    )
+)
+@_run
+@trusted_code
+@option(
+    "--to",
+    "names",
+    type=CommaList(NameOf(EXPORT_FORMATS)),
+    default="keras,savedmodel,tflite",
+    metavar="FORMAT,…",
+    help=f"The formats: {', '.join(f'{one.name} ({one.says})' for one in EXPORT_FORMATS)}.",
+)
+@option("--output", type=OUTPUT_FOLDER, help="A new folder for all files; default: export in the run directory.")
+@option(
+    "--check-examples", type=Whole(1, 2**31), default=10_000, help="Most test examples on which files are compared."
+)
+@_data_dir
+def export(
+    run: Path | None, names: tuple[str, ...], output: Path | None, check_examples: int, data_dir: Path | None
+) -> None:
+    """Write the best model of a run for other programs, and check each file against the original."""
+    os.environ.update(for_tensorflow(os.environ))
+    from ps_cluster.evaluation import export as exporting
+    from ps_cluster.evaluation.predict import FinishedRun
+
+    found = FinishedRun.open(run, data_dir, print_line)
+    target = output or found.run_dir.root / "export"
+    formats = [EXPORT_FORMATS[name] for name in dict.fromkeys(names)]
+    with exporting.without_known_lines(), exporting.own_temporary_folder():
+        exporting.export(
+            found, formats, target, check_examples=check_examples, notify=print_line, console=make_console()
+        )
+    print_line(f"written: {target}")
