@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import socket
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,10 @@ class Scene:
         began = self.machine.wall() - self.machine.age_s(member.pid)
         return self.row is not None and self.row.time >= began - _SLACK_S
 
+    def under_way(self, member: Member) -> bool:
+        """Return whether a process writes rows, or started who does, and training goes on by the newest."""
+        return member.watches_rows and self.row is not None and self.row.phase in UNDER_WAY
+
     @property
     def row_age_s(self) -> float:
         return max(0.0, self.machine.wall() - self.row.time) if self.row else 0.0
@@ -104,7 +108,7 @@ def port_sign(member: Member, scene: Scene) -> Sign | None:
 
 def rows_sign(member: Member, scene: Scene) -> Sign | None:
     """Return whether the rows are fresh while training is under way, which takes half a second a row."""
-    if not member.watches_rows or scene.row is None or scene.row.phase not in UNDER_WAY or not scene.is_of(member):
+    if not scene.under_way(member) or not scene.is_of(member):
         return None
     age_s, most_s = scene.row_age_s, scene.bounds.age_s
     bound = "" if age_s <= most_s else f" (--max-age {most_s:g})"
@@ -131,7 +135,7 @@ def training_sign(member: Member, scene: Scene) -> Sign | None:
 
 def saved_sign(member: Member, scene: Scene) -> Sign | None:
     """Return whether the newest checkpoint or snapshot is young enough, while training is under way."""
-    if not member.watches_rows or scene.row is None or scene.row.phase not in UNDER_WAY:
+    if not scene.under_way(member):
         return None
     most_s = scene.bounds.save_s
     times = [saved for folder in scene.run_dir.states if (saved := checkpoints.saved_at(folder)) is not None]
@@ -194,16 +198,14 @@ def ask(root: Path, probe: Probe, task: Task | None, bounds: Bounds, machine: Su
     if not members:
         return Health(probe, (Sign("process", False, f"nothing of {task or 'a run'} has started in '{root}' yet"),))
     scene = Scene(run_dir, bounds, machine, last_row(run_dir.progress, ProgressRow))
-    return Health(probe, tuple(_signs(probe, members, scene)))
-
-
-def _signs(probe: Probe, members: Sequence[Member], scene: Scene) -> Iterator[Sign]:
+    signs: list[Sign] = []
     for member in members:
         for look in probe.looks:
             if (sign := look(member, scene)) is not None:
-                yield sign
+                signs.append(sign)
                 if sign.name == "process" and not sign.good:
                     break  # what it left tells nothing
+    return Health(probe, tuple(signs))
 
 
 def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
@@ -212,8 +214,12 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
         cluster = read_json(run_dir.cluster, ClusterFile)
     except FileNotFoundError:
         cluster = ClusterFile(tasks=[])
-    if cluster.launcher is None:
-        yield from _started_by_hand(run_dir, task, host)
+    if cluster.launcher is None:  # tasks were started by hand
+        folder = run_dir.workspace(task.type, task.index).name if task else "*"
+        for path in sorted(run_dir.tasks.glob(f"{folder}/{run_dir.task_file('', 0).name}")):
+            own = read_json(path, TaskFile)
+            if own.host == host:
+                yield _member(own, leads=own.leads, life=own.life)
         return
     if task is None:
         yield Member(LAUNCHER, cluster.launcher.pid, life=cluster.launcher.life, watches_rows=True)
@@ -224,14 +230,6 @@ def _members(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
             yield _member(row, leads=task == Task(leader, 0))
             return
     raise UserError(f"--type, --index: got {task}: the run in '{run_dir.root}' has no such task")
-
-
-def _started_by_hand(run_dir: RunDir, task: Task | None, host: str) -> Iterator[Member]:
-    folder = run_dir.workspace(task.type, task.index).name if task else "*"
-    for path in sorted(run_dir.tasks.glob(f"{folder}/{run_dir.task_file('', 0).name}")):
-        row = read_json(path, TaskFile)
-        if row.host == host:
-            yield _member(row, leads=row.leads, life=row.life)
 
 
 def _member(row: TaskRow, *, leads: bool, life: str | None = None) -> Member:

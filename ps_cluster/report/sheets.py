@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +15,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from ps_cluster.config.datasets import DATASETS, Augmentation, DataSettings, ImageSettings
 from ps_cluster.data.packed import PackedDataset
-from ps_cluster.data.samples import Group, Sample, groups_of, variation, with_samples
+from ps_cluster.data.samples import Group, groups_of, variation, with_samples
 from ps_cluster.errors import UserError
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import create_beside
@@ -25,7 +24,7 @@ from ps_cluster.system import environment
 
 CELL = 84  # pixels of the longer side of an image at most; small images are enlarged by a whole number
 _MARGIN, _GAP, _BLOCK_GAP, _COLUMN_GAP = 28, 4, 22, 40  # pixels: around the sheet, between images, blocks, columns
-_BAR, _LONGEST_LABEL = 130, 170  # pixels
+_LABEL, _BAR, _COUNTS = 180, 130, 110  # pixels: room for the name of a class, the longest bar, and counts
 _INK, _DIM, _RULE, _TRAIN, _TEST = "#1c2126", "#5b6570", "#e3e6ea", "#0072B2", "#E69F00"
 _TITLE, _TEXT, _SMALL = 22, 14, 12  # sizes of letters
 
@@ -44,6 +43,15 @@ def shape_for(groups: int, varied: bool) -> Shape:
     return Shape(columns, samples, variations) if varied else Shape(columns, samples * (variations + 1), 0)
 
 
+class _Sizes(NamedTuple):
+    """In pixels: an image, a sample with its variations and the gap behind it, and from a row's left to its bars."""
+
+    width: int
+    height: int
+    block: int
+    bars: int
+
+
 def draw_sheet(title: str, lines: Sequence[str], groups: Sequence[Group], shape: Shape) -> Image.Image:
     """Return the sheet.
 
@@ -51,129 +59,61 @@ def draw_sheet(title: str, lines: Sequence[str], groups: Sequence[Group], shape:
       lines: what stands below the title.
       shape: the arrangement for which the groups were drawn.
     """
-    plan = _Plan.of(groups, shape, lines)
-    sheet = Image.new("RGB", plan.size, "white")
+    width, height = scaled(next(sample for group in groups for sample in group.samples).image).size
+    block = width + shape.variations * (width + _GAP) + (8 + _BLOCK_GAP if shape.variations else _GAP)
+    sizes = _Sizes(width, height, block, _LABEL + shape.samples * block + (0 if shape.variations else _BLOCK_GAP))
+    column, pitch, rows = sizes.bars + _BAR + _COUNTS, max(height + 6, _TEXT + 10), -(-len(groups) // shape.columns)
+    top = _MARGIN + _TITLE + 12 + len(lines) * (_TEXT + 6) + 16 + _SMALL + 8
+    whole = 2 * _MARGIN + shape.columns * (column + _COLUMN_GAP) - _COLUMN_GAP
+    sheet = Image.new("RGB", (whole, top + rows * pitch + _MARGIN - 6), "white")
     pen = ImageDraw.Draw(sheet)
-    pen.text((_MARGIN, _MARGIN), _cut(title, _font(_TITLE, bold=True), plan.text_width), _INK, _font(_TITLE, bold=True))
+    _write(pen, (_MARGIN, _MARGIN), title, _INK, whole - 2 * _MARGIN, _font(_TITLE, bold=True))
     for number, line in enumerate(lines):
         place = _MARGIN, _MARGIN + _TITLE + 12 + number * (_TEXT + 6)
-        pen.text(place, _cut(line, _font(_TEXT), plan.text_width), _DIM, _font(_TEXT))
+        _write(pen, place, line, _DIM, whole - 2 * _MARGIN, _font(_TEXT))
     most = max(group.train_examples + group.test_examples for group in groups)
-    for column in range(shape.columns):
-        mine = groups[column * plan.rows : (column + 1) * plan.rows]
-        if mine:
-            left = _MARGIN + column * (plan.column + _COLUMN_GAP)
-            _draw_heads(pen, plan, left)
-            for row, group in enumerate(mine):
-                _draw_group(sheet, pen, plan, group, (left, plan.top + row * plan.pitch), most)
+    for number, group in enumerate(groups):
+        place_of_column, row = divmod(number, rows)
+        left = _MARGIN + place_of_column * (column + _COLUMN_GAP)
+        if not row:
+            _draw_heads(pen, shape, sizes, (left, top - _SMALL - 10))
+            pen.line([(left, top - 5), (left + column, top - 5)], _RULE)
+        _draw_group(sheet, pen, group, sizes, (left, top + row * pitch), most)
     return sheet
 
 
-@dataclass(frozen=True)
-class _Plan:
-    """All sizes, in pixels. `cell`: width and height of an image. `pitch`: from row to row; `top`: of the first."""
-
-    shape: Shape
-    cell: tuple[int, int]
-    label: int
-    counts: int
-    rows: int
-    top: int
-
-    @classmethod
-    def of(cls, groups: Sequence[Group], shape: Shape, lines: Sequence[str]) -> _Plan:
-        samples = [sample for group in groups for sample in group.samples]
-        cell = scaled(samples[0].image).size
-        label = max(_width(_cut(group.name, _font(_TEXT), _LONGEST_LABEL), _font(_TEXT)) for group in groups) + 12
-        counts = max(_width(f"{group.train_examples:,} + {group.test_examples:,}", _font(_SMALL)) for group in groups)
-        top = _MARGIN + _TITLE + 12 + len(lines) * (_TEXT + 6) + 16 + _SMALL + 8
-        return cls(shape, cell, max(label, 60), counts, -(-len(groups) // shape.columns), top)
-
-    @property
-    def pitch(self) -> int:
-        return max(self.cell[1] + 6, _TEXT + 10)
-
-    @property
-    def block(self) -> int:
-        """The width of a sample and its variations."""
-        width, gaps = self.cell[0], self.shape.variations * _GAP + (8 if self.shape.variations else 0)
-        return width * (1 + self.shape.variations) + gaps
-
-    @property
-    def step(self) -> int:
-        """From one sample to the next."""
-        return self.block + (_BLOCK_GAP if self.shape.variations else _GAP)
-
-    @property
-    def bars(self) -> int:
-        """From the left of a column to its bars."""
-        return self.label + (self.shape.samples - 1) * self.step + self.block + _BLOCK_GAP
-
-    @property
-    def column(self) -> int:
-        return self.bars + _BAR + 8 + self.counts
-
-    @property
-    def size(self) -> tuple[int, int]:
-        width = self.shape.columns * (self.column + _COLUMN_GAP) - _COLUMN_GAP
-        return 2 * _MARGIN + width, self.top + self.rows * self.pitch + _MARGIN - 6
-
-    @property
-    def text_width(self) -> int:
-        return self.size[0] - 2 * _MARGIN
-
-
-def _draw_heads(pen: ImageDraw.ImageDraw, plan: _Plan, left: int) -> None:
-    """Write what the columns of pictures and the bars are, with a rule below."""
-    font, line = _font(_SMALL), plan.top - _SMALL - 10
-    for number in range(plan.shape.samples if plan.shape.variations else 1):
-        place = left + plan.label + number * plan.step
-        pen.text((place, line), "as it is", _DIM, font)
-        if plan.shape.variations:
-            pen.text((place + plan.cell[0] + _GAP + 8, line), "as training draws it", _DIM, font)
-    bars = left + plan.bars
-    pen.text((bars, line), "training", _TRAIN, font)
-    pen.text((bars + _width("training ", font), line), "+ test", _TEST, font)
-    pen.line([(left, plan.top - 5), (left + plan.column, plan.top - 5)], _RULE)
+def _draw_heads(pen: ImageDraw.ImageDraw, shape: Shape, sizes: _Sizes, place: tuple[int, int]) -> None:
+    """Write what the columns of pictures and the bars are."""
+    font, (left, line) = _font(_SMALL), place
+    for number in range(shape.samples if shape.variations else 1):
+        start = left + _LABEL + number * sizes.block
+        pen.text((start, line), "as it is", _DIM, font)
+        if shape.variations:
+            pen.text((start + sizes.width + _GAP + 8, line), "as training draws it", _DIM, font)
+    pen.text((left + sizes.bars, line), "training", _TRAIN, font)
+    pen.text((left + sizes.bars + round(font.getlength("training ")), line), "+ test", _TEST, font)
 
 
 def _draw_group(
-    sheet: Image.Image, pen: ImageDraw.ImageDraw, plan: _Plan, group: Group, place: tuple[int, int], most: int
+    sheet: Image.Image, pen: ImageDraw.ImageDraw, group: Group, sizes: _Sizes, place: tuple[int, int], most: int
 ) -> None:
-    left, top = place
-    middle = top + plan.cell[1] // 2
-    pen.text((left, middle), _cut(group.name, _font(_TEXT), plan.label - 12), _INK, _font(_TEXT), anchor="lm")
+    (left, top), middle = place, place[1] + sizes.height // 2
+    _write(pen, (left, middle), group.name, _INK, _LABEL - 12, _font(_TEXT), anchor="lm")
     if not group.samples:
-        pen.text((left + plan.label, middle), "no training examples", _DIM, _font(_SMALL), anchor="lm")
+        pen.text((left + _LABEL, middle), "no training examples", _DIM, _font(_SMALL), anchor="lm")
     for number, sample in enumerate(group.samples):
-        _draw_sample(sheet, pen, plan, sample, (left + plan.label + number * plan.step, top))
-    bars = left + plan.bars
-    train, test = (round(_BAR * count / most) for count in (group.train_examples, group.test_examples))
-    if train:
-        pen.rectangle([bars, middle - 6, bars + train - 1, middle + 5], _TRAIN)
-    if test:
-        pen.rectangle([bars + train, middle - 6, bars + train + test - 1, middle + 5], _TEST)
-    pen.text(
-        (bars + train + test + 6, middle),
-        f"{group.train_examples:,} + {group.test_examples:,}",
-        _DIM,
-        _font(_SMALL),
-        anchor="lm",
-    )
-
-
-def _draw_sample(
-    sheet: Image.Image, pen: ImageDraw.ImageDraw, plan: _Plan, sample: Sample, place: tuple[int, int]
-) -> None:
-    left, top = place
-    width, height = plan.cell
-    sheet.paste(scaled(sample.image), place)
-    around = _INK if sample.varied else _RULE
-    pen.rectangle([left - 1, top - 1, left + width, top + height], outline=around)
-    for number, image in enumerate(sample.varied, start=1):
-        start = left + number * (width + _GAP) + 8
-        sheet.paste(scaled(image), (start, top))
-        pen.rectangle([start - 1, top - 1, start + width, top + height], outline=_RULE)
+        for index, image in enumerate((sample.image, *sample.varied)):
+            start = left + _LABEL + number * sizes.block + index * (sizes.width + _GAP) + (8 if index else 0)
+            sheet.paste(scaled(image), (start, top))
+            around = _INK if sample.varied and not index else _RULE
+            pen.rectangle([start - 1, top - 1, start + sizes.width, top + sizes.height], outline=around)
+    end = left + sizes.bars
+    for count, colour in ((group.train_examples, _TRAIN), (group.test_examples, _TEST)):
+        if length := round(_BAR * count / most):
+            pen.rectangle([end, middle - 6, end + length - 1, middle + 5], colour)
+            end += length
+    counts = f"{group.train_examples:,} + {group.test_examples:,}"
+    pen.text((end + 6, middle), counts, _DIM, _font(_SMALL), anchor="lm")
 
 
 def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
@@ -187,23 +127,20 @@ def scaled(image: np.ndarray, cell: int = CELL) -> Image.Image:
     return picture.resize((max(1, round(width * share)), max(1, round(height * share))), Image.Resampling.LANCZOS)
 
 
-def write_small(pen: ImageDraw.ImageDraw, place: tuple[int, int], text: str, colour: str, width: int) -> None:
-    """Write a line of small letters, cut where it is wider than `width` pixels."""
-    pen.text(place, _cut(text, _font(_SMALL), width), colour, _font(_SMALL))
-
-
-def _cut(text: str, font: ImageFont.FreeTypeFont, width: int) -> str:
-    """Return the text, with its end replaced by … where it is wider than `width` pixels."""
-    text = one_line(text)
-    if _width(text, font) <= width:
-        return text
-    while text and _width(f"{text}…", font) > width:
+def _write(
+    pen: ImageDraw.ImageDraw,
+    place: tuple[int, int],
+    text: str,
+    colour: str,
+    width: int,
+    font: ImageFont.FreeTypeFont,
+    anchor: str = "la",
+) -> None:
+    """Write a line; where it is wider than `width` pixels its end is replaced by …."""
+    text = whole = one_line(text)
+    while text and font.getlength(text if text == whole else f"{text}…") > width:
         text = text[:-1]
-    return f"{text}…"
-
-
-def _width(text: str, font: ImageFont.FreeTypeFont) -> int:
-    return round(font.getlength(text))
+    pen.text(place, text if text == whole else f"{text}…", colour, font, anchor=anchor)
 
 
 @lru_cache
@@ -305,7 +242,7 @@ def draw_predictions(answers: Sequence[Answer]) -> Image.Image:
         sheet.paste(picture, (left, top))
         below = top + pitch - 2 * _LINE - _SPACE
         colour = {True: _RIGHT, False: _WRONG, None: _NEITHER}[answer.right]
-        write_small(pen, (left, below), answer.predicted, colour, _WIDTH - _SPACE)
+        _write(pen, (left, below), answer.predicted, colour, _WIDTH - _SPACE, _font(_SMALL))
         if not answer.right:
-            write_small(pen, (left, below + _LINE), f"is {answer.truth}", _NEITHER, _WIDTH - _SPACE)
+            _write(pen, (left, below + _LINE), f"is {answer.truth}", _NEITHER, _WIDTH - _SPACE, _font(_SMALL))
     return sheet
