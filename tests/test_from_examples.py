@@ -1,9 +1,8 @@
-"""The commands of docs/from-examples.md: those of "Try it" are run as pasted, and have to learn; the others are read."""
+"""The commands of docs/from-examples.md are run as pasted, and have to learn."""
 
 import json
 import os
 import re
-import subprocess
 from pathlib import Path
 
 import keras
@@ -13,8 +12,6 @@ import pytest
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 from tensorboard.util import tensor_util
 
-from ps_cluster.launch.topology import from_tf_config
-from tests.helpers.command_lines import assert_sound
 from tests.helpers.digits import digits, write_as_keras
 from tests.helpers.real_cluster import PROJECT, pasted, summary_of
 
@@ -23,11 +20,6 @@ CIFAR10 = DATA / "cifar-10-python.tar.gz"
 PAGE = (PROJECT / "docs" / "from-examples.md").read_text()
 EXAMPLES = re.findall(r"^## (.*)$", PAGE, re.M)
 LIMIT_S = 150
-# In place of the programs: print TF_CONFIG and the words, each ended by NUL, and an empty line behind the last.
-ONLY_SAY = """
-python() { printf '%s\\0' "${TF_CONFIG-}" "$@" $'\\n'; }
-tensorboard() { :; }
-"""
 
 
 def script(example: str, title: str) -> str:
@@ -38,12 +30,6 @@ def script(example: str, title: str) -> str:
     )
     assert blocks, f"'{example}' has no commands below '{title}'"
     return "\n".join(blocks)
-
-
-def said(commands: str, folder: Path) -> list[list[str]]:
-    """Return TF_CONFIG and the words of each call of python."""
-    told = subprocess.run(["bash", "-ec", ONLY_SAY + commands], cwd=folder, capture_output=True, text=True, check=True)
-    return [call.split("\0") for call in told.stdout.split("\0\n\0")[:-1]]
 
 
 @pytest.fixture(scope="module")
@@ -86,20 +72,6 @@ def on_free_ports(commands: str) -> str:
 
 def test_the_page_has_five_examples():
     assert len(set(EXAMPLES)) == 5
-
-
-@pytest.mark.parametrize("example", EXAMPLES)
-def test_every_command_in_earnest_is_one_that_the_program_takes(example, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    calls = said(script(example, "In earnest"), tmp_path)
-    assert calls
-    for tf_config, program, *words in calls:
-        assert program == "cli.py"
-        assert_sound(words)
-        if tf_config:
-            assert words[0] == "task"
-            from_tf_config(tf_config)
-    assert {path.name for path in tmp_path.iterdir()} <= {"cluster.yaml"}, "nothing was started"
 
 
 @pytest.mark.cluster

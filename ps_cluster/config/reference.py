@@ -35,10 +35,10 @@ class Setting(NamedTuple):
 def page() -> str:
     """Return the whole page."""
     defaults = flat(read_yaml(CONFIG_FOLDER / "default.yaml"))
-    parts = [_prose()]
+    rows: list[Setting] = []
     for section, settings in sections().items():
-        parts += [f"### {section}", _table([*_settings(section, settings, defaults), *_of_choices(section, defaults)])]
-    return "\n\n".join(parts) + "\n"
+        rows += [*_settings(section, settings, defaults), *_of_choices(section, defaults)]
+    return f"{_prose()}\n\n{_table(rows)}\n"
 
 
 def _of_choices(section: str, defaults: Mapping[str, object]) -> Iterator[Setting]:
@@ -82,7 +82,7 @@ Of these a later one wins:
    read as YAML. They count in `run`, `compare`, `sweep`, `ensemble`, `task` and `data`, not in the
    [Python API](python-api.md), `bench` and `chaos`
 7. `--set section.key=value`
-8. the options, which the tables below name beside their settings
+8. the options, which the table below names beside their settings
 
 A setting of a mode, network, … that is not chosen is refused, and a name that is unknown is told with the nearest known
 one. `run --resume` goes on with the config.yaml of the run directory: files and environment variables do not count

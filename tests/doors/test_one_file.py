@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -15,27 +14,20 @@ from tests.helpers.processes import assert_none_left
 from tests.helpers.real_cluster import summary_of
 
 PROJECT = Path(__file__).parents[2]
-EXAMPLE = re.compile(
-    r"^In `my.py`, or (?:at the end of|in a new file) `(ps_cluster/\S+\.py)`:\n\n```python\n(.*?)^```$",
-    re.MULTILINE | re.DOTALL,
-)
-ON_PAGE = dict(EXAMPLE.findall((PROJECT / "docs" / "extending.md").read_text()))
 TOYS = {
+    "ps_cluster/data/sets.py": "toy_images.py",
+    "ps_cluster/models/networks.py": "toy_recipe.py",
+    "ps_cluster/training/modes/toy.py": "toy_mode.py",
     "ps_cluster/server/staleness.py": "toy_method.py",
     "ps_cluster/server/rules.py": "toy_rule.py",
     "ps_cluster/training/schedules.py": "toy_schedule.py",
     "ps_cluster/tools/chaos/kinds/toy.py": "toy_fault.py",
 }
 IN_PACKAGE = '\n\nToy.name = "toy"\nTOY = Toy()\n'
-EXAMPLES = ON_PAGE | {place: (Path(__file__).parent / toy).read_text() + IN_PACKAGE for place, toy in TOYS.items()}
-CHOICES = {
-    "data.dataset": "gratings",
-    "model.name": "one_layer",
-    "mode.name": "clipped",
-    "staleness.method": "toy",
-    "optimizer.rule": "toy",
-    "schedule.kind": "toy",
-}
+EXAMPLES = {place: (Path(__file__).parent / toy).read_text() + IN_PACKAGE for place, toy in TOYS.items()}
+CHOICES = dict.fromkeys(
+    ("data.dataset", "model.name", "mode.name", "staleness.method", "optimizer.rule", "schedule.kind"), "toy"
+)
 TOLD = """
 import json, sys
 from ps_cluster.tools.chaos.kinds import FAULTS
@@ -89,30 +81,25 @@ def told_in(folder):
 def test_a_new_class_of_each_kind_is_found_with_its_settings_and_keeps_tensorflow_out_of_the_launcher(project):
     found = told_in(project(EXAMPLES))
     assert [values for values in found["chosen"].values() if isinstance(values, str)] == []
-    assert found["chosen"]["model.name"]["name"] == "one_layer"
-    assert found["chosen"]["mode.name"] == {"name": "clipped", "longest": 1.0}
-    assert "toy" in found["faults"] and "--longest" in found["options"]
+    assert found["chosen"]["model.name"]["name"] == "toy"
+    assert found["chosen"]["mode.name"] == {"name": "toy", "every": 2}
+    assert "toy" in found["faults"] and "--every" in found["options"]
     assert not found["tensorflow"]
 
 
-def test_each_of_the_page_is_also_taken_from_a_file_of_the_users(tmp_path, monkeypatch):
+@pytest.mark.parametrize(("key", "toy"), [("data.dataset", "toy_images"), ("model.name", "toy_recipe")])
+def test_a_class_is_also_taken_from_a_file_of_the_users(key, toy, monkeypatch):
     monkeypatch.delenv(registry.TRUSTED, raising=False)
-    keys = {name: key for key, name in CHOICES.items()}
-    assert len(ON_PAGE) == 3
-    for number, text in enumerate(ON_PAGE.values()):
-        file = tmp_path / f"my{number}.py"
-        file.write_text(text)
-        registry.trust(file)
-        (kind,) = re.findall(r"^[A-Z_]+ = (\w+)\(\)$", text, re.M)
-        key = keys[re.search(r'^    name = "(.*)"$', text, re.M)[1]]
-        path, (section, name) = f"{file}:{kind}", key.split(".")
-        assert getattr(getattr(build_config(None, {key: path}), section), name) == path
+    file = Path(__file__).parent / f"{toy}.py"
+    registry.trust(file)
+    section, name = key.split(".")
+    assert getattr(getattr(build_config(None, {key: f"{file}:Toy"}), section), name) == f"{file}:Toy"
 
 
 def test_without_them_their_names_are_unknown(project):
     found = told_in(project(()))
     assert all("There are" in error for error in found["chosen"].values()) and len(EXAMPLES) == len(CHOICES) + 1
-    assert "toy" not in found["faults"] and "--longest" not in found["options"]
+    assert "toy" not in found["faults"] and "--every" not in found["options"]
 
 
 @pytest.mark.cluster
@@ -120,7 +107,7 @@ def test_without_them_their_names_are_unknown(project):
     "options",
     [
         ("--staleness-method", "toy", "--set", "optimizer.rule=toy", "--set", "optimizer.learning_rate=0.001"),
-        ("--mode", "clipped", "--longest", "0.5", "--set", "schedule.kind=toy"),
+        ("--mode", "toy", "--every", "4", "--set", "schedule.kind=toy"),
     ],
     ids=lambda options: options[1],
 )
@@ -128,7 +115,7 @@ def test_they_train(project, options):
     folder = project(EXAMPLES)
     fixed = (
         "--dataset",
-        "gratings",
+        "toy",
         "--workers",
         "2",
         "--steps",
@@ -137,10 +124,10 @@ def test_they_train(project, options):
         "--run-dir",
         "run",
         "--model",
-        "one_layer",
+        "toy",
     )
     run_in(folder, "cli.py", "run", *fixed, *options)
     assert_none_left(folder / "run")
     summary = summary_of(folder / "run")
-    assert summary["updates"]["applied"] == 20 and summary["proof"]["holds"] and summary["model"] == "one_layer"
-    assert (summary["dataset"], summary["dataset_kind"]) == ("gratings", "synthetic")
+    assert summary["updates"]["applied"] == 20 and summary["proof"]["holds"] and summary["model"] == "toy"
+    assert (summary["dataset"], summary["dataset_kind"]) == ("toy", "synthetic")
