@@ -80,7 +80,7 @@ def render(
     Options and files of settings are those of `run`; --wait-seconds and --min-workers are those of `task`.
     """
     from ps_cluster.launch.one_task import check_min_workers, check_named
-    from ps_cluster.launch.port_guard import check_can_guard, who_reaches
+    from ps_cluster.system.isolation import check_can_guard, who_reaches
 
     config = layered_config(file, assignments, options)
     check_named(config)
