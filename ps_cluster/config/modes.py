@@ -101,8 +101,8 @@ class Mode:
       is_simulated: whether `simulate` can predict it.
       trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…, leading=…)`, run by
         the leader; in modes without parameter servers by every task.
-      slice: the `training.slice.Slice` that a parameter server holds, or "module:class" of it.
-      work: the `training.work.Work` that the chief hands out, or "module:class" of it.
+      slice: the `server.shard.Slice` that a parameter server holds, or "module:class" of it.
+      work: the `training.worker.Work` that the chief hands out, or "module:class" of it.
       step: the class that wraps a `TrainStep` as a worker's step, or "module:class" of it; None: the `TrainStep` itself.
     """
 
@@ -129,7 +129,7 @@ class Mode:
     is_simulated = False
     trainer: Any = "ps_cluster.training.chief:train"
     slice: Any = "ps_cluster.server.shard:Slice"
-    work: Any = "ps_cluster.training.work:Steps"
+    work: Any = "ps_cluster.training.worker:Steps"
     step: Any = None
 
     @property

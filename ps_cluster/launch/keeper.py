@@ -11,15 +11,15 @@ import os
 import signal
 import subprocess
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config.modes import WORKER, Task
 from ps_cluster.errors import BAD_INPUT, FAILED, PORT_IN_USE, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import writing
 from ps_cluster.files.json_files import RowTail
-from ps_cluster.launch.rendezvous import SAY_EVERY_S, Gathering, Patience, Reach, Repeated
-from ps_cluster.launch.rules import BEGUN, diverged_line
+from ps_cluster.launch.rules import BEGUN, STAGES, Stage, diverged_line
 from ps_cluster.launch.silence import Limits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.report.progress import ProgressView
@@ -33,8 +33,46 @@ from ps_cluster.system.network import working
 from ps_cluster.system.supervisor import is_stopped
 
 LOOK_EVERY_S = 0.2
-PROBE_EVERY_S = 2.0
+PROBE_EVERY_S = 2.0  # for the leader, by the others
+GATHER_EVERY_S = 1.0  # a look for the others, by the leader
+SAY_EVERY_S = 10.0
+REST_S = 60.0  # how long to wait for the other workers once everything else is there
+_NAMED = 3
 STACKS_S = 0.5  # for the stacks of a process to be written before it is killed
+
+Reach = Callable[[Mapping[Task, str]], set[Task]]
+
+
+@dataclass(frozen=True)
+class Patience:
+    """Bounds of the wait for other tasks: its length, and the number of workers that are enough.
+
+    Attributes:
+      wait_s: for the tasks that are needed.
+      least_workers: begin as soon as so many are there; None: all, or those that came within `REST_S`.
+      needs_all: the mode can't do with fewer workers than all.
+    """
+
+    wait_s: float
+    least_workers: int | None = None
+    needs_all: bool = False
+
+
+class Repeated:
+    """Says what is waited for: when that changes, and every 10 s."""
+
+    def __init__(self, notice: Callable[[str], None], clock: Callable[[], float]):
+        self._notice = notice
+        self._clock = clock
+        self._about: object = None
+        self._next_s = 0.0
+
+    def __call__(self, line: str, about: object, *, once: bool = False) -> None:
+        """Say a line. `about`: what it is about; equal things are said again only after 10 s, or never (`once`)."""
+        now_s = self._clock()
+        if about != self._about or now_s >= self._next_s and not once:
+            self._about, self._next_s = about, now_s + SAY_EVERY_S
+            self._notice(line)
 
 
 class Keeper:
@@ -79,7 +117,7 @@ class Keeper:
         self._longest_wait_s = 0.0  # for an update, as the leader's process tells
         self._moved_s = self._awake()  # when the last update was seen, or the process was started
         self._frozen_s: float | None = None
-        self._drained_s: float | None = None
+        self._drains = False
         self._next_probe_s = 0.0
         self._leader_s: float | None = None  # when the leader was last reached; None: not yet
         self._say = Repeated(view.notice, clock)
@@ -92,11 +130,11 @@ class Keeper:
             rows_of_before.skip()
         least: int | None = None
         if self._leads and len(self._topology.tasks) > 1:
-            gathering = Gathering(
+            least = gathered(
                 self._topology, self._patience, self._requests, self._view.notice,
                 reach=self._reach, clock=self._clock, sleep=self._sleep,
             )  # fmt: skip
-            if (least := gathering.workers()) is None:
+            if least is None:
                 return self._not_begun()
         code = self._keep(self._start(least))
         if self._leads and not self._concluded and code not in (BAD_INPUT, SUPERSEDED):
@@ -126,12 +164,13 @@ class Keeper:
         if self._requests.count > self._heard:
             first, self._heard = self._heard == 0, self._requests.count
             if self._leads and self._begun and first:
-                self._drained_s = self._moved_s = self._awake()
+                self._drains, self._moved_s = True, self._awake()
                 line = "stopping: no new steps; a last checkpoint is written when those under way have ended"
                 self._view.notice(DRAINING(line))
                 child.send_signal(self._requests.last_signal)
                 return None
-            return self._stopped(child)
+            _end(child)
+            return self._say_stopped()
         if not is_stopped(child.pid):
             self._frozen_s = None
         elif self._frozen_s is None:
@@ -142,22 +181,17 @@ class Keeper:
 
     def _not_begun(self) -> int:
         if self._requests.count:
-            self._view.notice(TASK_ENDED(f"{self._task} was stopped by {self._signal}"))
-            return self._requests.exit_code
+            return self._say_stopped()
         if self._has_ended(self._total):  # it ended before it could say so
             self._view.notice(TASK_ENDED(f"{self._task} has ended: training is completed"))
             return 0
         self._view.notice(TASK_GIVES_UP(f"{self._task} ends; {_AGAIN}"))
         return RETRY
 
-    def _stopped(self, child: subprocess.Popen[bytes]) -> int:
-        _end(child)
-        self._view.notice(TASK_ENDED(f"{self._task} was stopped by {self._signal}"))
+    def _say_stopped(self) -> int:
+        name = signal.Signals(self._requests.last_signal).name
+        self._view.notice(TASK_ENDED(f"{self._task} was stopped by {name}"))
         return self._requests.exit_code
-
-    @property
-    def _signal(self) -> str:
-        return signal.Signals(self._requests.last_signal).name
 
     def _kill(self, child: subprocess.Popen[bytes], why: str) -> int:
         with contextlib.suppress(ProcessLookupError):
@@ -176,15 +210,10 @@ class Keeper:
             _end(child)
             raise
         still_s, limits = self._awake() - self._moved_s, self._limits.for_waits_of(self._longest_wait_s)
-        if self._drained_s is not None:
-            limit_s, what = limits.drain_s, "no update came while it drained"
-        elif self._begun:
-            limit_s, what = limits.standstill_s, "no update came"
-        else:
-            limit_s, what = (
-                limits.startup_s + self._patience.wait_s * (self._task.type == WORKER),
-                "training did not begin",
-            )
+        stage = Stage.DRAINING if self._drains else Stage.TRAINING if self._begun else Stage.STARTING
+        limit_s, what = STAGES[stage].seconds(limits), STAGES[stage].message.format(leader=self._task)
+        if stage is Stage.STARTING and self._task.type == WORKER:
+            limit_s += self._patience.wait_s  # without a chief its process waits for the other workers
         if still_s <= limit_s:
             return None
         if self._has_ended(self._total):  # only its last words to the others take long
@@ -301,3 +330,45 @@ def _signal_name(number: int) -> str:
         return signal.Signals(number).name
     except ValueError:
         return f"signal {number}"
+
+
+# The wait of a chief for the servers of all other tasks.
+
+
+def gathered(
+    topology: ClusterTopology, patience: Patience, requests: StopRequests, notice: Callable[[str], None],
+    *, reach: Reach = working, clock: Callable[[], float] = time.monotonic, sleep: Callable[[float], None] = time.sleep,
+) -> int | None:  # fmt: skip
+    """Return how many workers are there, once all that is needed is; None when told to stop, or in vain."""
+    addresses = {task: address for task, address in topology.addresses.items() if task != topology.leader}
+    say, began_s, rest_s = Repeated(notice, clock), clock(), None
+    while requests.count == 0:
+        with contextlib.suppress(OSError):  # a shared folder that can't be read just now
+            writing.check()  # a newer leader may have begun meanwhile
+        there, now_s = reach(addresses), clock()
+        missing = [task for task in addresses if task not in there]
+        workers = sum(task.type == WORKER for task in there)
+        only_workers = all(task.type == WORKER for task in missing)
+        may_begin = only_workers and not patience.needs_all and workers >= (patience.least_workers or 1)
+        rest_s = (rest_s or now_s) if may_begin else None
+        if not missing:
+            notice(CONNECTED("all other tasks answer"))
+            return workers
+        names = _names(missing, addresses)
+        if rest_s is not None and (patience.least_workers is not None or now_s - rest_s >= REST_S):
+            notice(f"beginning with {workers} of {workers + len(missing)} workers; {names} may come later")
+            return workers
+        waited_s = now_s - began_s
+        if waited_s >= patience.wait_s:
+            notice(f"{names} did not answer for {patience.wait_s:g} s")
+            return None
+        say(WAITING(f"waiting for {names} ({waited_s:.0f} of {patience.wait_s:g} s)"), missing)
+        until_s = clock() + GATHER_EVERY_S
+        while clock() < until_s and requests.count == 0:
+            sleep(LOOK_EVERY_S)
+    return None
+
+
+def _names(tasks: Sequence[Task], addresses: Mapping[Task, str]) -> str:
+    more = f" and {len(tasks) - _NAMED} more" if len(tasks) > _NAMED else ""
+    return ", ".join(f"{task} ({addresses[task]})" for task in tasks[:_NAMED]) + more

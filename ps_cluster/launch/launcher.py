@@ -13,14 +13,15 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import assert_never
+from typing import Any, assert_never
 
 from ps_cluster.clock import AwakeClock
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import EVALUATOR, TRAINING_TYPES, WORKER
 from ps_cluster.data.packed import PackedDataset, write_form, write_pointer
 from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
-from ps_cluster.files.json_files import RowTail
+from ps_cluster.files import locks
+from ps_cluster.files.json_files import RowTail, read_json
 from ps_cluster.files.writing import open_append, write_whole
 from ps_cluster.launch import topology
 from ps_cluster.launch.local_cluster import FORK_SERVER, TASK_ARGV, LocalCluster
@@ -54,15 +55,15 @@ from ps_cluster.launch.rules import (
     TaskDied,
     TimePassed,
     WriteStacks,
-    training_outcome,
-    write_ending,
 )
 from ps_cluster.launch.silence import Limits, Silent
+from ps_cluster.report import closing_table, summary
+from ps_cluster.report.closing_table import try_to_draw_results
 from ps_cluster.report.progress import ProgressView
-from ps_cluster.report.terminal import print_error
+from ps_cluster.report.terminal import make_console, print_error, print_line
 from ps_cluster.runs import checkpoints, logs
 from ps_cluster.runs.logs import MEMORY_SHORT
-from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, with_work
+from ps_cluster.runs.result_rows import EvaluationRow, ProgressRow, TrainingResult, with_work
 from ps_cluster.runs.rows import ScalingRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.scale_desk import ScaleDesk
@@ -72,7 +73,7 @@ from ps_cluster.system.fork_server import ForkServer, fork_server
 from ps_cluster.system.isolation import RunNetwork, network_for
 from ps_cluster.system.machine import room
 from ps_cluster.system.supervisor import Supervisor, TaskExit
-from ps_cluster.training.resume import newest_for
+from ps_cluster.training.agreement import newest_for
 
 
 def run_local(
@@ -164,6 +165,44 @@ def _fork_server_for(
     env = environment.for_child(os.environ, os.getpid())
     with fork_server(network.popen, run_dir.root, log, env, clock) as server:
         yield server
+
+
+def training_outcome(run_dir: RunDir) -> str:
+    """Return the outcome that the leader wrote: "completed", "stopped" or "diverged"; "failed" where it wrote none."""
+    try:
+        result = read_json(run_dir.training_result, TrainingResult)
+    except (FileNotFoundError, UserError):
+        return "failed"
+    return "diverged" if result.diverged else "completed" if result.completed else "stopped"
+
+
+def write_ending(
+    config: RunConfig, run_dir: RunDir, notify: Callable[[str], None], *, draw: bool = True, **facts: Any
+) -> int:
+    """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
+
+    Args:
+      draw: also the page of results.
+      facts: the other arguments of `write_summary`.
+    Raises:
+      RunFailed: the summary can't be written.
+    """
+    try:
+        with locks.in_turn(run_dir.summary_lock):
+            written = summary.write_summary(run_dir, notify=notify, **facts)
+    except OSError as error:
+        raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
+    console = make_console()
+    closing_table.print_numbers(written, console)
+    if not logs.chosen().is_text:
+        print_line(closing_table.as_line(written))
+    if draw and config.evaluation.draw_results:
+        try_to_draw_results(run_dir, notify)
+    closing_table.print_places(written, run_dir, console)
+    if (proof := written["proof"]) is None or proof["holds"]:
+        return 0
+    print_error(f"the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})")
+    return 1
 
 
 def _exit_code(ending: Ending, left: list[str]) -> int:

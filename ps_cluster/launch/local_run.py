@@ -39,8 +39,7 @@ from ps_cluster.runs.run_dir import AGREEMENT, CODE, IDENTITY, RunDir, check_unu
 from ps_cluster.system import isolation
 from ps_cluster.system.environment import stop_signals
 from ps_cluster.system.machine import Room, fastest_precision
-from ps_cluster.training.agreement import Agreement
-from ps_cluster.training.resume import check_journals, newest_checkpoint
+from ps_cluster.training.agreement import Agreement, check_journals, newest_checkpoint
 
 Notify = Callable[[str], None]
 

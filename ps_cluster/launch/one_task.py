@@ -18,12 +18,10 @@ from ps_cluster.errors import BAD_INPUT, RETRY, SUPERSEDED, UserError
 from ps_cluster.files import locks
 from ps_cluster.files.writing import set_fence, write_json, write_whole
 from ps_cluster.installation import finding_this_package
-from ps_cluster.launch.keeper import Keeper, taken
+from ps_cluster.launch.keeper import Keeper, Patience, taken
+from ps_cluster.launch.launcher import write_ending
 from ps_cluster.launch.local_cluster import TASK_ARGV
 from ps_cluster.launch.local_run import WHAT, Notify, complete_config, resolve_data
-from ps_cluster.launch.port_guard import guard_port
-from ps_cluster.launch.rendezvous import Patience
-from ps_cluster.launch.rules import write_ending
 from ps_cluster.launch.silence import Limits
 from ps_cluster.launch.task import leave
 from ps_cluster.launch.topology import ClusterTopology
@@ -36,8 +34,9 @@ from ps_cluster.runs.rows import ClusterFile, TaskFile
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system import environment, machine
 from ps_cluster.system.environment import LAUNCHER_PID, StopRequests
+from ps_cluster.system.isolation import guard_port
 from ps_cluster.system.network import check_is_free
-from ps_cluster.training.resume import newest_checkpoint
+from ps_cluster.training.agreement import newest_checkpoint
 
 AUTO, NEVER, ALWAYS = "auto", "never", "always"  # values of --resume
 PORT_FREE_WITHIN_S = 10.0  # seconds in which an earlier process of the task may still end
@@ -67,7 +66,7 @@ def run_one_task(
     run_dir, leads = RunDir(Path(os.path.realpath(root))), task == topology.leader
     _goes_on(resume, run_dir, leads=leads)
     _check_port_is_free(topology, task)
-    guard_port(config.cluster.isolation, topology, task, notify)
+    guard_port(config.cluster.isolation, topology.port(task), topology.addresses, notify)
     patience = Patience(wait_s, min_workers, needs_all=not config.mode_kind.on_death[WORKER].dispensable)
     # Leaders share: a newer one takes over from one that is frozen or can't be reached (runs/leaders.py).
     held = root if leads else RunDir(root).workspace(task.type, task.index)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, EVALUATOR, PS, TRAINING_TYPES, WORKER, OnDeaths, Task
-from ps_cluster.errors import PORT_IN_USE, RunFailed, UserError
-from ps_cluster.files import locks
-from ps_cluster.files.json_files import read_json
+from ps_cluster.errors import PORT_IN_USE
 from ps_cluster.installation import PROGRAM
 from ps_cluster.launch.silence import UNDER_WAY, Limits, SilenceWatch, Silent
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.report import closing_table, summary
-from ps_cluster.report.terminal import make_console, print_error, print_line
-from ps_cluster.runs import logs
 from ps_cluster.runs.logs import (
     CLUSTER_RESTARTED,
     DRAINING,
@@ -28,11 +22,11 @@ from ps_cluster.runs.logs import (
     TASK_RESTARTED,
     WORKER_SILENT,
 )
-from ps_cluster.runs.result_rows import SAVING, ProgressRow, TrainingResult
+from ps_cluster.runs.result_rows import SAVING, ProgressRow
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.system.supervisor import TaskExit
 
-# The end of a run, on one machine or on several: its outcome, what is written and printed of it, its exit code.
+# The end of a run, on one machine or on several.
 
 
 @dataclass(frozen=True)
@@ -51,44 +45,6 @@ def diverged_line(updates: int) -> str:
         f"the training diverged: after {updates:,} updates weights are NaN or infinite; begin a new run with a lower "
         "optimizer.learning_rate or with optimizer.global_clip_norm=1 (docs/extending.md#if-it-does-not-learn)"
     )
-
-
-def training_outcome(run_dir: RunDir) -> str:
-    """Return the outcome that the leader wrote: "completed", "stopped" or "diverged"; "failed" where it wrote none."""
-    try:
-        result = read_json(run_dir.training_result, TrainingResult)
-    except (FileNotFoundError, UserError):
-        return "failed"
-    return "diverged" if result.diverged else "completed" if result.completed else "stopped"
-
-
-def write_ending(
-    config: RunConfig, run_dir: RunDir, notify: Callable[[str], None], *, draw: bool = True, **facts: Any
-) -> int:
-    """Write the summary and the results page, and print the closing table. Return the exit code that the proof asks for.
-
-    Args:
-      draw: also the page of results.
-      facts: the other arguments of `write_summary`.
-    Raises:
-      RunFailed: the summary can't be written.
-    """
-    try:
-        with locks.in_turn(run_dir.summary_lock):
-            written = summary.write_summary(run_dir, notify=notify, **facts)
-    except OSError as error:
-        raise RunFailed(f"the summary '{run_dir.summary}' can't be written: {error.strerror}") from error
-    console = make_console()
-    closing_table.print_numbers(written, console)
-    if not logs.chosen().is_text:
-        print_line(closing_table.as_line(written))
-    if draw and config.evaluation.draw_results:
-        closing_table.try_to_draw_results(run_dir, notify)
-    closing_table.print_places(written, run_dir, console)
-    if (proof := written["proof"]) is None or proof["holds"]:
-        return 0
-    print_error(f"the ledger is not exact: {proof['problems'][0]} (all: {run_dir.summary})")
-    return 1
 
 
 # A table of the stages of a run: the time limit of each, and what follows when it is over.
@@ -134,9 +90,9 @@ STAGES: Mapping[Stage, StageLimit] = {
 }
 
 
-# The events that the launcher sees, and the actions that it takes. `decisions.py` leads from one to the other.
+# The events that the launcher sees, and the actions that it takes. `Decisions` leads from one to the other.
 
-# Events: seen by the loop (watch.py) when it looks.
+# Events: seen by the loop (launcher.py) when it looks.
 
 
 @dataclass(frozen=True)
@@ -375,17 +331,24 @@ CLUSTER = "the cluster"
 _IN_WORDS = {CHIEF: "chief", PS: "ps", WORKER: "workers"}
 
 
+@dataclass
+class _InARow:
+    """Deaths without recovery between them, of one task or of the cluster."""
+
+    first: TaskExit
+    count: int = 0
+    died: set[Task] = field(default_factory=set)
+    updates: int = 0  # the most that were applied at the last of them
+    started_s: float = 0.0  # when the task starts, or was started, after the last of them
+
+
 class Recovery:
     """Counts deaths in a row, for each task by itself, and together for deaths that restart the whole cluster."""
 
     def __init__(self, limits: Limits, on_death: OnDeaths):
         self._limits = limits
         self._on_death = on_death
-        self._deaths: dict[Hashable, int] = {}
-        self._first: dict[Hashable, TaskExit] = {}
-        self._died: dict[Hashable, set[Task]] = {}
-        self._last_start: dict[Hashable, float] = {}
-        self._updates: dict[Hashable, int] = {}
+        self._rows: dict[Hashable, _InARow] = {}
 
     def restarts_all(self, death: TaskExit) -> bool:
         """Return whether all training tasks start again with this one."""
@@ -395,52 +358,50 @@ class Recovery:
     def next_delay_s(self, death: TaskExit, updates: int, now_s: float, silent_s: float = 0.0) -> float | None:
         """Count a death; return the seconds after which to start again, None to give up.
 
+        The first restart is at once, so that one accident costs no time.
+
         Args:
           updates: the most updates ever applied. A cluster's death is "in a row" if no new update came since its last
             death, however long ago that was. For a single task the time it lived decides.
           silent_s: seconds at the end of its life without an update; they do not count as life.
         """
         key = self._key(death)
-        if key not in self._deaths or self._has_recovered(key, updates, now_s - silent_s):
-            self._deaths[key], self._first[key], self._died[key] = 0, death, set()
-        self._deaths[key] += 1
-        self._died[key].add(death.task)
-        self._updates[key] = updates
-        if self._deaths[key] > self._on_death[death.task.type].restarts:
+        row = self._rows.get(key)
+        if row is not None:
+            lived_s = now_s - silent_s - row.started_s
+            has_recovered = updates > row.updates if key == CLUSTER else lived_s > self._limits.stable_s
+        if row is None or has_recovered:
+            row = self._rows[key] = _InARow(death)
+        row.count += 1
+        row.died.add(death.task)
+        row.updates = updates
+        if row.count > self._on_death[death.task.type].restarts:
             return None
-        delay_s = self._backoff_s(self._deaths[key])
-        self._last_start[key] = now_s + delay_s
+        backoff_s = min(self._limits.longest_backoff_s, self._limits.backoff_s * 2.0 ** (row.count - 2))
+        delay_s = 0.0 if row.count == 1 else backoff_s
+        row.started_s = now_s + delay_s
         return delay_s
 
     def first_cause(self, death: TaskExit) -> str:
         """Return the first of the deaths in a row to which this one belongs, on one line."""
-        key = self._key(death)
-        return f"{self._first[key]} (given up after {self._deaths[key] - 1} restarts)"
+        row = self._rows[self._key(death)]
+        return f"{row.first} (given up after {row.count - 1} restarts)"
 
     def others_died(self, task: Task) -> bool:
         """Return whether, in the row of deaths of the cluster, another task of this type died too.
 
         Then it is not this one's machine or memory that is at fault, and the cluster does no better without it.
         """
-        died = self._died.get(CLUSTER, set()) if self._on_death[task.type].whole_cluster else set()
-        return any(other.type == task.type and other != task for other in died)
+        row = self._rows.get(CLUSTER) if self._on_death[task.type].whole_cluster else None
+        return row is not None and any(other.type == task.type and other != task for other in row.died)
 
     def forgive(self, task: Task) -> None:
         """Forget the deaths of the cluster, as it goes on without `task`."""
         if self._on_death[task.type].whole_cluster:
-            self._deaths.pop(CLUSTER, None)
+            self._rows.pop(CLUSTER, None)
 
     def _key(self, death: TaskExit) -> Hashable:
         return CLUSTER if self.restarts_all(death) else death.task
-
-    def _has_recovered(self, key: Hashable, updates: int, lived_until_s: float) -> bool:
-        if key == CLUSTER:
-            return updates > self._updates[key]
-        return lived_until_s - self._last_start[key] > self._limits.stable_s
-
-    def _backoff_s(self, deaths: int) -> float:
-        """Return the seconds before a restart; 0 after the first death, so that one accident costs no time."""
-        return 0.0 if deaths == 1 else min(self._limits.longest_backoff_s, self._limits.backoff_s * 2 ** (deaths - 2))
 
 
 class Plans:
@@ -482,81 +443,6 @@ def after(delay_s: float) -> str:
     return f" in {delay_s:g} s" if delay_s else ""
 
 
-# Decide which processes are stuck and to be killed: stopped for too long, or silent. Know who outlives SIGKILL.
-
-
-class Stuck:
-    """Remembers when each process froze, who is silent, and when each was killed.
-
-    Attributes:
-      silences: the worker processes that were killed because they were silent.
-    """
-
-    def __init__(self, config: RunConfig, limits: Limits, now_s: float):
-        self._limits = limits
-        self._silence = SilenceWatch(config, limits, now_s)
-        self._frozen_since: dict[Task, float] = {}
-        self._killed_at: dict[tuple[Task, int], float] = {}
-        self.silences: list[Silent] = []
-
-    def see(self, event: ProgressSeen, now_s: float) -> None:
-        """Read the row for the work of each worker."""
-        self._silence.see(event.row, event.workers, now_s)
-
-    def forget_work(self) -> None:
-        """Forget what each worker did. Call it when all processes start again."""
-        self._silence.forget()
-
-    def silent_s(self, pid: int) -> float:
-        """Return the seconds at the end of its life for which this process was silent; 0 for any other."""
-        return sum(silent.seconds for silent in self.silences if silent.pid == pid)
-
-    def end_frozen(self, event: TimePassed, now_s: float) -> Actions:
-        """Kill processes that were stopped (SIGSTOP) for too long, so that they can't wake up during a recovery."""
-        self._frozen_since = {task: self._frozen_since.get(task, now_s) for task in event.frozen}
-        actions: list[Action] = []
-        for task, since in list(self._frozen_since.items()):
-            if now_s - since >= self._limits.frozen_s:
-                line = TASK_FROZEN(f"{task} has been frozen for {self._limits.frozen_s:.0f} s: ending it")
-                actions.append(Notice(line))
-                actions += self.end(task, event, now_s)
-                del self._frozen_since[task]
-        return tuple(actions)
-
-    def end_silent(self, event: TimePassed, now_s: float) -> Actions:
-        """Kill a worker that is silent while others go on: it is then started again, and others take its steps."""
-        if (silent := self._silence.longest()) is None:
-            return ()
-        task = Task(WORKER, silent.worker)
-        if event.pids.get(task) != silent.pid:
-            return ()  # it ended since the last row
-        self.silences.append(silent)
-        line = WORKER_SILENT(
-            f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
-            "its stacks are in its log; ending it"
-        )
-        return (WriteStacks((task,)), Notice(line), *self.end(task, event, now_s))
-
-    def end(self, task: Task, event: TimePassed, now_s: float) -> Actions:
-        """Kill a task's process, if there is one. If it outlives that, `unkillable` returns it later."""
-        if (pid := event.pids.get(task)) is None:
-            return ()
-        self._killed_at.setdefault((task, pid), now_s)
-        return (Kill(task),)
-
-    def unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
-        """Return the tasks, with their pids, that were killed and are still there. Each is returned once.
-
-        Args:
-          pids: of all tasks that run now.
-        """
-        self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
-        keys = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
-        for key in keys:
-            del self._killed_at[key]
-        return keys
-
-
 # Decide which workers start and which stop where the user asks for another number of them. Pure functions.
 
 
@@ -591,7 +477,7 @@ def _listed(tasks: list[Task]) -> str:
     return ", ".join(map(str, tasks))
 
 
-# Decide the actions that each event of a run asks for. Touches no process, file or clock; `watch.py` carries it out.
+# Decide the actions that each event of a run asks for. Touches no process, file or clock; launcher.py carries it out.
 
 # Phases that show that training has begun. A leader with nothing left to train goes straight to "writing".
 BEGUN = (*UNDER_WAY, SAVING, "writing", "ended")
@@ -601,6 +487,9 @@ class Decisions:
     """The rules of a run, and what they remember.
 
     Training is over when the leader ends: the chief, or worker 0 without one.
+
+    Attributes:
+      silences: the worker processes that were killed because they were silent.
     """
 
     def __init__(self, config: RunConfig, run_dir: RunDir, limits: Limits, now_s: float):
@@ -612,7 +501,10 @@ class Decisions:
         self._on_death = config.mode_kind.on_death
         self._recovery = Recovery(limits, self._on_death)
         self._plans = Plans()
-        self._stuck = Stuck(config, limits, now_s)
+        self._silence = SilenceWatch(config, limits, now_s)
+        self.silences: list[Silent] = []
+        self._frozen_since: dict[Task, float] = {}
+        self._killed_at: dict[tuple[Task, int], float] = {}  # (task, pid) → when it was killed, until it is gone
         self._topology = ClusterTopology({})
         self._ports_taken = 0
         self._trained = False
@@ -624,11 +516,6 @@ class Decisions:
         self._scored = False
         self._evaluator_lost: str | None = None
         self._enter(Stage.STARTING, now_s)
-
-    @property
-    def silences(self) -> list[Silent]:
-        """The worker processes that were killed because they were silent."""
-        return self._stuck.silences
 
     def decide(self, event: Event, now_s: float) -> Actions:
         """Return the actions that follow from `event`, in their order."""
@@ -682,7 +569,7 @@ class Decisions:
             self._enter(Stage.TRAINING, now_s)
             actions = self._drain(now_s) if self._draining else ()
         if self._under_way:
-            self._stuck.see(event, now_s)
+            self._silence.see(row, event.workers, now_s)
             if (row.applied, row.written) != self._seen or row.phase == SAVING:
                 self._seen = row.applied, row.written
                 self._most_applied = max(self._most_applied, row.applied)
@@ -760,7 +647,7 @@ class Decisions:
                 return (Ending("failed", 2, death.last_line, user_error=True),)
             if death.final:
                 return (Ending("failed", 1, f"{death}"),)
-        silent_s = self._stuck.silent_s(death.pid)
+        silent_s = sum(silent.seconds for silent in self.silences if silent.pid == death.pid)  # at the end of its life
         delay_s = self._recovery.next_delay_s(death, self._most_applied, now_s, silent_s)
         if delay_s is None:
             return self._give_up(task, self._recovery.first_cause(death), gone=True)
@@ -773,7 +660,7 @@ class Decisions:
         cause, delay_s = event.request.cause, event.request.delay_s
         if event.problem:
             return (Ending("failed", 1, f"{cause}; {event.problem}"),)
-        self._stuck.forget_work()
+        self._silence.forget()
         self._plans.drop(*self._tasks(TRAINING_TYPES))
         self._plans.add(CLUSTER, now_s + delay_s, RestartTraining(resume=event.snapshot))
         self._enter(Stage.STARTING, now_s)
@@ -804,11 +691,11 @@ class Decisions:
     # Time passes.
 
     def _on_time(self, event: TimePassed, now_s: float) -> Actions:
-        actions = [*self._plans.due(now_s), *self._stuck.end_frozen(event, now_s)]
+        actions = [*self._plans.due(now_s), *self._end_frozen(event, now_s)]
         if self._under_way:
-            actions += self._stuck.end_silent(event, now_s)
+            actions += self._end_silent(event, now_s)
         given_up: list[Action] = []
-        unkillable = self._stuck.unkillable(event.pids, now_s)
+        unkillable = self._unkillable(event.pids, now_s)
         for kind in {task.type for task, _ in unkillable} - {EVALUATOR}:
             if len(stuck := [task for task, _ in unkillable if task.type == kind]) >= len(self._tasks((kind,))) > 1:
                 message = f"{stuck[0]} and {stuck[-1]} are still there {self._limits.kill_s:.0f} s after SIGKILL"
@@ -817,6 +704,46 @@ class Decisions:
             cause = f"{task} (pid {pid}) is still there {self._limits.kill_s:.0f} s after SIGKILL"
             given_up += self._give_up(task, cause, gone=False)
         return (*actions, *(given_up or self._at_limit(event, now_s)))
+
+    def _end_frozen(self, event: TimePassed, now_s: float) -> Actions:
+        """Kill processes that were stopped (SIGSTOP) for too long, so that they can't wake up during a recovery."""
+        self._frozen_since = {task: self._frozen_since.get(task, now_s) for task in event.frozen}
+        actions: list[Action] = []
+        for task, since in list(self._frozen_since.items()):
+            if now_s - since >= self._limits.frozen_s:
+                line = TASK_FROZEN(f"{task} has been frozen for {self._limits.frozen_s:.0f} s: ending it")
+                actions += (Notice(line), *self._kill(task, event, now_s))
+                del self._frozen_since[task]
+        return tuple(actions)
+
+    def _end_silent(self, event: TimePassed, now_s: float) -> Actions:
+        """Kill a worker that is silent while others go on: it is then started again, and others take its steps."""
+        if (silent := self._silence.longest()) is None:
+            return ()
+        task = Task(WORKER, silent.worker)
+        if event.pids.get(task) != silent.pid:
+            return ()  # it ended since the last row
+        self.silences.append(silent)
+        line = WORKER_SILENT(
+            f"{task} (pid {silent.pid}) is silent: no update for {silent.seconds:.0f} s, after {silent.updates}; "
+            "its stacks are in its log; ending it"
+        )
+        return (WriteStacks((task,)), Notice(line), *self._kill(task, event, now_s))
+
+    def _kill(self, task: Task, event: TimePassed, now_s: float) -> Actions:
+        """Kill a task's process, if there is one. If it outlives that, `_unkillable` returns it later."""
+        if (pid := event.pids.get(task)) is None:
+            return ()
+        self._killed_at.setdefault((task, pid), now_s)
+        return (Kill(task),)
+
+    def _unkillable(self, pids: Mapping[Task, int], now_s: float) -> list[tuple[Task, int]]:
+        """Return the tasks, with their pids, that were killed and are still there. Each is returned once."""
+        self._killed_at = {key: at for key, at in self._killed_at.items() if pids.get(key[0]) == key[1]}
+        keys = [key for key, at in self._killed_at.items() if now_s - at > self._limits.kill_s]
+        for key in keys:
+            del self._killed_at[key]
+        return keys
 
     def _at_limit(self, event: TimePassed, now_s: float) -> Actions:
         stage, leader = STAGES[self._stage], self._topology.leader
@@ -833,7 +760,7 @@ class Decisions:
             case AtLimit.END_THE_LEADER:
                 self._moved_at = now_s
                 notice = Notice(STANDSTILL(f"{message}; stacks are in the logs; ending {leader}"))
-                return (WriteStacks(self._topology.tasks), *self._stuck.end(leader, event, now_s), notice)
+                return (WriteStacks(self._topology.tasks), *self._kill(leader, event, now_s), notice)
 
     def _ended(self) -> Ending:
         """Return the end of a run of which nothing is left to do."""

@@ -33,7 +33,6 @@ from ps_cluster.files import locks
 from ps_cluster.files.values import one_line
 from ps_cluster.files.writing import set_fence, write_json
 from ps_cluster.launch import local_run
-from ps_cluster.launch.port_guard import guard_port
 from ps_cluster.launch.topology import ClusterTopology, from_tf_config
 from ps_cluster.quiet_import import import_tensorflow
 from ps_cluster.runs import logs
@@ -43,6 +42,7 @@ from ps_cluster.runs.rows import TaskError
 from ps_cluster.runs.run_dir import RunDir, say, say_the_rest
 from ps_cluster.system import environment
 from ps_cluster.system.environment import Drain, die_with_launcher, stop_signals
+from ps_cluster.system.isolation import guard_port
 from ps_cluster.system.machine import allowance
 from ps_cluster.system.network import give_up_lost_connections
 
@@ -154,7 +154,7 @@ def main(arguments: list[str] | None = None, *, trainer: Callable[..., None] | N
         if options.alone:
             give_up_lost_connections(config.cluster.lost_after_seconds)
             # The command has said it, and keeps rules of its own, but this process outlives its SIGKILL by a moment.
-            guard_port(config.cluster.isolation, topology, member, notify=lambda _: None)
+            guard_port(config.cluster.isolation, topology.port(member), topology.addresses, notify=lambda _: None)
         run_task(
             config, run_dir, dataset, topology, member,
             resume=options.resume, leading=leading, index=task.index, trainer=trainer,

@@ -184,6 +184,11 @@ class ClusterTopology:
         addresses = self.cluster.get(task.type, [])
         return addresses[task.index] if task.index < len(addresses) else None
 
+    @property
+    def addresses(self) -> dict[Task, str]:
+        """The addresses of all members that run."""
+        return {task: address for task in self.tasks if (address := self.address(task))}
+
     def port(self, task: Task) -> int | None:
         """Return the port at which `task` listens; None for the evaluator, and for a task without others."""
         address = self.address(task)

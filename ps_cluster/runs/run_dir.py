@@ -21,11 +21,62 @@ IDENTITY = "identity"  # in a worker's workspace: int64 [2], its index and its p
 AGREEMENT = "agreement.json"  # in every task's workspace: what it works with (training/agreement.py)
 
 
+class _Place:
+    """A file or folder of a run, by its path below the run directory."""
+
+    def __init__(self, path: str):
+        self._path = path
+
+    def __get__(self, run_dir: RunDir, owner: type[RunDir]) -> Path:
+        return run_dir.root / self._path
+
+
 @dataclass(frozen=True)
 class RunDir:
     """The files of one run, under `root` (an absolute path)."""
 
     root: Path
+
+    alive = _Place(".alive")  # The lock file that all tasks of the run share for as long as they live.
+    leaders = _Place("leaders")  # The claims of the leaders, a file each (runs/leaders.py).
+    config = _Place("config.yaml")
+    code = _Place(CODE)  # The folder of what the Python API was given: functions, and arguments.
+    cluster = _Place("cluster.json")
+    dataset = _Place("dataset.json")  # The packed data set that the tasks of this machine map: name, kind, directory.
+    # The folder that says how an example looks, for those who have the run and not its data set.
+    examples = _Place("examples")
+    summary = _Place("summary.json")
+    # The lock for making the summary from the rows, which launcher and evaluator both do, in turn.
+    summary_lock = _Place(".summary.lock")
+    metrics = _Place("metrics")
+    progress = _Place("metrics/progress.jsonl")  # The leader's rows while it trains, one JSON object per line.
+    work = _Place("metrics/work.json")  # What each process does, as of the newest of these rows.
+    evaluation = _Place("metrics/evaluation.jsonl")  # A row for each checkpoint scored, one JSON object per line.
+    # The file of predictions for all test examples, by the last checkpoint that was scored.
+    predictions = _Place("metrics/predictions.safetensors")
+    updates = _Place("metrics/updates.csv")  # The ledger: a row for each update applied (CSV).
+    # The times at which each parameter server applied each update (CSV); absent without parameter servers.
+    applies = _Place("metrics/applies.csv")
+    journals = _Place("metrics/journal")  # The folder of the slices' ledgers.
+    # The device of each operation of a step (CSV); only of modes layers and width with `mode.log_placement`.
+    placement = _Place("metrics/placement.csv")
+    trace = _Place("metrics/trace.json")  # The timeline of all tasks, in Chrome's trace format.
+    # The leader's result of the finished training; the summary is made from it.
+    training_result = _Place("metrics/training.json")
+    tensorboard = _Place("tensorboard")
+    checkpoints = _Place("checkpoints")
+    # The snapshots from which a cluster restarts after a death; the evaluator ignores them.
+    snapshots = _Place("snapshots")
+    best = _Place("best")
+    best_model = _Place("best/model.keras")
+    results = _Place("results")  # The folder that is drawn from the others when the run has ended.
+    results_page = _Place("results/results.html")
+    results_numbers = _Place("results/results.json")
+    logs = _Place("logs")
+    launcher_log = _Place("logs/launcher.log")
+    errors = _Place("errors")
+    temporary = _Place(TEMPORARY)  # The temporary files of all that a run starts; it goes when the run ends.
+    tasks = _Place("tasks")
 
     @classmethod
     def create(cls, root: Path) -> RunDir:
@@ -118,29 +169,6 @@ class RunDir:
         """The folders that an evaluator writes into."""
         return self.metrics, self.tensorboard, self.best
 
-    @property
-    def alive(self) -> Path:
-        """The lock file that all tasks of the run share for as long as they live."""
-        return self.root / ".alive"
-
-    @property
-    def leaders(self) -> Path:
-        """The claims of the leaders, a file each (runs/leaders.py)."""
-        return self.root / "leaders"
-
-    @property
-    def config(self) -> Path:
-        return self.root / "config.yaml"
-
-    @property
-    def code(self) -> Path:
-        """The folder of what the Python API was given: functions, and arguments."""
-        return self.root / CODE
-
-    @property
-    def cluster(self) -> Path:
-        return self.root / "cluster.json"
-
     def scale_request(self, asked: str) -> Path:
         """A request of `ps-cluster scale` to the launcher, which takes it away. `asked`: its name."""
         return self.root / f"scale-{asked}.json"
@@ -157,81 +185,13 @@ class RunDir:
         """Return the names of the requests whose answers nobody has taken away."""
         return sorted(path.stem.removeprefix("scaled-") for path in self.root.glob("scaled-*.json"))
 
-    @property
-    def dataset(self) -> Path:
-        """The packed data set that the tasks of this machine map: name, kind, directory."""
-        return self.root / "dataset.json"
-
-    @property
-    def examples(self) -> Path:
-        """The folder that says how an example looks, for those who have the run and not its data set."""
-        return self.root / "examples"
-
-    @property
-    def summary(self) -> Path:
-        return self.root / "summary.json"
-
-    @property
-    def summary_lock(self) -> Path:
-        """The lock for making the summary from the rows, which launcher and evaluator both do, in turn."""
-        return self.root / ".summary.lock"
-
-    @property
-    def metrics(self) -> Path:
-        return self.root / "metrics"
-
-    @property
-    def progress(self) -> Path:
-        """The leader's rows while it trains, one JSON object per line."""
-        return self.metrics / "progress.jsonl"
-
-    @property
-    def work(self) -> Path:
-        """What each process does, as of the newest of these rows."""
-        return self.metrics / "work.json"
-
     def metrics_link(self, task: str) -> Path:
         """Return the file with the address at which a process serves its metrics, for as long as it does."""
         return self.metrics / f"{task}.url"
 
-    @property
-    def evaluation(self) -> Path:
-        """A row for each checkpoint scored, one JSON object per line."""
-        return self.metrics / "evaluation.jsonl"
-
-    @property
-    def predictions(self) -> Path:
-        """The file of predictions for all test examples, by the last checkpoint that was scored."""
-        return self.metrics / "predictions.safetensors"
-
-    @property
-    def updates(self) -> Path:
-        """The ledger: a row for each update applied (CSV)."""
-        return self.metrics / "updates.csv"
-
-    @property
-    def applies(self) -> Path:
-        """The times at which each parameter server applied each update (CSV); absent without parameter servers."""
-        return self.metrics / "applies.csv"
-
-    @property
-    def journals(self) -> Path:
-        """The folder of the slices' ledgers."""
-        return self.metrics / "journal"
-
     def journal(self, index: int, epoch: int) -> Path:
         """Return the file of one slice's ledger while one leader led, appended to during training (runs/journal.py)."""
         return self.journals / f"slice-{index}-epoch-{epoch:06d}.bin"
-
-    @property
-    def placement(self) -> Path:
-        """The device of each operation of a step (CSV); only of modes layers and width with `mode.log_placement`."""
-        return self.metrics / "placement.csv"
-
-    @property
-    def trace(self) -> Path:
-        """The timeline of all tasks, in Chrome's trace format."""
-        return self.metrics / "trace.json"
 
     @property
     def profile(self) -> Path:
@@ -239,76 +199,16 @@ class RunDir:
         return self.tensorboard / "plugins" / "profile" / self.root.name / "cluster.xplane.pb"
 
     @property
-    def training_result(self) -> Path:
-        """The leader's result of the finished training; the summary is made from it."""
-        return self.metrics / "training.json"
-
-    @property
-    def tensorboard(self) -> Path:
-        return self.root / "tensorboard"
-
-    @property
-    def checkpoints(self) -> Path:
-        return self.root / "checkpoints"
-
-    @property
-    def snapshots(self) -> Path:
-        """The snapshots from which a cluster restarts after a death; the evaluator ignores them."""
-        return self.root / "snapshots"
-
-    @property
     def states(self) -> tuple[Path, Path]:
         """The folders with states that training can resume from."""
         return self.checkpoints, self.snapshots
 
-    @property
-    def best(self) -> Path:
-        return self.root / "best"
-
-    @property
-    def best_model(self) -> Path:
-        return self.best / "model.keras"
-
-    @property
-    def results(self) -> Path:
-        """The folder that is drawn from the others when the run has ended."""
-        return self.root / "results"
-
-    @property
-    def results_page(self) -> Path:
-        return self.results / "results.html"
-
-    @property
-    def results_numbers(self) -> Path:
-        return self.results / "results.json"
-
-    @property
-    def logs(self) -> Path:
-        return self.root / "logs"
-
-    @property
-    def launcher_log(self) -> Path:
-        return self.logs / "launcher.log"
-
     def log(self, task_type: str, index: int) -> Path:
         return self.logs / f"{task_type}-{index}.log"
-
-    @property
-    def errors(self) -> Path:
-        return self.root / "errors"
 
     def error(self, task_type: str, index: int) -> Path:
         """Return the file into which a task writes the error that ended it."""
         return self.errors / f"{task_type}-{index}.json"
-
-    @property
-    def temporary(self) -> Path:
-        """The temporary files of all that a run starts; it goes when the run ends."""
-        return self.root / TEMPORARY
-
-    @property
-    def tasks(self) -> Path:
-        return self.root / "tasks"
 
     def config_of(self, task_type: str, index: int) -> Path:
         """Return the settings of a task that no launcher has started; each has its own, which may differ by mistake."""

@@ -1,9 +1,20 @@
-"""Pack several tensors into one byte vector, so that a pull or push is one transfer, or two with a large tensor."""
+"""The slice of a parameter server: what it holds, and how it handles pulls and pushes.
+
+    a worker                         its slice on the parameter server, one critical section for each message
+    pull(worker)              ──►    read weights, statistics and version together
+                              ◄──    weights, statistics, version                      (one message, see `Message`)
+    push(step, version, …)    ──►    in the ledger already? refuse : apply, count the version, write the ledger's row
+                              ◄──    REFUSED, APPLIED or DROPPED
+
+So the staleness of an update is exact, and a step that arrives a second time is refused. A critical section takes only
+inputs that have already arrived on the parameter server, so a worker that dies can't leave one half done: TensorFlow
+cancels an operation that waits, never one whose inputs are there.
+"""
 
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,209 +22,28 @@ import numpy as np
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.registry import find, graph, tf
-from ps_cluster.config.schema import LookaheadSettings
 from ps_cluster.config.update_settings import METHODS
 from ps_cluster.runs.checkpoints import ACCEPTED_STEPS, ONE_A_SLICE
 from ps_cluster.runs.ledger import COLUMNS, WORKER_COLUMNS
-from ps_cluster.server.rules import make_rule
-from ps_cluster.server.waiting import Condition, after, now_after
-
-# A vector of at least this many bytes is sent by itself: packing and unpacking copy it, which costs more than a second
-# transfer.
-LARGE_BYTES = 2**20
-
-
-@dataclass(frozen=True)
-class Message:
-    """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned."""
-
-    fields: tuple[tuple[tf.DType, int], ...]
-
-    def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the tensors to send: large vectors as they are, then the others joined as uint8 [bytes]. No casts."""
-        for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
-            if vector.dtype != dtype:
-                raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
-        large = [vector for vector, is_large in zip(vectors, self._large) if is_large]
-        small = [vector for vector, is_large in zip(vectors, self._large) if not is_large]
-        return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
-
-    def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
-        """Return the vectors again, each `dtype [length]`, made by operations on the caller's device."""
-        *large, packed = tensors
-        whole, parts = iter(large), self._parts(packed)
-        return [tf.identity(next(whole)) if is_large else next(parts) for is_large in self._large]
-
-    def _parts(self, packed: tf.Tensor) -> Iterator[tf.Tensor]:
-        small = [field for field, is_large in zip(self.fields, self._large) if not is_large]
-        parts = tf.split(packed, [dtype.size * length for dtype, length in small])
-        for part, (dtype, length) in zip(parts, small):
-            yield tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)
-
-    @property
-    def _large(self) -> list[bool]:
-        return [dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]
-
-
-# Keep weights and statistics of past versions, to emulate with few workers the staleness of many.
-
-
-class History:
-    """The vectors of the last `delay` + 1 versions of a slice. Create and use it on the slice's device.
-
-    A worker that pulls the parameters of `delay` versions ago pushes a gradient that is `delay` versions staler. With
-    `simulate_workers` k and W real workers the delay is k - W, and the mean staleness k - 1.
-    """
-
-    def __init__(self, vectors: Sequence[tf.Variable], delay: int):
-        """Create the rings. `delay`: in versions; below 1 nothing is kept."""
-        self._vectors = vectors
-        self._length = max(0, delay) + 1
-        if self._length > 1:
-            self._rings = [tf.Variable(tf.tile(vector[None], [self._length, 1])) for vector in vectors]
-            self._oldest = tf.Variable(0, dtype=tf.int64)
-
-    def read(self, version: tf.Tensor) -> tuple[list[tf.Tensor], tf.Tensor]:
-        """Return (the vectors, their version []) of `delay` versions ago, or the oldest kept."""
-        if self._length == 1:
-            return [vector.read_value() for vector in self._vectors], version
-        kept = tf.maximum(version - (self._length - 1), self._oldest.read_value())
-        return [ring.sparse_read(kept % self._length) for ring in self._rings], kept
-
-    def write(self, version: tf.Tensor) -> list[tf.Operation]:
-        """Store the current vectors as those of `version`."""
-        if self._length == 1:
-            return []
-        with tf.control_dependencies([version]):
-            index = (version % self._length)[None]
-            rows = [tf.IndexedSlices(vector.read_value()[None], index) for vector in self._vectors]
-        return [ring.scatter_update(row) for ring, row in zip(self._rings, rows)]
-
-    def restart(self, version: tf.Variable) -> None:
-        """Forget all versions before `version`, after a restore."""
-        if self._length > 1:
-            self._oldest.assign(version)
-            self.write(version.read_value())
-
-
-# Weight averaging on the parameter server while training goes on.
-
-
-class Lookahead:
-    """Slow weights that follow the trained ones, which are then reset to them. Create and use it on the slice's device.
-
-    Lookahead (Zhang, Lucas, Ba, Hinton 2019, arXiv:1907.08610, algorithm 1): every k updates the slow weights s move by
-    s += (1 - d) (w - s), and then w = s. d grows with the cube of p, the share of the updates that are done:
-    d = decay^k p^3, as in airbench (Jordan 2024, arXiv:2404.00498, section 3.4). So there is no averaging at first,
-    when the weights still change a lot, and a long mean at the end.
-    """
-
-    def __init__(self, settings: LookaheadSettings, weights: tf.Variable, total_updates: int):
-        self._every = settings.every_updates
-        self._decay = settings.decay
-        self._weights = weights
-        self._total = total_updates
-        self.slots = {"slow": tf.Variable(weights)} if self._every else {}
-
-    def after_update(self, version: tf.Tensor) -> list[tf.Tensor]:
-        """Return the operations to run after the update that made `version` (int64 [])."""
-        if not self._every:
-            return []
-        due = tf.equal(version % self._every, 0)
-        return [tf.cond(due, lambda: self._return_to_slow(version), lambda: version)]
-
-    def _return_to_slow(self, version: tf.Tensor) -> tf.Tensor:
-        progress = tf.cast(version, tf.float32) / self._total
-        decay = self._decay**self._every * progress**3
-        with tf.control_dependencies([version]):
-            fast, slow = self._weights.read_value(), self.slots["slow"].read_value()
-        mean = fast + decay * (slow - fast)
-        assigned = [variable.assign(mean, read_value=False) for variable in (self._weights, self.slots["slow"])]
-        with tf.control_dependencies(assigned):
-            return tf.identity(version)
-
-
-# The part of the ledger on a parameter server: which open steps were accepted, and the newest rows.
-
-
-class SliceLedger:
-    """A window of one slice's ledger. Create it on the slice's device; use it in the slice's critical section.
-
-    Two rings of fixed size suffice, however long the run: the step ids accepted last, at `step % window`, and the rows
-    accepted last, at `row number % window`. The chief guarantees that it hands out no step `window` or more above one
-    that is still open, and that it reads each row before `window` further rows can come.
-
-    Attributes:
-      accepted: int64 [], rows written so far.
-    """
-
-    def __init__(self, window: int):
-        self._window = window
-        self.accepted = tf.Variable(0, dtype=tf.int64)
-        self._seen = tf.Variable(tf.zeros([window], tf.int64))  # the step id + 1
-        self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
-
-    def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
-        """Return what a snapshot holds beside `accepted`, int64 [1 + k]: `closed`, and the steps above it, each + 1.
-
-        The rows are in the chief's journal.
-
-        Args:
-          closed: int64 []; all steps below it were accepted, or never will be.
-        """
-        seen = self._seen.read_value()
-        return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
-
-    def restore(self, accepted_steps: np.ndarray) -> None:
-        """Put `accepted_steps` back, of a window of any length; zeros behind the first do not count."""
-        closed, above = int(accepted_steps[0]), np.sort(accepted_steps[1:])
-        marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
-        ring = np.zeros(self._window, np.int64)
-        ring[(marks - 1) % self._window] = marks  # where several fall on one place, the last and newest stays
-        self._seen.assign(ring)
-
-    def has(self, steps: tf.Tensor) -> tf.Tensor:
-        """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for a step closed long ago."""
-        # If a later step has its place, the step was closed before that one was handed out.
-        return self._seen.sparse_read(steps % self._window) > steps
-
-    def write(self, rows: tf.Tensor) -> tf.Tensor:
-        """Write the rows of accepted steps.
-
-        Args:
-          rows: float64 [k, len(COLUMNS)], in the order in which they were accepted; k is at most the window.
-        Returns:
-          An operation that must run before the critical section is left.
-        """
-        steps, count = tf.cast(rows[:, 0], tf.int64), tf.shape(rows, tf.int64)[0]
-        places = (self.accepted.read_value() + tf.range(count)) % self._window
-        written = [
-            self._rows.scatter_update(tf.IndexedSlices(rows, places)),
-            self._seen.scatter_update(tf.IndexedSlices(steps + 1, steps % self._window)),
-        ]
-        with tf.control_dependencies(written):
-            return self.accepted.assign_add(count, read_value=False)
-
-    def read(self, first: tf.Tensor) -> tf.Tensor:
-        """Return the rows from row number `first` (int64 []) on that are in the window, float64 [k, len(COLUMNS)]."""
-        end = self.accepted.read_value()
-        oldest = tf.maximum(end - self._window, tf.zeros_like(end))
-        return self._rows.sparse_read(tf.range(tf.clip_by_value(first, oldest, end), end) % self._window)
-
-
-# The slice of a parameter server: what it holds, and how it handles pulls and pushes.
-#
-# A pull or a push is one critical section on the parameter server. A pull reads weights, statistics and version. A push
-# looks into the ledger, applies the update, counts the version and writes the ledger's row. So the staleness of an update
-# is exact, and a step that arrives a second time is refused.
-#
-# A critical section takes only inputs that have already arrived on the parameter server, so a worker that dies can't
-# leave one half done: TensorFlow cancels an operation that waits, never one whose inputs are there.
+from ps_cluster.server.rules import Lookahead, make_rule
+from ps_cluster.server.staleness import History
 
 # The outcomes of a push.
 REFUSED, APPLIED, DROPPED, WAIT = 0, 1, 2, 3
 NO_END = 2**40  # more steps or versions than a run can have
 _WHOLE_IN_FLOAT64 = 2**52 - 1  # bits of a whole number that float64 keeps
+
+
+def after(needed: Sequence[Any], value: tf.Tensor | int) -> tf.Tensor:
+    """Return `value` once everything `needed` is done."""
+    with tf.control_dependencies(needed):
+        return tf.identity(value)
+
+
+def now_after(*needed: Any) -> tf.Tensor:
+    """Return the time when everything `needed` is done, float64 [], unix seconds."""
+    with tf.control_dependencies(needed):
+        return tf.timestamp()
 
 
 @dataclass(frozen=True)
@@ -527,3 +357,193 @@ class WaitingSlice(Slice):
 
     def _on_tick(self, seconds: tf.Tensor, longest_update_s: tf.Tensor, last_step: tf.Tensor) -> list[tf.Operation]:
         return []
+
+
+_UNBOUNDED = 2**31 - 1  # elements: an enqueue must never block, because it is in a critical section
+_NOWHERE = -1  # in place of a queue's number: in no queue
+
+
+class Condition:
+    """A condition variable on a parameter server: graphs wait there, at no cost, until another graph notifies them.
+
+    It works like `threading.Condition`, with a critical section as the lock. A failed attempt is counted before the
+    section is left. Then the graph dequeues an element, which blocks a callback and no thread. `notify_all` enqueues
+    one element for each counted attempt, so no change is missed between an attempt and the wait. An element carries no
+    state: the graph that gets one tries again.
+
+    Two queues are used in turn. A graph that is counted after a notification dequeues from the other queue, so it can't
+    take the element of a slower graph that was counted before.
+
+    TensorFlow 2.21 does not cancel the part of a dead worker's graph that waits on a parameter server. That graph stays
+    and gets its own element, so it takes no other graph's.
+
+    Attributes:
+      waiting: int32 [], how many graphs wait and were not yet notified.
+    """
+
+    def __init__(self, device: str, section: tf.CriticalSection):
+        self._section = section
+        with tf.device(device):
+            self._queues = [tf.queue.FIFOQueue(_UNBOUNDED, tf.bool, []) for _ in range(2)]
+            self._turn = tf.Variable(0)
+            self.waiting = tf.Variable(0)
+
+    def wait_while(
+        self, value: int, attempt: Callable[[], tf.Tensor], needed: Sequence[Any] = (), dtype: str = "int32"
+    ) -> tf.Tensor:
+        """Run `attempt` in the critical section, and again after each notification while it returns `value`.
+
+        There is no timeout: `notify_all` must be called now and then, as the chief does with each look.
+
+        Args:
+          value: the result that means "wait". attempt: returns `dtype` [].
+          needed: the outside inputs of the attempt; the section is entered only when all have arrived.
+        """
+
+        def counted() -> tuple[tf.Tensor, tf.Tensor]:
+            outcome = attempt()
+            return outcome, tf.cond(tf.equal(outcome, value), self._count, lambda: tf.constant(_NOWHERE))
+
+        def body(outcome: tf.Tensor, turn: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+            with tf.control_dependencies([self._taken(turn)]):
+                return self._section.execute(counted)
+
+        # Without `needed`, the section could be entered before the body's captured inputs arrive, and stay held.
+        start = after(needed, tf.constant(value, dtype)), tf.constant(_NOWHERE)
+        return tf.while_loop(lambda outcome, _: tf.equal(outcome, value), body, start, parallel_iterations=1)[0]
+
+    def _taken(self, turn: tf.Tensor) -> tf.Tensor:
+        """Take an element of queue number `turn`. The first attempt is in no queue and goes on at once."""
+
+        def take() -> tf.Tensor:
+            return tf.cond(tf.equal(turn, 0), self._queues[0].dequeue, self._queues[1].dequeue)
+
+        return tf.cond(tf.equal(turn, _NOWHERE), lambda: tf.constant(False), take)
+
+    def _count(self) -> tf.Tensor:
+        """Count a waiting graph; return the number of the queue from which it takes its element, int32 []."""
+        return after([self.waiting.assign_add(1, read_value=False)], self._turn.read_value())
+
+    def notify_all(self) -> tf.Tensor:
+        """Let all waiting graphs try again. Call it in the critical section, and let the result depend on it."""
+        waiting = self.waiting.read_value()
+        return tf.cond(waiting > 0, lambda: self._wake(waiting), lambda: tf.constant(0))
+
+    def _wake(self, waiting: tf.Tensor) -> tf.Tensor:
+        turn = self._turn.read_value()
+        put = tf.cond(tf.equal(turn, 0), *(lambda queue=queue: _fill(queue, waiting) for queue in self._queues))
+        with tf.control_dependencies([put]):
+            return after([self._turn.assign(1 - turn, read_value=False)], self.waiting.assign(0))
+
+
+def _fill(queue: tf.queue.FIFOQueue, count: tf.Tensor) -> tf.Tensor:
+    """Fill the queue up to `count` elements. Leftovers in it were for graphs that ended before they took theirs."""
+    missing = tf.maximum(count - queue.size(), 0)
+    return after([queue.enqueue_many(tf.zeros([missing], tf.bool))], count)
+
+
+# The part of the ledger on a parameter server: which open steps were accepted, and the newest rows.
+
+
+class SliceLedger:
+    """A window of one slice's ledger. Create it on the slice's device; use it in the slice's critical section.
+
+    Two rings of fixed size suffice, however long the run: the step ids accepted last, at `step % window`, and the rows
+    accepted last, at `row number % window`. The chief guarantees that it hands out no step `window` or more above one
+    that is still open, and that it reads each row before `window` further rows can come.
+
+    Attributes:
+      accepted: int64 [], rows written so far.
+    """
+
+    def __init__(self, window: int):
+        self._window = window
+        self.accepted = tf.Variable(0, dtype=tf.int64)
+        self._seen = tf.Variable(tf.zeros([window], tf.int64))  # the step id + 1
+        self._rows = tf.Variable(tf.zeros([window, len(COLUMNS)], tf.float64))
+
+    def accepted_steps(self, closed: tf.Tensor) -> tf.Tensor:
+        """Return what a snapshot holds beside `accepted`, int64 [1 + k]: `closed`, and the steps above it, each + 1.
+
+        The rows are in the chief's journal.
+
+        Args:
+          closed: int64 []; all steps below it were accepted, or never will be.
+        """
+        seen = self._seen.read_value()
+        return tf.concat([closed[None], tf.sort(tf.boolean_mask(seen, seen > closed))], 0)
+
+    def restore(self, accepted_steps: np.ndarray) -> None:
+        """Put `accepted_steps` back, of a window of any length; zeros behind the first do not count."""
+        closed, above = int(accepted_steps[0]), np.sort(accepted_steps[1:])
+        marks = np.concatenate([np.arange(max(0, closed - self._window), closed) + 1, above[above > 0]])
+        ring = np.zeros(self._window, np.int64)
+        ring[(marks - 1) % self._window] = marks  # where several fall on one place, the last and newest stays
+        self._seen.assign(ring)
+
+    def has(self, steps: tf.Tensor) -> tf.Tensor:
+        """Return whether each of `steps` (int64 […]) was accepted, bool […]; true also for a step closed long ago."""
+        # If a later step has its place, the step was closed before that one was handed out.
+        return self._seen.sparse_read(steps % self._window) > steps
+
+    def write(self, rows: tf.Tensor) -> tf.Tensor:
+        """Write the rows of accepted steps.
+
+        Args:
+          rows: float64 [k, len(COLUMNS)], in the order in which they were accepted; k is at most the window.
+        Returns:
+          An operation that must run before the critical section is left.
+        """
+        steps, count = tf.cast(rows[:, 0], tf.int64), tf.shape(rows, tf.int64)[0]
+        places = (self.accepted.read_value() + tf.range(count)) % self._window
+        written = [
+            self._rows.scatter_update(tf.IndexedSlices(rows, places)),
+            self._seen.scatter_update(tf.IndexedSlices(steps + 1, steps % self._window)),
+        ]
+        with tf.control_dependencies(written):
+            return self.accepted.assign_add(count, read_value=False)
+
+    def read(self, first: tf.Tensor) -> tf.Tensor:
+        """Return the rows from row number `first` (int64 []) on that are in the window, float64 [k, len(COLUMNS)]."""
+        end = self.accepted.read_value()
+        oldest = tf.maximum(end - self._window, tf.zeros_like(end))
+        return self._rows.sparse_read(tf.range(tf.clip_by_value(first, oldest, end), end) % self._window)
+
+
+# Pack several tensors into one byte vector, so that a pull or push is one transfer, or two with a large tensor.
+
+# A vector of at least this many bytes is sent by itself: packing and unpacking copy it, which costs more than a second
+# transfer.
+LARGE_BYTES = 2**20
+
+
+@dataclass(frozen=True)
+class Message:
+    """The dtype and length of each vector of a message, in order. Put the longest first, so that it stays aligned."""
+
+    fields: tuple[tuple[tf.DType, int], ...]
+
+    def pack(self, vectors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the tensors to send: large vectors as they are, then the others joined as uint8 [bytes]. No casts."""
+        for vector, (dtype, length) in zip(vectors, self.fields, strict=True):
+            if vector.dtype != dtype:
+                raise TypeError(f"a message field of {dtype.name} [{length}] was given {vector.dtype.name}")
+        large = [vector for vector, is_large in zip(vectors, self._large) if is_large]
+        small = [vector for vector, is_large in zip(vectors, self._large) if not is_large]
+        return [*large, tf.concat([tf.reshape(tf.bitcast(v, tf.uint8), [-1]) for v in small], axis=0)]
+
+    def unpack(self, tensors: Sequence[tf.Tensor]) -> list[tf.Tensor]:
+        """Return the vectors again, each `dtype [length]`, made by operations on the caller's device."""
+        *large, packed = tensors
+        whole, parts = iter(large), self._parts(packed)
+        return [tf.identity(next(whole)) if is_large else next(parts) for is_large in self._large]
+
+    def _parts(self, packed: tf.Tensor) -> Iterator[tf.Tensor]:
+        small = [field for field, is_large in zip(self.fields, self._large) if not is_large]
+        parts = tf.split(packed, [dtype.size * length for dtype, length in small])
+        for part, (dtype, length) in zip(parts, small):
+            yield tf.bitcast(tf.reshape(part, [length, dtype.size]), dtype)
+
+    @property
+    def _large(self) -> list[bool]:
+        return [dtype.size * length >= LARGE_BYTES for dtype, length in self.fields]

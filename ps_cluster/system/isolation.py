@@ -1,32 +1,42 @@
-"""A private network for the tasks of one run, because a TensorFlow server runs code for anybody who reaches its port.
+"""Keep others from the tasks' ports, because a TensorFlow server runs code for anybody who reaches its port.
 
-A short-lived process (namespace.py) makes the network namespace, sends its descriptors to the launcher and ends.
-Every task enters the namespace through the same file before it runs its program. So the launcher keeps its own network
-and its threads (the kernel lets no process with threads into a user namespace) and stays the parent of all tasks. Only
-the tasks and the launcher's descriptors keep the namespace alive, so it ends with them, however they end.
+The tasks of a run on one machine get a private network. A short-lived process (namespace.py) makes the network
+namespace, sends its descriptors to the launcher and ends. Every task enters the namespace through the same file before
+it runs its program. So the launcher keeps its own network and its threads (the kernel lets no process with threads into
+a user namespace) and stays the parent of all tasks. Only the tasks and the launcher's descriptors keep the namespace
+alive, so it ends with them, however they end.
+
+A task on one of several machines says who reaches its port, and keeps it to one interface on request.
 """
 
 from __future__ import annotations
 
+import ctypes
+import ipaddress
 import os
 import socket
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from ps_cluster.config.cluster_settings import WORDS, interface_of
+from ps_cluster.config.modes import Task
 from ps_cluster.errors import UserError
 from ps_cluster.runs.logs import PORTS_OPEN
+from ps_cluster.system.network import host_and_port
 
 REQUIRE, OFF = "require", "off"  # and "auto": where the system allows it
 NAMESPACE_ARGV = (sys.executable, "-I", "-S", str(Path(__file__).with_name("namespace.py")))
 
 _TIMEOUT_S = 30.0  # the kernel makes a namespace in milliseconds, but queues behind others that it takes down
 _MOST_DESCRIPTORS = 253  # that the kernel sends at once
+_PAGE = "docs/clusters.md#security"
 _OPEN = "the ports of this run are open to whoever reaches this machine, and whoever reaches them runs code as you"
 
 
@@ -147,3 +157,162 @@ def _received(receiver: socket.socket) -> tuple[int, ...]:
     for descriptor in descriptors:  # a user namespace alone would leave the tasks in the machine's network
         os.close(descriptor)
     raise Unavailable("private network: too many files are open")
+
+
+# Rules of this machine's firewall (nftables) that hold for as long as this process lives, however it ends.
+#
+# A table with the flag `owner` (Linux 5.12) belongs to the socket that made it: nobody else can change it, and the kernel
+# removes it when that socket closes. The library behind the program nft keeps the socket in this process. The program
+# itself would be a second process, and the port would be open as soon as that one ends.
+
+LIBRARY = "libnftables.so.1"  # libnftables(3); the same name in all distributions since 2018
+_NETLINK_NETFILTER = 12
+
+
+class Refused(Exception):
+    """This process can't set rules; the message says why, and what would help."""
+
+
+def keep_rules(rules: str, library_name: str = LIBRARY) -> None:
+    """Add tables, in nft's language, until this process ends. Raises Refused."""
+    library = _nftables(library_name)
+    context = library.nft_ctx_new(0)
+    library.nft_ctx_buffer_error(context)
+    if not library.nft_run_cmd_from_buffer(context, rules.encode()):
+        return  # the context is never freed: it holds the socket
+    said = library.nft_ctx_get_error_buffer(context).decode(errors="replace").partition("\n")[0]
+    library.nft_ctx_free(context)
+    if "not permitted" in said:
+        raise Refused("a rule of the firewall needs the capability CAP_NET_ADMIN")
+    raise Refused(f"the firewall refuses the rule, which needs nftables in Linux 5.12 or newer: {said}")
+
+
+def only_through(interface: str, port: int, others: Iterable[tuple[str, int]]) -> str:
+    """Return rules by which nothing reaches `port` by another interface, and nothing to `others` leaves by another.
+
+    On this machine only processes of this user reach the port. Several processes may keep one port.
+
+    Args:
+      others: addresses and ports to which this machine connects.
+    """
+    through = f'!= {{ "lo", "{interface}" }} drop'
+    to = {"ip": "", "ip6": ""}
+    for address, other in sorted(set(others)):
+        to["ip6" if ipaddress.ip_address(address).version == 6 else "ip"] += f"{address} . {other}, "
+    leaving = "".join(
+        f"    {kind} daddr . tcp dport {{ {ends} }} oifname {through}\n" for kind, ends in to.items() if ends
+    )
+    return (
+        f"table inet ps_cluster_{port}_{os.getpid()} {{\n"
+        "  flags owner\n"
+        "  chain arriving {\n"
+        "    type filter hook input priority filter\n"
+        f"    tcp dport {port} iifname {through}\n"
+        "  }\n"
+        "  chain leaving {\n"
+        "    type filter hook output priority filter\n"
+        f"{leaving}"
+        f'    tcp dport {port} oifname "lo" meta skuid != {os.geteuid()} drop\n'
+        "  }\n"
+        "}\n"
+    )
+
+
+def _nftables(name: str) -> ctypes.CDLL:
+    try:
+        socket.socket(socket.AF_NETLINK, socket.SOCK_RAW, _NETLINK_NETFILTER).close()
+    except OSError as error:  # the library would end the process
+        raise Refused(f"this system has no firewall that can be set: {error.strerror}") from error
+    try:
+        library = ctypes.CDLL(name)
+    except OSError as error:
+        raise Refused(f"there is no {name} here: install nftables, e.g. by apt-get install nftables") from error
+    library.nft_ctx_new.restype = ctypes.c_void_p
+    library.nft_ctx_get_error_buffer.restype = ctypes.c_char_p
+    for function in ("nft_ctx_buffer_error", "nft_ctx_get_error_buffer", "nft_ctx_free"):
+        getattr(library, function).argtypes = [ctypes.c_void_p]
+    library.nft_run_cmd_from_buffer.argtypes = [ctypes.c_void_p, ctypes.c_char_p]
+    return library
+
+
+# On one of several machines: say who reaches a task's port, and keep it to one interface on request.
+
+
+def guard_port(
+    setting: str,
+    port: int | None,
+    members: Mapping[Task, str],
+    notify: Callable[[str], None],
+    keep: Callable[[str], None] = keep_rules,
+) -> None:
+    """Say who reaches the port of a task; close it to other interfaces until this process ends, if that is asked for.
+
+    Args:
+      setting: `cluster.isolation`.
+      port: at which the task listens; None: at none.
+      members: of the cluster, with their addresses.
+      keep: sets rules of the firewall until this process ends.
+    Raises:
+      UserError: the port can't be kept to the interface, or the cluster's addresses are not behind it.
+    """
+    if port is None:
+        return
+    check_can_guard(setting)
+    if (interface := interface_of(setting)) is not None:
+        try:
+            keep(only_through(interface, port, _behind(interface, members)))
+        except Refused as reason:
+            raise UserError(f"cluster.isolation: got '{setting}': {reason}; by hand: {_PAGE}") from reason
+    notify(who_reaches(f"port {port}", setting))
+
+
+def check_can_guard(setting: str) -> None:
+    """Raise UserError for an isolation that no task on several machines can make."""
+    if setting == REQUIRE:
+        raise UserError(
+            "cluster.isolation: got 'require': a task can't make a network that other machines share: give "
+            f"interface=NAME, or see {_PAGE}"
+        )
+
+
+def who_reaches(ports: str, setting: str) -> str:
+    """Return a line that says who reaches `ports`, e.g. "port 2222", with this isolation."""
+    if (interface := interface_of(setting)) is None:
+        return f"not isolated: whoever reaches {ports} runs code as you, and nothing is encrypted: {_PAGE}"
+    return f"{ports}: only {interface} and your own processes on the same machine get in"
+
+
+def _behind(interface: str, members: Mapping[Task, str]) -> Iterator[tuple[str, int]]:
+    """Yield address and port of each member of the cluster. Raises UserError for one that is not behind `interface`."""
+    here = psutil.net_if_addrs()
+    if interface not in here:
+        raise _wrong(interface, f"there is no such interface with an address here, but {', '.join(sorted(here))}")
+    own = {one.address.partition("%")[0] for one in here[interface]}
+    for member, address in members.items():
+        host, port = host_and_port(address)
+        try:
+            endpoints = {
+                (family, where[0]) for family, *_, where in socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)
+            }
+        except (OSError, UnicodeError) as error:
+            raise _wrong(interface, f"the address of {member}, '{address}', can't be looked up: {error}") from error
+        for family, number in endpoints:
+            if not ipaddress.ip_address(number).is_loopback and _source(family, str(number)) not in own:
+                raise _wrong(
+                    interface, f"{member} at '{address}' is not reached through it: give every task an address there"
+                )
+            yield str(number), port
+
+
+def _source(family: int, number: str) -> str | None:
+    """Return the address from which this machine would connect to `number`, None if there is no way. Sends nothing."""
+    with socket.socket(family, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect((number, 1))
+        except OSError:
+            return None
+        return str(probe.getsockname()[0])
+
+
+def _wrong(interface: str, what: str) -> UserError:
+    return UserError(f"cluster.isolation: got 'interface={interface}': {what}")

@@ -38,8 +38,7 @@ from ps_cluster.server.shard import Slice, Start
 from ps_cluster.server.staleness import Correction
 from ps_cluster.server.store import ParameterStore
 from ps_cluster.system.machine import Room, room
-from ps_cluster.training.agreement import facts_of_data
-from ps_cluster.training.resume import check_journals, check_network, newest_checkpoint
+from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
 from ps_cluster.training.run_progress import Bookkeeper, RunProgress
 from ps_cluster.training.saver import Saver, check_disk
 from ps_cluster.training.step import TrainStep, expected_rates, text_of_rules
@@ -163,7 +162,7 @@ class SessionStart:
             if now != before:
                 say(f"parameter servers: {now} in place of {before}, from step {checkpoint.step:,} on")
             checkpoint = checkpoints.resliced(checkpoint, now)
-            assert checkpoint.meta.progress is not None, "it has been checked (training/resume.py)"
+            assert checkpoint.meta.progress is not None, "it has been checked (training/agreement.py)"
             self.progress.resume(checkpoint.arrays, checkpoint.meta.progress)
         self.resumed = checkpoint
         self._restart_clock()

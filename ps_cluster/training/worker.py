@@ -1,21 +1,41 @@
-"""The graphs that run in a worker's process: pull, compute, push, with the waits of each mode."""
+"""The work of a run: dispatches of steps, which the chief hands out, and their graph, which runs in a worker's process.
+
+    chief     Steps.dispatches ──step ids──►  any free worker, which runs `steps_function` and for each step id:
+    worker    pull ──►   all slices           weights, statistics, versions
+              compute    the batch of the step id, forward, backward (training/step.py), with the times for its row
+              push ──►   all slices           gradient, statistics, row; a dropped one is pulled and computed again
+
+(Rounds are in modes/sync_ps.py, all-reduce in all_reduce.py, networks in parts in split_trainer.py.) The launcher
+imports this module, to check modes: nothing here imports TensorFlow before a graph is built.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeAlias
+from functools import cached_property, partial
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
 
 from ps_cluster.config import RunConfig
-from ps_cluster.config.cluster_settings import TASK_VARIATION, Stragglers, machine_means, parse_stragglers
+from ps_cluster.config.cluster_settings import (
+    TASK_VARIATION,
+    Stragglers,
+    dispatch_size,
+    machine_means,
+    parse_stragglers,
+)
 from ps_cluster.config.registry import tf
 from ps_cluster.runs.ledger import WORKER_COLUMNS
 from ps_cluster.runs.run_dir import IDENTITY
-from ps_cluster.server.shard import DROPPED
+from ps_cluster.server.shard import DROPPED, after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
-from ps_cluster.server.waiting import after, now_after, sleep
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # both import what the launcher does not need
+    from ps_cluster.training.run_progress import RunProgress
     from ps_cluster.training.step import StepResult
 
 Compute: TypeAlias = "Callable[[tf.Tensor, tf.Tensor, tf.Tensor], StepResult]"
@@ -148,6 +168,100 @@ def steps_function(
     return run_steps
 
 
+# The chief's side: what is handed out, in which dispatches.
+
+
+class ScheduleDispatch(Protocol):
+    """Sends a dispatch to any free worker: a graph, and its int64 argument (step ids, or a version)."""
+
+    def __call__(self, function: Callable[..., Any], what: np.ndarray | int) -> None: ...
+
+
+class Work(ABC):
+    """The work of a run, in the dispatches of a mode.
+
+    Attributes:
+      handed_out: the last step id that was handed out, -1 before the first.
+      ends: whether nothing more will be handed out.
+      workers: how many work now; the chief keeps it up to date.
+    """
+
+    def __init__(
+        self,
+        config: RunConfig,
+        progress: RunProgress,
+        store: ParameterStore,
+        compute: Compute,
+        schedule: ScheduleDispatch,
+    ):
+        self.handed_out = -1
+        self.ends = False
+        self.workers = config.training_workers
+        self._config = config
+        self._progress = progress
+        self._schedule = schedule
+        self._function = self.function(store, compute)
+
+    @abstractmethod
+    def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
+        """Return the graph of a dispatch. Its arguments: step ids or a version, and when it was scheduled, unix s."""
+
+    @abstractmethod
+    def dispatches(self) -> Iterator[bool]:
+        """Schedule a dispatch (or one for every worker) and yield True; yield False while the ledger has no room."""
+
+    def repeat(self, steps: np.ndarray) -> None:
+        """Give steps (int64 [k]) of a dispatch without news to another worker too; nothing where that is no use."""
+
+    @property
+    def two_dispatches_each(self) -> float:
+        """The number of updates in two dispatches per worker, one under way and one waiting."""
+        steps = 2 * self.workers * self._size(self._steps_per_second, left=math.inf)
+        return steps / self._config.steps_per_update
+
+    @property
+    def _steps_per_second(self) -> float:
+        """Steps per second of one worker."""
+        return self._progress.updates_per_second() * self._config.steps_per_update / self.workers
+
+    def _size(self, per_second: float, left: float) -> int:
+        wanted = self._config.cluster.steps_per_dispatch
+        return dispatch_size(wanted, workers=self.workers, per_second=per_second, left=left)
+
+
+class Steps(Work):
+    """Dispatches of step ids, each for one worker. Steps that were under way before a resume come first."""
+
+    def function(self, store: ParameterStore, compute: Compute) -> Callable[..., Any]:
+        self._make_of_repeats = partial(steps_function, store, compute, self._config, repeats=True)
+        return steps_function(store, compute, self._config)
+
+    @cached_property
+    def _of_repeats(self) -> Callable[..., Any]:
+        return self._make_of_repeats()
+
+    def repeat(self, steps: np.ndarray) -> None:
+        self._schedule(self._of_repeats, steps)
+
+    def dispatches(self) -> Iterator[bool]:
+        again, following, total = self._progress.missing_steps, self._progress.next_step, self._progress.total
+        while left := len(again) + total - following:
+            size = self._size(self._steps_per_second, left=left / self.workers)
+            if len(again):  # not mixed with new ones, which may have to wait until these are done
+                step_ids, again = np.split(again, [min(size, len(again))])
+            else:
+                step_ids = np.arange(following, min(total, following + size))
+                following = int(step_ids[-1]) + 1
+            while step_ids[-1] >= self._progress.end_of_window:
+                yield False
+            # First counted, then sent: a look in another thread may find its first update at once.
+            self._progress.scheduled(step_ids)
+            self._schedule(self._function, step_ids)
+            self.handed_out = int(step_ids[-1])
+            self.ends = not len(again) and following == total
+            yield True
+
+
 # Slow workers down by a wait after the computation, so that two cores can emulate a cluster with slow machines.
 
 
@@ -178,3 +292,15 @@ class SlowDown:
             return []
         seconds = self.seconds(worker, step, own_seconds)
         return [tf.cond(seconds > 0, lambda: sleep(seconds), lambda: 0)]
+
+
+def sleep(seconds: tf.Tensor) -> tf.Tensor:
+    """Wait `seconds` (float64 []) without using a processor. Returns a tensor to depend on."""
+    # TensorFlow has no operation that sleeps, but a dataset that does. Taking its only element asks it twice (for the
+    # element and for the end), and it sleeps both times.
+    microseconds = tf.cast(tf.maximum(seconds, 0.0) * 1e6 / 2, tf.int64)
+    element = tf.raw_ops.TensorDataset(components=[tf.constant(0)], output_shapes=[[]])
+    slow = tf.raw_ops.SleepDataset(
+        input_dataset=element, sleep_microseconds=microseconds, output_types=[tf.int32], output_shapes=[[]]
+    )
+    return tf.raw_ops.DatasetToSingleElement(dataset=slow, output_types=[tf.int32], output_shapes=[[]])[0]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from ps_cluster.errors import UserError
-from ps_cluster.launch.rules import training_outcome
+from ps_cluster.launch.launcher import training_outcome
 from ps_cluster.report.summary import write_summary
 from ps_cluster.runs.proof import APPLY_ROW
 from ps_cluster.runs.run_dir import RunDir

@@ -4,7 +4,7 @@ import signal
 
 import pytest
 
-from ps_cluster.launch.rendezvous import Gathering, Patience
+from ps_cluster.launch.keeper import Patience, gathered
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.system.environment import StopRequests
 from tests.helpers.fake_time import FakeTime
@@ -21,9 +21,7 @@ def gather():
         def reach(addresses):
             return {task for task, address in addresses.items() if comes.get(address, 1e9) <= time.now_s}
 
-        return Gathering(
-            TOPOLOGY, patience, requests, call.said.append, reach=reach, clock=time.clock, sleep=time.sleep
-        ).workers()
+        return gathered(TOPOLOGY, patience, requests, call.said.append, reach=reach, clock=time.clock, sleep=time.sleep)
 
     call.said, call.time, call.requests = [], time, requests
     return call

@@ -10,8 +10,7 @@ from ps_cluster.files import writing
 from ps_cluster.files.json_files import append_row
 from ps_cluster.files.writing import write_json
 from ps_cluster.launch import keeper as module
-from ps_cluster.launch.keeper import Keeper
-from ps_cluster.launch.rendezvous import Patience
+from ps_cluster.launch.keeper import Keeper, Patience
 from ps_cluster.launch.silence import Limits
 from ps_cluster.launch.topology import ClusterTopology
 from ps_cluster.runs import checkpoints

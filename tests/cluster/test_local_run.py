@@ -30,7 +30,7 @@ from ps_cluster.runs.ledger import COLUMNS, COUNTS
 from ps_cluster.runs.result_rows import Meta, ProgressState, StepsState, TallyState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.training_clock import Times
-from ps_cluster.training.resume import newest_checkpoint
+from ps_cluster.training.agreement import newest_checkpoint
 from tests.helpers.data import only_named, pack_images
 from tests.helpers.ledgers import rows_of, state, write_journal
 

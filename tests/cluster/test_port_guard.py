@@ -4,9 +4,8 @@ import pytest
 
 from ps_cluster.config.modes import EVALUATOR, Task
 from ps_cluster.errors import UserError
-from ps_cluster.launch.port_guard import guard_port
 from ps_cluster.launch.topology import ClusterTopology
-from ps_cluster.system.network import Refused
+from ps_cluster.system.isolation import Refused, guard_port
 
 HERE = ClusterTopology({"chief": ["127.0.0.1:2221"], "ps": ["127.0.0.2:2222"], "worker": ["localhost:2223"]})
 PS = Task("ps", 0)
@@ -27,7 +26,7 @@ class Firewall:
 
 def refusal(setting, topology=HERE, firewall=None):
     with pytest.raises(UserError) as error:
-        guard_port(setting, topology, PS, pytest.fail, firewall or Firewall())
+        guard_port(setting, topology.port(PS), topology.addresses, pytest.fail, firewall or Firewall())
     assert "\n" not in str(error.value) and str(error.value).startswith(f"cluster.isolation: got '{setting}': ")
     return str(error.value)
 
@@ -35,7 +34,7 @@ def refusal(setting, topology=HERE, firewall=None):
 @pytest.mark.parametrize("setting", ["auto", "off"])
 def test_an_open_port_is_told_once_and_closed_to_nobody(setting):
     told, firewall = [], Firewall()
-    guard_port(setting, HERE, PS, told.append, firewall)
+    guard_port(setting, HERE.port(PS), HERE.addresses, told.append, firewall)
     (line,) = told
     assert (
         "port 2222" in line and "runs code as you" in line and "docs/clusters.md#security" in line and "\n" not in line
@@ -52,13 +51,13 @@ def test_an_open_port_is_told_once_and_closed_to_nobody(setting):
 )
 @pytest.mark.parametrize("setting", ["auto", "require", "interface=none"])
 def test_a_task_without_a_port_has_nothing_to_say_or_to_close(setting, topology, task):
-    guard_port(setting, topology, task, pytest.fail, pytest.fail)
+    guard_port(setting, topology.port(task), topology.addresses, pytest.fail, pytest.fail)
 
 
 def test_a_port_that_is_kept_to_an_interface_is_told_in_fewer_words_than_an_open_one():
     kept, opened, firewall = [], [], Firewall()
-    guard_port("interface=lo", HERE, PS, kept.append, firewall)
-    guard_port("auto", HERE, PS, opened.append)
+    guard_port("interface=lo", HERE.port(PS), HERE.addresses, kept.append, firewall)
+    guard_port("auto", HERE.port(PS), HERE.addresses, opened.append)
     assert len(kept) == 1 and "port 2222: only lo" in kept[0] and len(kept[0]) < len(opened[0])
     (rules,) = firewall.rules
     assert 'tcp dport 2222 iifname != { "lo", "lo" } drop' in rules

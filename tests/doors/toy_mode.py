@@ -4,8 +4,7 @@ from pydantic import Field
 
 from ps_cluster.config.modes import Mode, ModeSettings
 from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import Slice
-from ps_cluster.server.waiting import after
+from ps_cluster.server.shard import Slice, after
 
 
 class Settings(ModeSettings):

@@ -10,11 +10,10 @@ from dataclasses import replace
 from pathlib import Path
 
 from ps_cluster.config.registry import tf
-from ps_cluster.server.waiting import after, sleep
+from ps_cluster.server.shard import after
 from ps_cluster.training.modes import Async
 from ps_cluster.training.modes.bounded import Bounded
-from ps_cluster.training.work import Steps
-from ps_cluster.training.worker import Identity
+from ps_cluster.training.worker import Identity, Steps, sleep
 
 LOOK_EVERY_S = 0.02
 

@@ -2,8 +2,7 @@
 
 import tensorflow as tf
 
-from ps_cluster.server.shard import Slice
-from ps_cluster.server.waiting import after
+from ps_cluster.server.shard import Slice, after
 from ps_cluster.training import chief
 
 STEP = 50  # the step at which the mistake is made

@@ -13,8 +13,7 @@ from ps_cluster.runs.ledger import COLUMNS, COUNTS
 from ps_cluster.runs.result_rows import Meta, ProgressState, StepsState, TallyState
 from ps_cluster.runs.run_dir import RunDir
 from ps_cluster.runs.training_clock import Times
-from ps_cluster.training.agreement import facts_of_data
-from ps_cluster.training.resume import check_journals, check_network, newest_checkpoint
+from ps_cluster.training.agreement import check_journals, check_network, facts_of_data, newest_checkpoint
 from tests.helpers.data import only_named
 from tests.helpers.ledgers import random_rows, state, write_journal
 

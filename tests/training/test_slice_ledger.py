@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.runs.ledger import COLUMNS, rows_of
-from ps_cluster.server.shard import SliceLedger
-from ps_cluster.server.waiting import after
+from ps_cluster.server.shard import SliceLedger, after
 from tests.helpers import ledgers
 
 WINDOW = 8

@@ -5,8 +5,7 @@ import pytest
 import tensorflow as tf
 
 from ps_cluster.config.cluster_settings import Slowness, machine_means, parse_stragglers
-from ps_cluster.server.waiting import sleep
-from ps_cluster.training.worker import SlowDown
+from ps_cluster.training.worker import SlowDown, sleep
 
 
 def seconds(text, worker, step=0, own=0.1):

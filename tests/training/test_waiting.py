@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import pytest
 import tensorflow as tf
 
-from ps_cluster.server.waiting import Condition
+from ps_cluster.server.shard import Condition
 from tests.helpers.processes import wait_until
 
 WAIT = -1

@@ -5,7 +5,7 @@ import pytest
 
 from ps_cluster.config import build_config
 from ps_cluster.runs.ledger import StepSet
-from ps_cluster.training.work import Steps
+from ps_cluster.training.worker import Steps
 
 WINDOW = 2**16
 

@@ -9,8 +9,7 @@ from pydantic import Field
 from ps_cluster.config import MOST_WORKERS_OF_A_CLUSTER, RunConfig
 from ps_cluster.config.modes import Mode, ModeSettings, Waits
 from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push, Start, WaitingSlice
-from ps_cluster.server.waiting import after, now_after
+from ps_cluster.server.shard import APPLIED, DROPPED, NO_END, WAIT, Push, Start, WaitingSlice, after, now_after
 
 DEFAULT_MAX_STALENESS = 3  # where no bound is given
 # A worker that was not heard of for longer, and for longer than an update takes, counts as dead, and the others stop

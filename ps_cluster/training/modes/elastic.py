@@ -28,8 +28,7 @@ from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import Mode, ModeSettings
 from ps_cluster.config.registry import tf
 from ps_cluster.server.rules import decay_rates
-from ps_cluster.server.shard import APPLIED, Push, Slice, Start
-from ps_cluster.server.waiting import after
+from ps_cluster.server.shard import APPLIED, Push, Slice, Start, after
 
 if TYPE_CHECKING:  # a module that imports TensorFlow
     from ps_cluster.training.step import StepResult, TrainStep

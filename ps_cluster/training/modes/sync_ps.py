@@ -11,11 +11,9 @@ from pydantic import Field
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import ON_DEATH, WORKER, Mode, ModeSettings, OnDeath, Waits
 from ps_cluster.config.registry import tf
-from ps_cluster.server.shard import APPLIED, Push, Start, WaitingSlice
+from ps_cluster.server.shard import APPLIED, Push, Start, WaitingSlice, after, now_after
 from ps_cluster.server.store import ParameterStore, Pulled
-from ps_cluster.server.waiting import after, now_after
-from ps_cluster.training.work import Work
-from ps_cluster.training.worker import Computation, Compute, Identity
+from ps_cluster.training.worker import Computation, Compute, Identity, Work
 
 _NOT_YET = -1  # in place of the version at which a worker is admitted
 
