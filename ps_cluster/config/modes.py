@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from ps_cluster.config.registry import Kinds, Section
+from ps_cluster.config.registry import Kinds, Part, Section
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
@@ -101,7 +101,7 @@ class Mode:
       is_simulated: whether `simulate` can predict it.
       trainer: "module:function" of `train(config, run_dir, dataset, cluster, index, resume=…, drain=…, leading=…)`, run by
         the leader; in modes without parameter servers by every task.
-      slice: the `training.slice.Slice` that a parameter server holds, or "module:class" of it.
+      slice: the `server.shard.Slice` that a parameter server holds, or "module:class" of it.
       work: the `training.work.Work` that the chief hands out, or "module:class" of it.
       step: the class that wraps a `TrainStep` as a worker's step, or "module:class" of it; None: the `TrainStep` itself.
     """
@@ -127,9 +127,9 @@ class Mode:
     own_rule: str | None = None
     unlabelled: frozenset[str] = frozenset()
     is_simulated = False
-    trainer: Any = "ps_cluster.training.chief:train"
-    slice: Any = "ps_cluster.server.shard:Slice"
-    work: Any = "ps_cluster.training.work:Steps"
+    trainer: Any = Part.TRAIN_ON_PARAMETER_SERVERS
+    slice: Any = Part.SLICE
+    work: Any = Part.STEPS
     step: Any = None
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from ps_cluster.config.modes import ON_DEATH, WORKER, Flow, Mode, OnDeath, Waits
+from ps_cluster.config.registry import Part
 
 
 class Sync(Mode):
@@ -16,7 +17,7 @@ class Sync(Mode):
     # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
     on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
     is_simulated = True
-    trainer = "ps_cluster.training.all_reduce:train"
+    trainer = Part.TRAIN_BY_ALL_REDUCE
 
 
 SYNC = Sync()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import Field
 
 from ps_cluster.config.modes import CHIEF, WORKER, Flow
+from ps_cluster.config.registry import Part
 from ps_cluster.training.modes.layers import SplitNetwork, SplitSettings
 
 
@@ -27,7 +28,7 @@ class Width(SplitNetwork):
     # The norm of a variable's gradient is known on no worker either.
     ignores = SplitNetwork.ignores | {"optimizer.clip_norm"}
     unlabelled = SplitNetwork.unlabelled | {"least_units"}
-    cut = "ps_cluster.training.split_steps:cut_by_width"
+    cut = Part.CUT_BY_WIDTH
 
 
 WIDTH = Width()
