@@ -15,7 +15,7 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field
 
 from ps_cluster.config.objectives import OBJECTIVES, TARGET, WEIGHT, ExampleSpec, Rows, check_rows
 from ps_cluster.config.objectives import Field as ArrayField
-from ps_cluster.config.registry import Kinds, PathFromText, Section
+from ps_cluster.config.registry import Kinds, Part, PathFromText, Section
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, decimal, whole
 
@@ -484,8 +484,8 @@ class ImageDataSet(DataSet):
     """A data set whose examples are one image each."""
 
     Settings = ImageSettings
-    augment = "ps_cluster.data.augment:augment"
-    views = "ps_cluster.evaluation.views:mean_over_views"
+    augment = Part.AUGMENT
+    views = Part.MEAN_OVER_VIEWS
 
     def check_examples(self, config: RunConfig, spec: ExampleSpec) -> None:
         super().check_examples(config, spec)

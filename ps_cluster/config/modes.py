@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from pydantic import AfterValidator, Field
 
-from ps_cluster.config.registry import Kinds, Section
+from ps_cluster.config.registry import Kinds, Part, Section
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
@@ -127,9 +127,9 @@ class Mode:
     own_rule: str | None = None
     unlabelled: frozenset[str] = frozenset()
     is_simulated = False
-    trainer: Any = "ps_cluster.training.chief:train"
-    slice: Any = "ps_cluster.server.shard:Slice"
-    work: Any = "ps_cluster.training.worker:Steps"
+    trainer: Any = Part.TRAIN_ON_PARAMETER_SERVERS
+    slice: Any = Part.SLICE
+    work: Any = Part.STEPS
     step: Any = None
 
     @property

@@ -14,7 +14,7 @@ from pydantic import AfterValidator, Field
 
 from ps_cluster.config import registry
 from ps_cluster.config.objectives import ExampleSpec
-from ps_cluster.config.registry import Kinds, Section, find, keras
+from ps_cluster.config.registry import Kinds, Part, Section, find, keras
 from ps_cluster.errors import UserError
 
 
@@ -119,7 +119,7 @@ class SavedNetwork(Network):
 
     def build(self, examples: ExampleSpec, settings: NetworkSettings) -> keras.Model:
         """Return the saved model."""
-        return find("ps_cluster.models.build:load_saved")(self._file, examples)
+        return find(Part.LOAD_SAVED)(self._file, examples)
 
 
 class Networks(Kinds[Network]):

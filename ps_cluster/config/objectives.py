@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 import numpy as np
 
-from ps_cluster.config.registry import Kinds
+from ps_cluster.config.registry import Kinds, Part
 from ps_cluster.errors import UserError, did_you_mean
 from ps_cluster.files.values import Malformed, number_text
 
@@ -207,9 +207,9 @@ class Classification(Objective):
     """Each example is of one class. Target: a whole number, from 0."""
 
     name = "classification"
-    judge = "ps_cluster.training.judges:ClassificationJudge"
+    judge = Part.CLASSIFICATION_JUDGE
     takes_probabilities = True
-    results = "ps_cluster.report.objective_results:ClassResults"
+    results = Part.CLASS_RESULTS
     weighs_classes = True
     activation = "softmax"
 
@@ -257,8 +257,8 @@ class MultiLabel(Objective):
     """Each example has any number of labels. Target: 0 or 1 for each."""
 
     name = "multi-label"
-    judge = "ps_cluster.training.judges:MultiLabelJudge"
-    results = "ps_cluster.report.objective_results:LabelResults"
+    judge = Part.MULTI_LABEL_JUDGE
+    results = Part.LABEL_RESULTS
     activation = "sigmoid"
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:
@@ -293,9 +293,9 @@ class Regression(Objective):
 
     name = "regression"
     has_accuracy = False
-    judge = "ps_cluster.training.judges:RegressionJudge"
+    judge = Part.REGRESSION_JUDGE
     has_units = True
-    results = "ps_cluster.report.objective_results:ValueResults"
+    results = Part.VALUE_RESULTS
     smooths_labels = False
 
     def check_target(self, target: np.ndarray, spec: ExampleSpec) -> None:

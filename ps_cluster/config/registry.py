@@ -12,6 +12,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Callable, Iterator
+from enum import StrEnum
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
@@ -350,11 +351,37 @@ def _told(error: Exception) -> str:
     return one_line(f"{type(error).__name__}: {error}", 500)
 
 
-# Import the TensorFlow part that a catalogue object names, when a process that has TensorFlow needs it.
+# Import the part that a catalogue object names, when a process that has TensorFlow needs it.
+
+
+class Part(StrEnum):
+    """The code that is named where it can't be imported: it stands above the configuration, most of it with TensorFlow.
+
+    No other strings name code. Homes of `Kinds` and the commands of `cli/main.py` are names of modules.
+    """
+
+    TRAIN_ON_PARAMETER_SERVERS = "ps_cluster.training.chief:train"
+    TRAIN_BY_ALL_REDUCE = "ps_cluster.training.all_reduce:train"
+    TRAIN_A_SPLIT_NETWORK = "ps_cluster.training.split_trainer:train"
+    STEPS = "ps_cluster.training.worker:Steps"
+    SPLIT_STEPS = "ps_cluster.training.split_trainer:SplitSteps"
+    CUT_BY_LAYERS = "ps_cluster.training.split_trainer:cut_by_layers"
+    CUT_BY_WIDTH = "ps_cluster.training.split_trainer:cut_by_width"
+    SLICE = "ps_cluster.server.shard:Slice"
+    CORRECTION = "ps_cluster.server.staleness:Correction"
+    CLASSIFICATION_JUDGE = "ps_cluster.training.judges:ClassificationJudge"
+    MULTI_LABEL_JUDGE = "ps_cluster.training.judges:MultiLabelJudge"
+    REGRESSION_JUDGE = "ps_cluster.training.judges:RegressionJudge"
+    CLASS_RESULTS = "ps_cluster.report.objective_results:ClassResults"
+    LABEL_RESULTS = "ps_cluster.report.objective_results:LabelResults"
+    VALUE_RESULTS = "ps_cluster.report.objective_results:ValueResults"
+    AUGMENT = "ps_cluster.data.augment:augment"
+    MEAN_OVER_VIEWS = "ps_cluster.evaluation.views:mean_over_views"
+    LOAD_SAVED = "ps_cluster.models.build:load_saved"
 
 
 def find(place: str | Any) -> Any:
-    """Return the object at "package.module:name" or "path/to/file.py:name"; return anything but text as it is."""
+    """Return the object of a `Part`, at "package.module:name" or "path/to/file.py:name"; anything but text as it is."""
     if not isinstance(place, str):
         return place
     if reference := parse(place):

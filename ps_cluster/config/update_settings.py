@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from pydantic import AfterValidator, Field, field_validator, model_validator
 
-from ps_cluster.config.registry import LARGEST_FACTOR, Factor, Fraction, Kinds, Section, tf
+from ps_cluster.config.registry import LARGEST_FACTOR, Factor, Fraction, Kinds, Part, Section, tf
 
 if TYPE_CHECKING:
     from ps_cluster.config import RunConfig
@@ -74,7 +74,7 @@ class OptimizerRule:
       name: the name by which users choose it.
       Settings: the class of the section `optimizer`, with this rule's own settings.
       usual_rate: the learning rate for a network that nothing is known about: Keras's default, where Keras has the rule.
-      update: the `training.update_rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
+      update: the `server.rules.UpdateRule` that changes a slice's weights, or "module:class" of it.
     """
 
     name = ""
@@ -108,13 +108,13 @@ class StalenessMethod:
       name: the name by which users choose it.
       says: one sentence for --help on what it does.
       Settings: the class of the section `staleness`, with this method's own settings.
-      correction: the `training.correction.Correction` that corrects gradients in a slice, or "module:class" of it.
+      correction: the `server.staleness.Correction` that corrects gradients in a slice, or "module:class" of it.
     """
 
     name = ""
     says = ""
     Settings: type[StalenessSettings] = StalenessSettings
-    correction: Any = "ps_cluster.server.staleness:Correction"
+    correction: Any = Part.CORRECTION
 
     def check(self, config: RunConfig) -> None:
         """Raise ValueError, with the setting and its value, for settings that do not fit together."""

@@ -7,8 +7,6 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
-import click
-
 from ps_cluster.cli.options import (
     FOLDER,
     LIST,
@@ -16,6 +14,7 @@ from ps_cluster.cli.options import (
     CommaList,
     NameOf,
     Whole,
+    command,
     config_options,
     examples,
     option,
@@ -27,7 +26,7 @@ from ps_cluster.report.terminal import make_console, print_line
 from ps_cluster.tools.bench import arms
 
 
-@click.command(
+@command(
     epilog=examples(
         "bench --models tutorial_cnn --rounds 1",
         "bench --arms cluster,single --models airbench --output bench.json",

@@ -7,7 +7,18 @@ from typing import Any
 
 import click
 
-from ps_cluster.cli.options import OUTPUT_FOLDER, CommaList, NameOf, Number, OneOf, Whole, examples, is_given, option
+from ps_cluster.cli.options import (
+    OUTPUT_FOLDER,
+    CommaList,
+    NameOf,
+    Number,
+    OneOf,
+    Whole,
+    command,
+    examples,
+    is_given,
+    option,
+)
 from ps_cluster.config import MOST_PARAMETER_SERVERS, MOST_WORKERS
 from ps_cluster.config.modes import MODES, WORKER
 from ps_cluster.config.networks import NETWORKS
@@ -18,7 +29,7 @@ from ps_cluster.tools.chaos.kinds import FAULTS
 from ps_cluster.tools.chaos.settings import ChaosSettings
 
 
-@click.command(
+@command(
     epilog=examples(
         "chaos --faults 3",
         'chaos --kinds "kill worker,kill ps" --faults 4 --mode bounded',

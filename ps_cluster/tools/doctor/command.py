@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import click
-
-from ps_cluster.cli.options import FOLDER, JSON_FILE, STDOUT, examples, option, write_json_to
+from ps_cluster.cli.options import FOLDER, JSON_FILE, STDOUT, command, examples, option, write_json_to
 from ps_cluster.report.terminal import print_line
 
 
-@click.command(epilog=examples("doctor", "doctor --no-cluster --data-dir ~/Downloads", "doctor --json | jq .status"))
+@command(epilog=examples("doctor", "doctor --no-cluster --data-dir ~/Downloads", "doctor --json | jq .status"))
 @option(
     "--cluster/--no-cluster",
     default=True,

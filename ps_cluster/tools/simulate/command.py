@@ -13,6 +13,7 @@ from ps_cluster.cli.options import (
     Number,
     OneOf,
     Whole,
+    command,
     examples,
     option,
     refuse_others,
@@ -23,7 +24,7 @@ from ps_cluster.report.terminal import make_console
 from ps_cluster.tools.simulate.costs import known_costs
 
 
-@click.command(
+@command(
     epilog=examples(
         "simulate --workers 1,4,16 --ps 1,4 --network tutorial_cnn",
         "simulate --mode sync-ps --backup-workers 2 --straggler random:gamma",

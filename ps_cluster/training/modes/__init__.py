@@ -6,6 +6,7 @@ from pydantic import Field
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, ON_DEATH, WORKER, Flow, Mode, ModeSettings, OnDeath, Waits
+from ps_cluster.config.registry import Part
 
 
 class AsyncSettings(ModeSettings):
@@ -70,7 +71,7 @@ class Sync(Mode):
     # Each all-reduce waits for every worker, and the strategy can't replace a worker that died.
     on_death = {**ON_DEATH, WORKER: OnDeath(restarts=5, whole_cluster=True, dispensable=False)}
     is_simulated = True
-    trainer = "ps_cluster.training.all_reduce:train"
+    trainer = Part.TRAIN_BY_ALL_REDUCE
 
 
 SYNC = Sync()

@@ -10,6 +10,7 @@ from pydantic import Field, field_validator
 
 from ps_cluster.config import RunConfig
 from ps_cluster.config.modes import CHIEF, ON_DEATH, WORKER, Flow, Mode, ModeSettings, OnDeath
+from ps_cluster.config.registry import Part
 
 AUTO, DEVICE = "auto", "CPU:0"
 _ENTRY = re.compile(r"([^=,]{1,200})= *([0-9]{1,4})(?::([A-Za-z_]{1,40}:[0-9]{1,4}))?")
@@ -44,8 +45,8 @@ class SplitNetwork(Mode):
     ignores = frozenset({"staleness", "cluster.straggler", "optimizer.global_clip_norm"})
     unlabelled = frozenset({"log_placement"})
     rated_as = "single"
-    trainer = "ps_cluster.training.split_trainer:train"
-    work = "ps_cluster.training.split_trainer:SplitSteps"
+    trainer = Part.TRAIN_A_SPLIT_NETWORK
+    work = Part.SPLIT_STEPS
     cut = ""
 
     def slices(self, config: RunConfig) -> int:
@@ -114,7 +115,7 @@ class Layers(SplitNetwork):
     flows = (Flow(CHIEF, WORKER, "step ids"), Flow(WORKER, WORKER, "activations; gradients back"))
     fixed_workers = "each has layers of its own"
     unlabelled = SplitNetwork.unlabelled | {"placement", "soft_placement"}
-    cut = "ps_cluster.training.split_trainer:cut_by_layers"
+    cut = Part.CUT_BY_LAYERS
 
     def check(self, config: RunConfig) -> None:
         super().check(config)
@@ -162,7 +163,7 @@ class Width(SplitNetwork):
     # The norm of a variable's gradient is known on no worker either.
     ignores = SplitNetwork.ignores | {"optimizer.clip_norm"}
     unlabelled = SplitNetwork.unlabelled | {"least_units"}
-    cut = "ps_cluster.training.split_trainer:cut_by_width"
+    cut = Part.CUT_BY_WIDTH
 
 
 WIDTH = Width()
